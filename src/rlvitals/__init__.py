@@ -1,0 +1,53 @@
+"""rlvitals: the vital-signs monitor of RL post-training.
+
+    run = rlvitals.start("out/kto", name="kto-7b")
+    run.log({"loss": 0.62, "rewards/margins": 0.027}, step=10)
+    run.finish()
+
+    rlvitals.explain("rewards/margins")
+    steps, values = rlvitals.open_run("out/kto").series("loss")
+
+The public names are those in `__all__`; each is imported when it is first used, so that importing the package costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["catalog", "errors", "explain", "find_runs", "finish", "init", "log", "open_run", "start", "values"]
+
+if TYPE_CHECKING:
+    from rlvitals import catalog, errors, values
+    from rlvitals.capture.current import finish, init, log
+    from rlvitals.capture.start import start
+    from rlvitals.catalog import explain
+    from rlvitals.views.query import find_runs, open_run
+
+_HOMES = {
+    "start": "rlvitals.capture.start",
+    "init": "rlvitals.capture.current",
+    "log": "rlvitals.capture.current",
+    "finish": "rlvitals.capture.current",
+    "explain": "rlvitals.catalog",
+    "open_run": "rlvitals.views.query",
+    "find_runs": "rlvitals.views.query",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    elif name in __all__:
+        found = import_module(f"rlvitals.{name}")
+    else:
+        raise AttributeError(f"module 'rlvitals' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Where data enters: the recorder a trainer talks to."""

@@ -1,0 +1,96 @@
+"""How a recording ends when nobody calls `finish`: SIGTERM, the end of the interpreter, a fork.
+
+Keeps the runs this process has open. Handlers already installed are called as well: a trainer that saves a checkpoint
+on SIGTERM still does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, Protocol
+
+
+class Recording(Protocol):
+    """What an open run must be able to do when the process ends."""
+
+    def interrupt(self) -> None:
+        """Make everything durable and mark the run interrupted; more rows may still come."""
+
+    def close_at_exit(self, error: BaseException | None) -> None:
+        """The interpreter ends: finish, as failed where an exception ended it."""
+
+    def detach(self) -> None:
+        """The process is a forked child: never write."""
+
+
+_open_runs: list[Recording] = []
+_hooks_installed = False
+_previous_sigterm: Any = None
+
+
+def watch(run: Recording) -> None:
+    """Take care of this run's end until `unwatch`."""
+    global _hooks_installed  # noqa: PLW0603 - process-wide hooks are installed once
+    _open_runs.append(run)
+    if not _hooks_installed:
+        _hooks_installed = True
+        atexit.register(_at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_after_fork)
+    _install_sigterm()
+
+
+def unwatch(run: Recording) -> None:
+    """The run has ended in an orderly way."""
+    with contextlib.suppress(ValueError):
+        _open_runs.remove(run)
+    if not _open_runs:
+        _restore_sigterm()
+
+
+def _install_sigterm() -> None:
+    global _previous_sigterm  # noqa: PLW0603
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may; such a process keeps its own handling
+    current = signal.getsignal(signal.SIGTERM)
+    if current is _on_sigterm or current is signal.SIG_IGN or current is None:
+        return
+    _previous_sigterm = current
+    signal.signal(signal.SIGTERM, _on_sigterm)
+
+
+def _restore_sigterm() -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        signal.signal(signal.SIGTERM, _previous_sigterm)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    for run in list(_open_runs):
+        run.interrupt()
+    if callable(_previous_sigterm):
+        _previous_sigterm(number, frame)
+        return
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _at_exit() -> None:
+    # Set by the interpreter when an exception went uncaught.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for run in list(_open_runs):
+        run.close_at_exit(error)
+
+
+def _after_fork() -> None:
+    for run in _open_runs:
+        run.detach()
+    _open_runs.clear()
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        signal.signal(signal.SIGTERM, _previous_sigterm)

@@ -1,0 +1,189 @@
+"""Turns what a trainer hands over into the metrics of one row.
+
+Takes Python and numpy numbers, 0-d arrays, torch scalars (recognised by what they can do, never imported), booleans,
+mergeable values, short texts, and nested mappings of these (joined with `/`). What it cannot take is left out, said
+once per name with the fix, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlvitals.errors import BadValue
+from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, write_nonfinite
+from rlvitals.values import Value
+
+MAX_TEXT = 1000
+"""Longer texts belong to rollouts and evaluation files, not to a metrics row."""
+
+MAX_DEPTH = 16
+"""Mappings nested deeper than this are a mistake (or refer to themselves)."""
+
+_PLAIN = frozenset({float, int, bool})
+_INT64 = 2**63
+
+
+class Intake:
+    """Checks and flattens metrics, and keeps count of what it had to leave out.
+
+    >>> intake = Intake(print)
+    >>> intake.take({"loss": 0.5, "rewards": {"margins": float("nan")}, "step": 3})
+    'step' is a name of rlvitals' own in every row; your metric is kept as 'metric/step'
+    {'loss': 0.5, 'metric/step': 3, '_nonfinite': 'rewards/margins=nan'}
+    >>> intake.take({"grads": [1, 2]})
+    'grads' is left out: a list is no number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
+    {}
+    """
+
+    def __init__(self, warn: Callable[[str], None], *, strict: bool = False) -> None:
+        self.left_out: dict[str, dict[str, Any]] = {}
+        self._warn = warn
+        self._strict = strict
+        self._clean_names: set[str] = set()
+        self._renamed: set[str] = set()
+
+    def is_plain(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
+        values = metrics.values()
+        try:
+            return (
+                metrics.keys() <= self._clean_names
+                and _PLAIN.issuperset(map(type, values))
+                # One sum finds any NaN or infinity among them.
+                and math.isfinite(sum(values))
+            )
+        except OverflowError:
+            return False
+
+    def take(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Flatten and check one row's metrics; the result is ready to be written."""
+        row: dict[str, Any] = {}
+        moments: dict[str, list[float | str]] = {}
+        nonfinite: dict[str, float] = {}
+        if not isinstance(metrics, Mapping):
+            self._leave_out("(row)", metrics, f"log() takes a mapping of names to values, not {_article(metrics)}")
+            return row
+        for name, value in _flatten(metrics, "", 0):
+            try:
+                number = _scalar(value)
+            except _CannotTake as reason:
+                self._leave_out(name, value, str(reason))
+                continue
+            if number is None:
+                continue
+            key = self._clean(name)
+            if isinstance(number, float) and not math.isfinite(number):
+                nonfinite[key] = number
+                row.pop(key, None)
+                continue
+            row[key] = number
+            if isinstance(value, Value) and all(
+                math.isfinite(part) for part in (value.mean, value.m2, value.min, value.max)
+            ):
+                moments[key] = value.to_list()
+        if moments:
+            row[MOMENTS] = moments
+        if nonfinite:
+            row[NONFINITE] = write_nonfinite(nonfinite)
+        return row
+
+    def _clean(self, name: str) -> str:
+        """A name rows can carry: text that can be encoded, and none of our own names."""
+        if name in self._clean_names:
+            return name
+        if name in RESERVED or name.startswith("_") or not name:
+            kept = f"metric/{name}"
+            if name not in self._renamed:
+                self._renamed.add(name)
+                self._warn(f"{name!r} is a name of rlvitals' own in every row; your metric is kept as {kept!r}")
+            return kept
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return name.encode("utf-8", "replace").decode()
+        self._clean_names.add(name)
+        return name
+
+    def _leave_out(self, name: str, value: object, reason: str) -> None:
+        if self._strict:
+            raise BadValue(f"{name!r} cannot be logged: {reason}")
+        entry = self.left_out.get(name)
+        if entry is None:
+            self.left_out[name] = {"count": 1, "reason": reason}
+            self._warn(f"{name!r} is left out: {reason}")
+        else:
+            entry["count"] += 1
+
+
+class _CannotTake(Exception):
+    """A value that is no number; the message says what it is and what to do."""
+
+
+def _flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and depth < MAX_DEPTH:
+            found.extend(_flatten(value, f"{name}/", depth + 1))
+        else:
+            found.append((name, value))
+    return found
+
+
+def _scalar(value: Any) -> float | int | bool | str | None:
+    """One plain value, or None for nothing (None, a mergeable value of nothing)."""
+    kind = type(value)
+    if kind is float or kind is bool or value is None:
+        return value  # type: ignore[no-any-return]
+    if kind is int:
+        return value if -_INT64 <= value < _INT64 else _big(value)
+    if isinstance(value, Value):
+        return value.number
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise _CannotTake(f"a text of {len(value)} characters is too long for a metrics row (at most {MAX_TEXT})")
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        raise _CannotTake(f"mappings are nested more than {MAX_DEPTH} deep")
+    if callable(getattr(value, "item", None)):
+        return _from_array(value)
+    if isinstance(value, int):  # an IntEnum
+        return _scalar(int(value))
+    if hasattr(value, "__float__"):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
+    raise _CannotTake(f"{_article(value)} is no number. {_FIX}")
+
+
+_FIX = "Log its mean, or rlvitals.values.mean(...) to keep count and spread"
+
+
+def _from_array(value: Any) -> float | int | bool | str | None:
+    """A numpy or torch scalar, or an array with one element."""
+    size = getattr(value, "numel", None) or getattr(value, "size", None)
+    count = size() if callable(size) else size
+    if count is not None and count != 1:
+        raise _CannotTake(f"{_article(value)} of {count} elements is no number. {_FIX}")
+    try:
+        item = value.item()
+    except Exception as error:
+        raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
+    if isinstance(item, float | int | str):
+        return _scalar(item if type(item) in (float, int, bool, str) else float(item))
+    raise _CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
+
+
+def _big(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

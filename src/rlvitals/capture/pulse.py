@@ -1,0 +1,27 @@
+"""The one background thread of a recording process: heartbeat, retries, timed fsync. Never on the path of `log`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Pulse:
+    """Calls `beat` every `seconds` until stopped. `beat` handles its own errors."""
+
+    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
+        self._beat = beat
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="rlvitals-pulse", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end, and wait for a beat in progress."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=5.0)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._seconds):
+            self._beat()

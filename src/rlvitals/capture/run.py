@@ -1,0 +1,323 @@
+"""The recorder: `start` opens a run's directory, `Run.log` appends one row, `Run.finish` closes it.
+
+Durable on return: a row is with the operating system when `log` returns. Nothing here raises into a training loop once
+it runs (`strict=True` asks for it). What a row may hold is decided in `intake`; files are the business of `store`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from rlvitals.capture import endings
+from rlvitals.capture.intake import Intake
+from rlvitals.capture.pulse import Pulse
+from rlvitals.codec import encode, to_json
+from rlvitals.config import Settings, mask_text, resolved
+from rlvitals.errors import BadValue
+from rlvitals.records import Attempt, RunInfo, Status
+from rlvitals.store.cards import append_attempt, replace_file, write_config, write_info
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
+from rlvitals.store.writer import LogWriter
+from rlvitals.values import Value
+
+logger = logging.getLogger("rlvitals")
+
+
+class Run:
+    """One run being recorded by this process. Made by `rlvitals.start`; use it as a context manager or call
+    `finish`.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        settings: Settings,
+        info: RunInfo,
+        attempt: Attempt,
+        *,
+        rank: int,
+        lock: RunLock | None,
+        last_step: int,
+    ) -> None:
+        self.settings = settings
+        self.rank = rank
+        self._dir = run_dir
+        self._info = info
+        self._attempt = attempt
+        self._file_lock = lock
+        self._last_step = last_step
+        self._intake = Intake(logger.warning, strict=settings.strict)
+        self._lock = threading.RLock()
+        self._writers: dict[Stream, LogWriter] = {}
+        self._recording = True
+        self._closed_because = "the run is finished"
+        self._said: set[str] = set()
+        self._rows = 0
+        self._saved_counts: tuple[int, int] = (0, 0)
+        self._writer = self._open_log("train")
+        if lock is not None:
+            self._write_cards()
+            append_attempt(run_dir, attempt)
+        self._pulse = Pulse(self._beat, self._pulse_seconds())
+        endings.watch(self)
+
+    @property
+    def dir(self) -> str:
+        """The run's directory."""
+        return str(self._dir.root)
+
+    @property
+    def id(self) -> str:
+        """A name no other run has."""
+        return self._info.id
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def attempt(self) -> int:
+        """1 for a first start, one more for every resume."""
+        return self._attempt.number
+
+    @property
+    def status(self) -> Status:
+        return self._info.status
+
+    @property
+    def left_out(self) -> dict[str, dict[str, Any]]:
+        """Values that could not be taken so far: name -> {count, reason}."""
+        return self._intake.left_out
+
+    def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Append one row. `step` counts on from the last row where it is not given.
+
+        Numbers, numpy and torch scalars, booleans, mergeable values, short texts; nested mappings are joined with `/`.
+        A value that cannot be taken is left out with a warning; see `left_out`.
+        """
+        try:
+            with self._lock:
+                if not self._recording:
+                    self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
+                    return
+                if type(step) is not int:
+                    step = self._last_step + 1 if step is None else self._whole_step(step)
+                self._writer.append(self._row(metrics, step))
+                self._last_step = step
+                self._rows += 1
+        except BadValue:
+            raise
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._say_once(f"log {type(error)}", f"a row could not be recorded: {type(error).__name__}: {error}")
+
+    def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
+        """Record one evaluation: a row in `logs/eval_metrics.jsonl` and the whole of it in
+        `eval_logs/eval_step_0010.json`.
+
+        `step` is the last logged step where it is not given. Lists and other things a row cannot hold are kept in the
+        file.
+        """
+        try:
+            with self._lock:
+                if not self._recording:
+                    self._say_once("eval", f"an evaluation for {self.dir} is dropped: {self._closed_because}")
+                    return
+                number = max(self._last_step, 0) if step is None else self._whole_step(step)
+                if "eval" not in self._writers:
+                    self._open_log("eval")
+                whole = {key: value for key, value in stats.items() if key != "step"}
+                scalars = {key: value for key, value in whole.items() if not _is_sequence(value)}
+                self._writers["eval"].append(self._row(scalars, number))
+                if self.rank == 0:
+                    self._write_eval_file({"step": number, **_file_form(whole)}, number)
+        except BadValue:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in log()
+            self._say_once(
+                f"eval {type(error)}", f"an evaluation could not be recorded: {type(error).__name__}: {error}"
+            )
+
+    def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
+        """Close the run: everything written, the status recorded. Calling it again does nothing."""
+        with self._lock:
+            if not self._recording:
+                return
+            self._recording = False
+        endings.unwatch(self)
+        self._pulse.stop()
+        for writer in self._writers.values():
+            if self.settings.fsync != "never":
+                writer.sync()
+            writer.close()
+        described = (
+            mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:2000] if error else None
+        )
+        self._info = replace(self._counted_info(), status=status, ended=round(time.time(), 3), error=described)
+        self._save_info()
+        if self._file_lock is not None:
+            self._file_lock.release()
+        if self.left_out:
+            names = ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
+            logger.warning("values left out of %s: %s", self.dir, names)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
+            self.finish("interrupted", error)
+        else:
+            self.finish("failed", error)
+
+    # How it ends when nobody calls finish(): see endings.
+
+    def interrupt(self) -> None:
+        for writer in list(self._writers.values()):
+            writer.tend()
+            writer.sync()
+        self._info = replace(self._counted_info(), status="interrupted")
+        self._save_info()
+
+    def close_at_exit(self, error: BaseException | None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.finish("interrupted", error)
+        else:
+            self.finish("failed" if error else "finished", error)
+
+    def detach(self) -> None:
+        # A fork copies locks as they are, so none is touched: new ones, and no writing.
+        self._lock = threading.RLock()
+        self._recording = False
+        self._closed_because = "this is a forked process, and only the process that started the run records it"
+
+    def _row(self, metrics: Mapping[str, Any], step: int) -> bytes:
+        head = {"step": step, "timestamp": round(time.time(), 3), "attempt": self._attempt.number}
+        if type(metrics) is dict and self._intake.is_plain(metrics):
+            try:
+                return encode(head | metrics)
+            except (TypeError, ValueError):  # a whole number beyond 64 bits
+                pass
+        return encode(head | self._intake.take(metrics))
+
+    def _whole_step(self, step: Any) -> int:
+        try:
+            number = int(step)
+            if math.isclose(number, float(step)):
+                return number
+        except (TypeError, ValueError, OverflowError):
+            pass
+        if self.settings.strict:
+            raise BadValue(f"step must be a whole number, not {step!r}")
+        self._say_once("step", f"step must be a whole number, not {step!r}; counting on from the last row instead")
+        return self._last_step + 1
+
+    def _open_log(self, stream: Stream) -> LogWriter:
+        path = self._dir.log(stream, self.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = LogWriter(
+            path, notify=logger.warning, restore=self._restore, fsync_each=self.settings.fsync == "always"
+        )
+        self._writers[stream] = writer
+        return writer
+
+    def _write_eval_file(self, evaluation: dict[str, Any], step: int) -> None:
+        try:
+            self._dir.eval_logs.mkdir(exist_ok=True)
+            replace_file(self._dir.eval_file(step), to_json(evaluation))
+        except OSError as error:
+            self._say_once(
+                "eval file", f"cannot write {self._dir.eval_file(step)}: {error.strerror or error}; its row is kept"
+            )
+
+    def _pulse_seconds(self) -> float:
+        every = self.settings.fsync
+        return min(HEARTBEAT_SECONDS, every) if isinstance(every, float) else HEARTBEAT_SECONDS
+
+    def _beat(self) -> None:
+        try:
+            for writer in list(self._writers.values()):
+                writer.tend()
+                if isinstance(self.settings.fsync, float):
+                    writer.sync()
+            if self._file_lock is not None:
+                if not self._file_lock.is_ours() and self._dir.lock.exists():
+                    self._say_once(
+                        "lock", f"{self._dir.lock} names another writer now; two processes may be recording {self.dir}"
+                    )
+                self._file_lock.beat()
+                counts = (sum(entry["count"] for entry in self.left_out.values()), self._rows_dropped())
+                if counts != self._saved_counts:
+                    self._saved_counts = counts
+                    self._info = self._counted_info()
+                    self._save_info()
+        except OSError:
+            pass  # the writers report a sick disk; the heartbeat just misses a beat
+        except Exception as error:  # noqa: BLE001 - a background thread must not die of a surprise
+            self._say_once(f"pulse {type(error)}", f"the background thread met {type(error).__name__}: {error}")
+
+    def _restore(self) -> None:
+        """The directory was deleted under us and is there again: put the small files back."""
+        if self._file_lock is None:
+            return
+        try:
+            self._file_lock.restore()
+            self._write_cards()
+            append_attempt(self._dir, self._attempt)
+        except OSError as error:
+            self._say_once("restore", f"cannot write {self.dir}: {error.strerror or error}")
+
+    def _write_cards(self) -> None:
+        write_info(self._dir, self._info)
+        write_config(self._dir, resolved(self.settings))
+
+    def _save_info(self) -> None:
+        if self._file_lock is None:
+            return
+        try:
+            write_info(self._dir, self._info)
+        except OSError as error:
+            self._say_once("info", f"cannot write {self._dir.info}: {error.strerror or error}")
+
+    def _counted_info(self) -> RunInfo:
+        return replace(
+            self._info, updated=round(time.time(), 3), left_out=dict(self.left_out), rows_dropped=self._rows_dropped()
+        )
+
+    def _rows_dropped(self) -> int:
+        return sum(writer.rows_dropped for writer in self._writers.values())
+
+    def _say_once(self, about: str, sentence: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            logger.warning(sentence)
+
+
+def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, Value):
+            return value.number
+        return plain(value.tolist()) if hasattr(value, "tolist") else value
+
+    return {str(key): plain(value) for key, value in stats.items()}
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0

@@ -1,0 +1,230 @@
+"""Opening a run: settings checked, directory claimed, attempt counted. What is wrong here raises, with the fix."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rlvitals
+from rlvitals import plugins
+from rlvitals.capture import identity
+from rlvitals.capture.run import Run
+from rlvitals.config import Settings, flatten, resolve, resolved
+from rlvitals.errors import ConfigError, RunError, RunExists, did_you_mean
+from rlvitals.records import Attempt, RunInfo
+from rlvitals.store.cards import read_attempts, read_config, read_info
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lock import RunLock, read_holder
+from rlvitals.store.process import this_process
+from rlvitals.store.reader import last_row
+
+logger = logging.getLogger("rlvitals")
+
+Resume = bool | int | str | os.PathLike[str]
+
+RANK_WAIT_SECONDS = 60.0
+
+
+def start(
+    output_dir: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    total_steps: int | None = None,
+    track_with: str | Sequence[str] | None = None,
+    tracker_kwargs: Mapping[str, Any] | None = None,
+    actions: str | None = None,
+    resume: Resume = False,
+    overwrite: bool = False,
+    strict: bool | None = None,
+    fsync: str | float | None = None,
+    rank: int | None = None,
+    **unknown: Any,
+) -> Run:
+    """Open a run in `output_dir` and return the recorder. See `rlvitals.config.Settings` for each setting.
+
+    A directory that holds a run needs `resume` (True, the step or the checkpoint the weights come from) or
+    `overwrite=True`. Several ranks may all call this: rank 0 owns the run, the others write files of their own beside
+    it.
+    """
+    given = {
+        "name": name,
+        "algorithm": algorithm,
+        "framework": framework,
+        "total_steps": total_steps,
+        "track_with": track_with,
+        "tracker_kwargs": tracker_kwargs,
+        "actions": actions,
+        "strict": strict,
+        "fsync": fsync,
+        "rank": rank,
+        **unknown,
+    }
+    settings = resolve(config, given)
+    _check_trackers(settings)
+    run_dir = RunDir(Path(output_dir))
+    own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
+    if own_rank > 0:
+        return _start_rank(run_dir, settings, own_rank)
+    if resume is not False and overwrite:
+        raise ConfigError(
+            "resume and overwrite contradict each other: resume keeps the run that is there, overwrite removes it"
+        )
+    holder = read_holder(run_dir)
+    if run_dir.holds_run and resume is False and not overwrite and not (holder and holder.is_live):
+        raise RunExists(
+            f"{run_dir.root} holds a run already. Pass resume=True to go on with it (or resume=STEP, or "
+            f"resume='checkpoint-50', "
+            f"to say where its weights come from), overwrite=True to remove it, or another output directory."
+        )
+    try:
+        run_dir.root.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(run_dir)
+        lock.acquire()
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {run_dir.root}: {error.strerror or error}. Choose another output directory."
+        ) from error
+    try:
+        return _open(run_dir, settings, lock, resume, overwrite)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
+    if overwrite and run_dir.holds_run:
+        _remove(run_dir)
+    from_step, checkpoint = _origin(run_dir, resume)
+    now = round(time.time(), 3)
+    own = this_process()
+    old = read_info(run_dir) if run_dir.holds_run else None
+    attempt = Attempt(
+        number=_next_attempt(run_dir),
+        started=now,
+        from_step=from_step,
+        from_checkpoint=checkpoint,
+        changed=_changes(read_config(run_dir), resolved(settings)) if old else {},
+        host=own.host,
+        pid=own.pid,
+    )
+    info = RunInfo(
+        id=old.id if old and old.id else f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        name=settings.name or (old.name if old else run_dir.root.resolve().name),
+        status="running",
+        created=old.created if old else now,
+        updated=now,
+        written_by=rlvitals.__version__,
+        attempt=attempt.number,
+        algorithm=settings.algorithm or (old.algorithm if old else None),
+        framework=settings.framework or (old.framework if old else None),
+        total_steps=settings.total_steps or (old.total_steps if old else None),
+        host=own.host,
+        pid=own.pid,
+        python=identity.python_version(),
+        platform=identity.platform_name(),
+        packages=identity.packages(),
+        git=identity.git(),
+        command=identity.command(),
+    )
+    last = last_row(run_dir.train_log)
+    last_step = from_step if from_step is not None else (last.step if last else -1)
+    run = Run(run_dir, settings, info, attempt, rank=0, lock=lock, last_step=last_step)
+    if attempt.number > 1:
+        origin = f"from step {from_step}" if from_step is not None else "after the last recorded row"
+        logger.info("resuming %s: attempt %d, %s", run_dir.root, attempt.number, origin)
+    return run
+
+
+def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
+    """A rank other than 0: wait until rank 0 has opened the run, then write beside it."""
+    deadline = time.monotonic() + RANK_WAIT_SECONDS
+    while True:
+        holder = read_holder(run_dir)
+        if holder is not None and holder.is_live and run_dir.info.exists() and run_dir.attempts.exists():
+            break
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"rank {rank} waited {RANK_WAIT_SECONDS:.0f} s and rank 0 has not started a run in {run_dir.root}. "
+                f"Call rlvitals.start() on rank 0 too, or pass rank=0 to the one process that records."
+            )
+        time.sleep(0.05)
+    info = read_info(run_dir)
+    attempts = read_attempts(run_dir)
+    attempt = attempts[-1] if attempts else Attempt(number=info.attempt, started=info.updated)
+    last = last_row(run_dir.log("train", rank))
+    last_step = attempt.from_step if attempt.from_step is not None else (last.step if last else -1)
+    return Run(run_dir, settings, info, attempt, rank=rank, lock=None, last_step=last_step)
+
+
+def _check_trackers(settings: Settings) -> None:
+    if not settings.track_with:
+        return
+    known = sorted(plugins.names("sinks"))
+    for tracker in settings.track_with:
+        if tracker not in known:
+            have = f"Known trackers: {', '.join(known)}" if known else "No tracker is installed"
+            raise ConfigError(f"unknown tracker {tracker!r}.{did_you_mean(tracker, known)} {have}.")
+
+
+def _remove(run_dir: RunDir) -> None:
+    for path in run_dir.written_paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _next_attempt(run_dir: RunDir) -> int:
+    numbers = [attempt.number for attempt in read_attempts(run_dir)]
+    if run_dir.holds_run:
+        last = last_row(run_dir.train_log)
+        numbers.append(last.attempt if last else 1 if run_dir.info.exists() else 0)
+    return max(numbers, default=0) + 1
+
+
+def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
+    """The step and checkpoint a resume starts from; (None, None) leaves it to the first row."""
+    if isinstance(resume, bool):
+        return None, None
+    if isinstance(resume, int):
+        if resume < 0:
+            raise ConfigError(f"resume={resume}: the step to resume from cannot be negative")
+        return resume, None
+    path = Path(resume)
+    state = next(
+        (
+            place / "trainer_state.json"
+            for place in (path, run_dir.root / path)
+            if (place / "trainer_state.json").exists()
+        ),
+        None,
+    )
+    if state is not None:
+        try:
+            return int(json.loads(state.read_text(encoding="utf-8"))["global_step"]), str(resume)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    number = re.search(r"(\d+)$", path.name)
+    if number is None:
+        raise ConfigError(
+            f"resume={str(resume)!r}: no step can be read from the checkpoint's name; pass the step itself, as in "
+            f"resume=50"
+        )
+    return int(number[1]), str(resume)
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
+    old, new = flatten(before), flatten(json.loads(json.dumps(now, default=str)))
+    return {
+        key: [old.get(key), new.get(key)] for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
+    }

@@ -1,0 +1,60 @@
+"""Compiles the authored YAML files to `catalog.json`: `python -m rlvitals.catalog.build [--check]`.
+
+Parsing 200 kB of YAML takes a fifth of a second and a parser; the compiled file loads in milliseconds with the JSON
+decoder the recorder has anyway. A test fails when the two are out of step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rlvitals.catalog.source import parse
+from rlvitals.errors import CatalogError
+
+DATA = Path(__file__).parent / "data"
+COMPILED = DATA / "catalog.json"
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one authored file; a syntax error names the line."""
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise CatalogError(f"cannot read the catalogue file {path}: {error.strerror or error}") from error
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{path} is not valid YAML: {error}") from error
+
+
+def compile_data(folder: Path = DATA) -> str:
+    """Validate every YAML file in the folder and return the compiled JSON text."""
+    documents = []
+    for path in sorted(folder.glob("*.yaml")):
+        document = read_yaml(path)
+        parse(document, path.name)
+        documents.append({"where": path.name, "document": document})
+    return json.dumps(documents, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Compile, or with --check only compare; returns the exit code."""
+    text = compile_data()
+    if "--check" in arguments:
+        if COMPILED.read_text(encoding="utf-8") != text:
+            print(f"{COMPILED.name} is out of date; run: python -m rlvitals.catalog.build", file=sys.stderr)
+            return 1
+        return 0
+    COMPILED.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except CatalogError as error:
+        sys.exit(f"error: {error}")

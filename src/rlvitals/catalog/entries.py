@@ -1,0 +1,173 @@
+"""The shapes of catalogue data: what one metric, alias, band, framework, family and group is.
+
+Owns the vocabulary (closed sets below) and nothing else: loading is in `source`, look-ups are in `lookup`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Direction = Literal["up", "down", "band", "none"]
+"""Where healthy training moves it: up, down, inside a range, or nowhere in particular."""
+
+Reduction = Literal["mean", "sum", "min", "max", "std", "var", "median", "quantile", "last", "none"]
+"""How values of one step (micro-batches, ranks) become one. `none`: a derived number that must be computed again from
+its parts."""
+
+Tier = Literal["core", "extended"]
+
+Stage = Literal["any", "start", "early", "mid", "late", "end"]
+
+CaveatKind = Literal[
+    "sign",  # multiply by factor
+    "scale",  # multiply by factor
+    "complement",  # 1 - x
+    "scope",  # counts other things
+    "aggregation",  # averaged over other units
+    "estimator",  # another estimator of the same idea
+    "per_sequence",  # summed over the tokens of a sequence
+    "count",  # a count where the concept is a share
+    "mask",  # padding or masked positions take part
+    "space",  # probabilities instead of log-probabilities, or the reverse
+    "test",  # the condition counted is another one
+    "clamp",  # cut to a range
+    "window",  # aggregated over the logging window
+    "derived",  # must be computed from several keys
+    "different",  # a related but different quantity
+    "suspect",  # known to be wrong at the source
+]
+
+CONVERTIBLE: frozenset[str] = frozenset({"sign", "scale", "complement"})
+"""The caveats after which two series are the same quantity again."""
+
+DIRECTIONS, REDUCTIONS, TIERS, STAGES, CAVEATS = (
+    get_args(kind) for kind in (Direction, Reduction, Tier, Stage, CaveatKind)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """How one framework's number differs from the concept."""
+
+    kind: CaveatKind
+    note: str = ""
+    factor: float | None = None
+    """Concept = factor * logged value, for kinds sign and scale."""
+
+    @property
+    def is_convertible(self) -> bool:
+        return self.kind in CONVERTIBLE
+
+    def to_concept(self, value: float) -> float:
+        """Turn a logged value into the concept's own sign, scale and sense.
+
+        >>> Caveat("scale", factor=0.01).to_concept(45.0)
+        0.45
+        >>> Caveat("complement").to_concept(0.25)
+        0.75
+        """
+        if self.kind == "complement":
+            return 1.0 - value
+        if self.is_convertible and self.factor is not None:
+            return self.factor * value
+        raise ValueError(f"a caveat of kind {self.kind!r} does not convert")
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """What one framework or document calls the metric."""
+
+    framework: str
+    name: str
+    """The logged key; `{x}` stands for a part that depends on the run."""
+    when: str = ""
+    """The setting under which the key has this meaning, such as `estimator=k2`."""
+    caveat: Caveat | None = None
+    definition: str = ""
+    """How this source computes it, where that is worth saying."""
+    trap: str = ""
+    """What misleads about this source's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A healthy range, for one algorithm and stage, with its source."""
+
+    low: float | None
+    high: float | None
+    algorithm: str = "any"
+    stage: Stage = "any"
+    source: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One way of being off: what is seen, what it means, what to do."""
+
+    when: str
+    means: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One concept of the catalogue."""
+
+    id: str
+    family: str
+    title: str
+    what: str
+    unit: str
+    direction: Direction
+    reduce: Reduction
+    formula: str = ""
+    estimator: str = ""
+    tier: Tier = "extended"
+    quantity: str = ""
+    """Concepts with one quantity measure one idea in ways that must not be mixed (KL estimators); defaults to the
+    id."""
+    bands: tuple[Band, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    notes: str = ""
+    names: tuple[Alias, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A chapter of the catalogue: one data file, one docs page."""
+
+    id: str
+    title: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A source of metric names: a training framework, one of its trainers, or a reference document."""
+
+    id: str
+    title: str
+    parent: str = ""
+    """`trl` for `trl_kto`: asking for the parent asks for all of its children."""
+    inherits: tuple[str, ...] = ()
+    """Frameworks whose names it logs too."""
+    like: str = ""
+    """The commoner framework to assume where the names alone cannot tell the two apart."""
+    algorithm: str = ""
+    """The algorithm a trainer implies, where it does."""
+    source: str = ""
+    prefix: str = ""
+    """What its loggers put in front of the names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Metrics people look at together, by concept id or by logged name."""
+
+    id: str
+    title: str
+    about: str
+    metrics: tuple[str, ...]
+    source: str = ""

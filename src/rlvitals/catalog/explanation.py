@@ -1,0 +1,106 @@
+"""`explain`: everything the catalogue can say of one name, as one object that prints itself and turns into JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlvitals.catalog.entries import Band, Symptom
+from rlvitals.catalog.lookup import Catalog, Match
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A name, explained. `id` and the fields after it are the catalogue's entry for its likeliest meaning."""
+
+    name: str
+    id: str
+    title: str
+    family: str
+    what: str
+    formula: str
+    estimator: str
+    unit: str
+    direction: str
+    reduce: str
+    tier: str
+    quantity: str
+    bands: tuple[Band, ...]
+    symptoms: tuple[Symptom, ...]
+    notes: str
+    matched: str
+    """How the name was found: as id, name, pattern, or behind a logger's prefix."""
+    sources: tuple[dict[str, Any], ...]
+    """Who uses this very name for it: framework, definition, trap, caveat, when."""
+    aliases: dict[str, list[str]]
+    """What every framework calls it."""
+    other_meanings: tuple[dict[str, Any], ...]
+    """The other concepts that carry this name, with who uses it so."""
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the name means something else elsewhere."""
+        return bool(self.other_meanings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {**asdict(self), "is_ambiguous": self.is_ambiguous}
+
+
+def explain(catalog: Catalog, name: str, framework: str | None = None) -> Explanation:
+    """Explain a name, within a framework where one is given. Raises UnknownMetric with the nearest names."""
+    matches = catalog.find(name, framework)
+    metric = matches[0].metric
+    own = [match for match in matches if match.metric.id == metric.id]
+    if framework is not None and any(match.in_framework for match in own):
+        own = [match for match in own if match.in_framework]
+    aliases: dict[str, list[str]] = {}
+    for alias in metric.names:
+        aliases.setdefault(alias.framework, []).append(f"{alias.name} ({alias.when})" if alias.when else alias.name)
+    others: dict[str, list[Match]] = {}
+    for match in matches:
+        is_foreign = framework is not None and matches[0].in_framework and not match.in_framework
+        if match.metric.id != metric.id and not is_foreign:
+            others.setdefault(match.metric.id, []).append(match)
+    return Explanation(
+        name=name,
+        id=metric.id,
+        title=metric.title,
+        family=metric.family,
+        what=metric.what,
+        formula=metric.formula,
+        estimator=metric.estimator,
+        unit=metric.unit,
+        direction=metric.direction,
+        reduce=metric.reduce,
+        tier=metric.tier,
+        quantity=metric.quantity,
+        bands=metric.bands,
+        symptoms=metric.symptoms,
+        notes=metric.notes,
+        matched=matches[0].how,
+        sources=tuple(_source(match) for match in own if match.alias is not None),
+        aliases=aliases,
+        other_meanings=tuple(
+            {
+                "id": other,
+                "title": group[0].metric.title,
+                "what": group[0].metric.what,
+                "sources": [_source(match) for match in group],
+            }
+            for other, group in others.items()
+        ),
+    )
+
+
+def _source(match: Match) -> dict[str, Any]:
+    alias = match.alias
+    if alias is None:
+        return {}
+    found: dict[str, Any] = {"framework": alias.framework, "name": alias.name}
+    for key in ("when", "definition", "trap"):
+        if value := getattr(alias, key):
+            found[key] = value
+    if alias.caveat is not None:
+        found["caveat"] = {key: value for key, value in asdict(alias.caveat).items() if value not in (None, "")}
+    return found

@@ -1,0 +1,272 @@
+"""Finds what a logged name means: exact, by pattern, by prefix, within a framework where one is known.
+
+One `Catalog` holds all entries (ours, plug-ins', the user's) and the maps by name. Ambiguity is data: a name with
+several meanings gives several matches, the likeliest first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from rlvitals.catalog.entries import Alias, Family, Framework, Group, Metric
+from rlvitals.catalog.source import CatalogData
+from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
+
+How = Literal["id", "name", "pattern", "prefix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One meaning of a name."""
+
+    metric: Metric
+    alias: Alias | None
+    """The framework's name that matched; None when the concept id itself was asked for."""
+    how: How
+    in_framework: bool = True
+    """False when a framework was named and this meaning is another framework's."""
+
+
+class Recognised(NamedTuple):
+    """Which framework and algorithm a set of metric names points to; None where it does not."""
+
+    framework: str | None
+    algorithm: str | None
+
+
+PREFIXES = ("train/", "eval/", "val/", "test/", "eval_", "train_", "test_")
+"""What loggers put in front of names (Hugging Face integrations, OpenRLHF), tried when the whole name is unknown."""
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
+_REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
+_GENERIC = {"train", "eval", "val", "rollout", "test"}
+_SPANNING = {"metric_infix"}
+"""Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
+
+
+class Catalog:
+    """All entries, and the maps to find them by name."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Family] = {}
+        self.metrics: dict[str, Metric] = {}
+        self.frameworks: dict[str, Framework] = {}
+        self.groups: dict[str, Group] = {}
+
+    def add(self, data: CatalogData, where: str = "the catalogue") -> None:
+        """Add a source's entries. An id that is taken is an error, except that a user's own entry may replace
+        itself.
+        """
+        for metric in data.metrics:
+            present = self.metrics.get(metric.id)
+            if present is not None and present.family != metric.family:
+                raise CatalogError(
+                    f"{where}: the id {metric.id!r} is taken by the family {present.family!r}; choose another id"
+                )
+            self.metrics[metric.id] = metric
+        for family in data.families:
+            self.families.setdefault(family.id, family)
+        self.frameworks.update({framework.id: framework for framework in data.frameworks})
+        self.groups.update({group.id: group for group in data.groups})
+        self.__dict__.pop("_by_name", None)
+        self.__dict__.pop("_by_folded", None)
+        self.__dict__.pop("_patterns", None)
+
+    def find(self, name: str, framework: str | None = None) -> list[Match]:
+        """Every meaning of a name, the likeliest first. Raises UnknownMetric with the nearest names."""
+        scope = self._scope(framework) if framework else None
+        if name in self.metrics:
+            return [Match(self.metrics[name], None, "id")]
+        found = self._search(name, scope)
+        if not found:
+            for shorter in _without_prefix(name):
+                if shorter in self.metrics:
+                    return [Match(self.metrics[shorter], None, "prefix")]
+                found = [(metric, alias, "prefix") for metric, alias, _ in self._search(shorter, scope)]
+                if found:
+                    break
+        if not found:
+            raise UnknownMetric(name, self.nearest(name))
+        matches = [Match(metric, alias, how, scope is None or alias.framework in scope) for metric, alias, how in found]
+        return self._ranked(matches, framework)
+
+    def nearest(self, name: str, count: int = 5) -> list[str]:
+        """Known names that look like this one."""
+        folded = {known.casefold(): known for known in [*self.metrics, *self._by_name]}
+        return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.5)]
+
+    def recognise(self, names: Iterable[str]) -> Recognised:
+        """The framework that knows most of the names, and its algorithm. Where several know as many, what they have in
+        common.
+        """
+        known: Counter[str] = Counter()
+        counted = 0
+        for name in names:
+            owners = self._owners(name)
+            counted += bool(owners)
+            known.update(owners)
+        most = max(known.values(), default=0)
+        if most < 2 or most < 0.5 * counted:
+            return Recognised(None, None)
+        best = [framework for framework, count in known.items() if count == most]
+        # A document retells a framework's names, and an heir repeats them: the original is meant.
+        originals = [name for name in best if name in self._originals] or best
+        originals = [name for name in originals if self.frameworks[name].like not in originals]
+        if len(originals) == 1:
+            return Recognised(originals[0], self.frameworks[originals[0]].algorithm or None)
+        parents = {self.frameworks[name].parent or name for name in originals}
+        return Recognised(parents.pop() if len(parents) == 1 else None, None)
+
+    def _owners(self, name: str) -> set[str]:
+        """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them."""
+        for candidate in (name, *_without_prefix(name)):
+            direct = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
+            if direct:
+                children = {child for child, entry in self.frameworks.items() if entry.parent in direct}
+                owners = (direct | children) - {entry.parent for entry in self.frameworks.values()}
+                heirs = {
+                    heir
+                    for heir, entry in self.frameworks.items()
+                    if any(source in owners or source in direct for source in entry.inherits)
+                }
+                return {owner for owner in owners | heirs if owner in self.frameworks}
+        return set()
+
+    def check_framework(self, framework: str) -> None:
+        """Raise ConfigError for a framework nobody knows."""
+        if framework not in self.frameworks:
+            known = ", ".join(sorted(self.frameworks))
+            raise ConfigError(
+                f"unknown framework {framework!r}.{did_you_mean(framework, self.frameworks)} Known: {known}"
+            )
+
+    def _scope(self, framework: str) -> set[str]:
+        """The frameworks whose names count when one is asked for: itself, its children, its parent, and what it
+        inherits.
+        """
+        self.check_framework(framework)
+        scope, waiting = set(), [framework]
+        while waiting:
+            current = waiting.pop()
+            if current in scope:
+                continue
+            scope.add(current)
+            entry = self.frameworks.get(current)
+            waiting.extend(entry.inherits if entry else ())
+            waiting.extend(
+                name for name, other in self.frameworks.items() if other.parent == current and framework != name
+            )
+        parent = self.frameworks[framework].parent
+        return scope | {parent} if parent else scope
+
+    def _search(self, name: str, scope: set[str] | None, *, strict: bool = False) -> list[tuple[Metric, Alias, How]]:
+        name = _REDUCER.sub("", name)
+        exact = self._by_name.get(name) or ([] if strict else self._by_folded.get(_folded(name), []))
+        if exact:
+            return [(metric, alias, "name") for metric, alias in exact]
+        qualified = _QUALIFIER.match(name)
+        if qualified and not strict:
+            plain, condition = qualified[1], qualified[2]
+            found = self._search(plain, scope)
+            return [item for item in found if item[1].when == condition] or found
+        fitting = [pattern for pattern in self._patterns if pattern.fits(name, scope)]
+        if scope is not None:
+            fitting = [pattern for pattern in fitting if pattern.alias.framework in scope] or fitting
+        most = max((pattern.literal for pattern in fitting), default=0)
+        return [(pattern.metric, pattern.alias, "pattern") for pattern in fitting if pattern.literal == most]
+
+    def _ranked(self, matches: list[Match], framework: str | None) -> list[Match]:
+        """Best first: in the asked framework, its own name before an inherited one, unconditional, without a caveat;
+        then the widest use.
+        """
+        places = {framework: place for place, framework in enumerate(self.frameworks)}
+        users = Counter(
+            match.metric.id for match in matches if match.alias and match.alias.framework in self._originals
+        )
+
+        def rank(match: Match) -> tuple[object, ...]:
+            alias = match.alias
+            return (
+                not match.in_framework,
+                framework is not None and alias is not None and alias.framework != framework,
+                bool(alias and alias.when),
+                bool(alias and alias.caveat and not alias.caveat.is_convertible),
+                -users[match.metric.id],
+                match.metric.tier != "core",
+                places.get(alias.framework, len(places)) if alias else 0,
+            )
+
+        return sorted(matches, key=rank)
+
+    @property
+    def _originals(self) -> set[str]:
+        """Frameworks that are not another one's heir or a document retelling it."""
+        return {name for name, entry in self.frameworks.items() if not entry.inherits}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[Metric, Alias]]]:
+        found: dict[str, list[tuple[Metric, Alias]]] = {}
+        for metric in self.metrics.values():
+            for alias in metric.names:
+                found.setdefault(alias.name, []).append((metric, alias))
+        return found
+
+    @cached_property
+    def _by_folded(self) -> dict[str, list[tuple[Metric, Alias]]]:
+        found: dict[str, list[tuple[Metric, Alias]]] = {}
+        for name, entries in self._by_name.items():
+            found.setdefault(_folded(name), []).extend(entries)
+        return found
+
+    @cached_property
+    def _patterns(self) -> list[_Pattern]:
+        return [
+            _Pattern(metric, alias) for metric in self.metrics.values() for alias in metric.names if "{" in alias.name
+        ]
+
+
+class _Pattern:
+    """A name with placeholders. `{x}` stands for one segment or a part of one."""
+
+    def __init__(self, metric: Metric, alias: Alias) -> None:
+        self.metric = metric
+        self.alias = alias
+        self.literal = len(_PLACEHOLDER.sub("", alias.name))
+        """How much of it is fixed: the most literal pattern wins."""
+        fixed = {part for part in alias.name.split("/") if "{" not in part}
+        self.is_loose = fixed <= _GENERIC and alias.name.count("/") < 2
+        """So general that it may speak only for its own framework (`train/{extra_log_key}`)."""
+        self._regex: re.Pattern[str] | None = None
+
+    def fits(self, name: str, scope: set[str] | None) -> bool:
+        if name == self.alias.name:
+            return True
+        if self.is_loose and (scope is None or self.alias.framework not in scope):
+            return False
+        if self._regex is None:
+            pieces = _PLACEHOLDER.split(self.alias.name)
+            self._regex = re.compile(
+                "".join(
+                    re.escape(piece) if position % 2 == 0 else (".+" if piece in _SPANNING else "[^/]+")
+                    for position, piece in enumerate(pieces)
+                )
+            )
+        return self._regex.fullmatch(name) is not None
+
+
+_SEPARATORS = str.maketrans(" -/", "___")
+
+
+def _folded(name: str) -> str:
+    return name.casefold().translate(_SEPARATORS)
+
+
+def _without_prefix(name: str) -> list[str]:
+    return [name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix) and len(name) > len(prefix)]

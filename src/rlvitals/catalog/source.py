@@ -1,0 +1,179 @@
+"""Turns authored catalogue data into entries, with errors that point at the entry.
+
+The same form serves our own YAML files, a plug-in's and a user's. Parsing YAML is left to `build`, so that nothing here
+needs a YAML parser; the shipped `catalog.json` is what `build` made of the YAML files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rlvitals.catalog.entries import (
+    CAVEATS,
+    CONVERTIBLE,
+    DIRECTIONS,
+    REDUCTIONS,
+    STAGES,
+    TIERS,
+    Alias,
+    Band,
+    Caveat,
+    Family,
+    Framework,
+    Group,
+    Metric,
+    Symptom,
+)
+from rlvitals.errors import CatalogError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogData:
+    """One source's worth of entries."""
+
+    families: tuple[Family, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    frameworks: tuple[Framework, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+def parse(document: Mapping[str, Any], where: str) -> CatalogData:
+    """Turn one authored document (a mapping with `family` and `metrics`, `frameworks` or `groups`) into entries.
+
+    `where` names the file or plug-in in errors.
+    """
+    if not isinstance(document, Mapping):
+        raise CatalogError(
+            f"{where}: expected a mapping with 'metrics', 'frameworks' or 'groups', found {type(document).__name__}"
+        )
+    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups"}, where)
+    family = str(document.get("family", "user"))
+    raw_metrics = _items(document, "metrics", where)
+    return CatalogData(
+        families=(Family(family, str(document.get("title", family)), str(document.get("about", ""))),)
+        if raw_metrics
+        else (),
+        metrics=tuple(_metric(raw, family, where) for raw in raw_metrics),
+        frameworks=tuple(_framework(raw, where) for raw in _items(document, "frameworks", where)),
+        groups=tuple(_group(raw, where) for raw in _items(document, "groups", where)),
+    )
+
+
+def _items(document: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    items = document.get(key) or []
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise CatalogError(f"{where}: {key!r} must be a list of mappings")
+    return items
+
+
+def _metric(raw: Mapping[str, Any], family: str, where: str) -> Metric:
+    at = f"{where}: metric {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(Metric)} - {"family"}, at)
+    for key in ("id", "title", "what", "unit"):
+        if not isinstance(raw.get(key), str) or not raw[key].strip():
+            raise CatalogError(f"{at}: {key!r} is missing; it must be a text")
+    names = raw.get("names") or {}
+    if not isinstance(names, Mapping):
+        raise CatalogError(f"{at}: 'names' must map a framework to its name or names")
+    return Metric(
+        id=raw["id"],
+        family=family,
+        title=raw["title"],
+        what=raw["what"].strip(),
+        unit=raw["unit"],
+        direction=_one_of(raw.get("direction", "none"), DIRECTIONS, "direction", at),
+        reduce=_one_of(raw.get("reduce", "mean"), REDUCTIONS, "reduce", at),
+        formula=str(raw.get("formula", "")).strip(),
+        estimator=str(raw.get("estimator", "")).strip(),
+        tier=_one_of(raw.get("tier", "extended"), TIERS, "tier", at),
+        quantity=str(raw.get("quantity", "")) or raw["id"],
+        bands=tuple(_band(band, at) for band in raw.get("bands") or []),
+        symptoms=tuple(_symptom(symptom, at) for symptom in raw.get("symptoms") or []),
+        notes=str(raw.get("notes", "")).strip(),
+        names=tuple(alias for framework, given in names.items() for alias in _aliases(framework, given, at)),
+    )
+
+
+def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
+    for item in given if isinstance(given, list) else [given]:
+        raw = {"name": item} if isinstance(item, str) else item
+        here = f"{at}, name of {framework}"
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+            raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
+        _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
+        yield Alias(
+            framework=framework,
+            name=raw["name"],
+            when=str(raw.get("when", "")),
+            caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None,
+            definition=str(raw.get("definition", "")).strip(),
+            trap=str(raw.get("trap", "")).strip(),
+        )
+
+
+def _caveat(raw: Any, at: str) -> Caveat:
+    if not isinstance(raw, Mapping):
+        raise CatalogError(f"{at}: 'caveat' must be a mapping with 'kind' and 'note'")
+    _known(raw, {"kind", "note", "factor"}, f"{at}, caveat")
+    kind = _one_of(raw.get("kind"), CAVEATS, "kind", f"{at}, caveat")
+    factor = raw.get("factor")
+    if kind in CONVERTIBLE - {"complement"} and not isinstance(factor, int | float):
+        raise CatalogError(f"{at}, caveat: kind {kind!r} needs a number as 'factor' (concept = factor * logged value)")
+    return Caveat(kind=kind, note=str(raw.get("note", "")), factor=None if factor is None else float(factor))
+
+
+def _band(raw: Any, at: str) -> Band:
+    if not isinstance(raw, Mapping):
+        raise CatalogError(f"{at}: a band must be a mapping with 'low' and 'high'")
+    _known(raw, {field.name for field in fields(Band)}, f"{at}, band")
+    low, high = raw.get("low"), raw.get("high")
+    if low is None and high is None:
+        raise CatalogError(f"{at}: a band needs 'low' or 'high'")
+    if low is not None and high is not None and low > high:
+        raise CatalogError(f"{at}: a band's low {low} is above its high {high}")
+    return Band(
+        low=None if low is None else float(low),
+        high=None if high is None else float(high),
+        algorithm=str(raw.get("algorithm", "any")),
+        stage=_one_of(raw.get("stage", "any"), STAGES, "stage", f"{at}, band"),
+        source=str(raw.get("source", "")),
+        note=str(raw.get("note", "")),
+    )
+
+
+def _symptom(raw: Any, at: str) -> Symptom:
+    if not isinstance(raw, Mapping) or set(raw) != {"when", "means", "do"}:
+        raise CatalogError(f"{at}: each item of 'symptoms' has exactly 'when', 'means' and 'do'")
+    return Symptom(when=str(raw["when"]), means=str(raw["means"]), do=str(raw["do"]))
+
+
+def _framework(raw: Mapping[str, Any], where: str) -> Framework:
+    at = f"{where}: framework {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(Framework)}, at)
+    if not raw.get("id") or not raw.get("title"):
+        raise CatalogError(f"{at}: 'id' and 'title' are needed")
+    return Framework(**{**raw, "inherits": tuple(raw.get("inherits") or ())})
+
+
+def _group(raw: Mapping[str, Any], where: str) -> Group:
+    at = f"{where}: group {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(Group)}, at)
+    if not raw.get("id") or not raw.get("title") or not raw.get("metrics"):
+        raise CatalogError(f"{at}: 'id', 'title' and 'metrics' are needed")
+    return Group(**{"about": "", **raw, "metrics": tuple(raw["metrics"])})
+
+
+def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:
+    for key in raw:
+        if key not in known:
+            raise CatalogError(
+                f"{at}: unknown key {key!r}.{did_you_mean(str(key), known)} Known keys: {', '.join(sorted(known))}"
+            )
+
+
+def _one_of(value: Any, allowed: tuple[str, ...], key: str, at: str) -> Any:
+    if value not in allowed:
+        raise CatalogError(f"{at}: {key!r} is {value!r}; it must be one of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,101 @@
+"""`rlvitals VERB ...`: finds the verb's module, runs it, and turns errors into one line and an exit code.
+
+Exit codes: 0 done; 1 the answer is no (an unknown metric, runs that do not compare); 64 wrong usage or an unreadable
+run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol
+
+from rlvitals import __version__
+from rlvitals.errors import NotComparable, RlvitalsError, UnknownMetric, did_you_mean
+
+EXIT_NO = 1
+EXIT_USAGE = 64
+
+VERBS = {
+    "explain": "what a metric is, how it is computed, healthy bands, causes, fixes, other names",
+    "runs": "list the runs below a directory",
+    "show": "status, last rows, best and final values of a run",
+    "compare": "settings that differ, best and final values, where runs part",
+    "export": "every point of a run as CSV, JSON or Parquet",
+}
+"""Each verb is a module of this folder with `add_arguments` and `run`."""
+
+
+class Verb(Protocol):
+    """What a verb's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    top = _top_parser()
+    if not words or words[0] in ("-h", "--help"):
+        top.print_help()
+        return 0 if words else EXIT_USAGE
+    if words[0] in ("-V", "--version"):
+        print(f"rlvitals {__version__}")  # noqa: T201
+        return 0
+    name = words[0]
+    if name not in VERBS:
+        top.error(f"there is no verb {name!r}.{did_you_mean(name, VERBS)} Verbs: {', '.join(VERBS)}")
+    verb: Verb = import_module(f"rlvitals.cli.{name}")
+    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
+    verb.add_arguments(parser)
+    arguments = parser.parse_args(words[1:])
+    try:
+        return verb.run(arguments)
+    except (UnknownMetric, NotComparable) as error:
+        return _fail(error, EXIT_NO)
+    except RlvitalsError as error:
+        return _fail(error, EXIT_USAGE)
+
+
+def run() -> NoReturn:
+    """The console script."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output (head, less) has gone; that is its right
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"rlvitals: error: {error}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _top_parser() -> _Parser:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
+    return _Parser(
+        prog="rlvitals",
+        usage="rlvitals VERB [options]",
+        description="The vital-signs monitor of RL post-training.",
+        epilog=f"verbs:\n{verbs}\n\n'rlvitals VERB --help' tells more. --json gives every verb's facts as JSON.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,33 @@
+"""`rlvitals runs [DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.errors import RunUnreadable
+from rlvitals.render.tables import render_runs
+from rlvitals.views.query import find_runs, open_run
+from rlvitals.views.summary import headline
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", nargs="?", default=".", help="where to look (default: here)")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = []
+    for path in find_runs(arguments.directory):
+        try:
+            found.append(headline(open_run(path)))
+        except RunUnreadable as error:  # one damaged run must not hide the others
+            print(f"rlvitals: {error}", file=sys.stderr)  # noqa: T201
+    if arguments.json:
+        print_json(found)
+    elif found:
+        show(render_runs(found))
+    else:
+        print(f"no runs below {arguments.directory}", file=sys.stderr)  # noqa: T201
+    return 0

@@ -1,0 +1,26 @@
+"""`rlvitals show RUN`."""
+
+from __future__ import annotations
+
+import argparse
+
+from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.render.tables import render_run
+from rlvitals.views.query import open_run
+from rlvitals.views.summary import summarise
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a run's directory")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of the last rows (default: 5)")
+    parser.add_argument("--all", action="store_true", help="every metric")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    facts = summarise(open_run(arguments.path), last=max(arguments.last, 0))
+    if arguments.json:
+        print_json(facts)
+    else:
+        show(render_run(facts, all_metrics=arguments.all))
+    return 0

@@ -1,0 +1,65 @@
+"""JSON in and out: one line for logs, indented text for people, strict both ways.
+
+orjson where there is one, the standard library where nothing can be installed: slower, the same bytes in meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+
+def _encode_with_orjson(row: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def encode_with_json(row: Mapping[str, Any]) -> bytes:
+    """`encode` without orjson."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+encode: Callable[[Mapping[str, Any]], bytes] = encode_with_json if orjson is None else _encode_with_orjson
+"""One mapping to one line. Raises TypeError or ValueError on what JSON cannot hold, so values are checked before."""
+
+
+def parse_with_json(text: bytes) -> Any:
+    """`parse_json` without orjson."""
+    try:
+        return json.loads(text.decode(), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+parse_json: Callable[[bytes], Any] = parse_with_json if orjson is None else orjson.loads
+"""Strict JSON; raises ValueError on anything else, however deep or odd."""
+
+
+def to_json(value: Any) -> bytes:
+    """Indented strict JSON. Non-finite numbers become texts ("nan", "inf"), other objects their text.
+
+    >>> to_json({"loss": float("nan"), "steps": (1, 2)}).decode().split()
+    ['{', '"loss":', '"nan",', '"steps":', '[', '1,', '2', ']', '}']
+    """
+    return json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_strict(item) for item in value]
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    return str(value)

@@ -1,0 +1,285 @@
+"""Settings: YAML and keyword arguments in, one checked object, resolved JSON out.
+
+A run's `config` is the trainer's own business: any mapping, or a YAML file. rlvitals takes from it only what is its own
+(`exp_name`, `track_with`, `tracker_kwargs`, and everything under `rlvitals:`), resolves `${name}` as OmegaConf does,
+and keeps the rest for the record. Secrets are masked in what is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rlvitals.errors import ConfigError, did_you_mean
+
+Actions = Literal["advise", "act"]
+
+MASK = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `rlvitals.start` was told, checked. The fields are its keyword arguments."""
+
+    name: str | None = None
+    """The run's name; the directory's name by default. `exp_name` in a YAML file means the same."""
+    algorithm: str | None = None
+    """ppo, grpo, kto, dpo, rlaif, ... ; None: recognised from the metric names."""
+    framework: str | None = None
+    """trl, verl, openrlhf, roll, ... ; None: recognised from the metric names."""
+    total_steps: int | None = None
+    """Planned number of steps."""
+    track_with: tuple[str, ...] = ()
+    """Trackers to forward to."""
+    tracker_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Settings of the trackers, by tracker (for a single one: its settings directly)."""
+    actions: Actions = "advise"
+    """advise: findings are shown; act: requests are made of the trainer."""
+    strict: bool = False
+    """Raise on a value that cannot be taken, instead of leaving it out with a warning."""
+    fsync: str | float = "finish"
+    """When the disk itself is asked: "never", "finish", "always" (each row, in the caller), or every so many seconds in
+    the background."""
+    rank: int | None = None
+    """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write files of
+    their own."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The trainer's own settings, kept for the record."""
+
+
+OUR_KEYS = tuple(item.name for item in fields(Settings) if item.name != "config")
+TOP_LEVEL_KEYS = ("exp_name", "track_with", "tracker_kwargs")
+"""Keys that a trainer's configuration file may hold for us outside the `rlvitals:` section."""
+
+
+def resolve(config: Mapping[str, Any] | str | os.PathLike[str] | None, given: Mapping[str, Any]) -> Settings:
+    """Join the configuration with keyword arguments (which win) and check the whole.
+
+    `given` holds the keyword arguments; None means not given.
+    """
+    for key in given:
+        if key not in OUR_KEYS:
+            raise ConfigError(
+                f"start() has no setting {key!r}.{did_you_mean(key, OUR_KEYS)} Settings: {', '.join(OUR_KEYS)}"
+            )
+    trainer = interpolate(_read(config))
+    section = trainer.pop("rlvitals", None) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"the configuration's 'rlvitals' must be a mapping of settings, not {type(section).__name__}")
+    for key in section:
+        if key not in OUR_KEYS:
+            raise ConfigError(
+                f"unknown setting 'rlvitals.{key}'.{did_you_mean(str(key), OUR_KEYS)} Settings: {', '.join(OUR_KEYS)}"
+            )
+    for key in trainer:
+        near = did_you_mean(str(key), TOP_LEVEL_KEYS, cutoff=0.85)
+        if near and key not in TOP_LEVEL_KEYS:
+            raise ConfigError(f"the configuration has a key {key!r}, which is none of ours.{near}")
+    merged: dict[str, Any] = {}
+    for key in ("track_with", "tracker_kwargs"):
+        if trainer.get(key) is not None:
+            merged[key] = trainer[key]
+    if trainer.get("exp_name") is not None:
+        merged["name"] = trainer["exp_name"]
+    merged.update(section)
+    merged.update({key: value for key, value in given.items() if value is not None})
+    return _checked(merged, trainer)
+
+
+def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
+    settings = Settings(
+        name=_text(merged, "name"),
+        algorithm=_text(merged, "algorithm"),
+        framework=_text(merged, "framework"),
+        total_steps=_whole(merged, "total_steps", least=1),
+        track_with=_names(merged.get("track_with")),
+        tracker_kwargs=_mapping(merged, "tracker_kwargs"),
+        actions=merged.get("actions", "advise"),
+        strict=bool(merged.get("strict", False)),
+        fsync=_fsync(merged.get("fsync", "finish")),
+        rank=_whole(merged, "rank", least=0),
+        config=trainer,
+    )
+    if settings.actions not in ("advise", "act"):
+        raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}")
+    return settings
+
+
+def resolved(settings: Settings) -> dict[str, Any]:
+    """What `config.json` holds: the trainer's settings and ours, secrets masked."""
+    own = {key: getattr(settings, key) for key in OUR_KEYS}
+    given = {key: value for key, value in own.items() if value not in (None, (), {})}
+    whole: dict[str, Any] = masked({**settings.config, "rlvitals": given})
+    return whole
+
+
+def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    if not isinstance(config, str | os.PathLike):
+        if hasattr(config, "__dict__"):  # argparse's Namespace, a dataclass of settings
+            return dict(vars(config))
+        raise ConfigError(f"config must be a mapping or the path of a YAML file, not {type(config).__name__}")
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {os.fspath(config)!r}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{os.fspath(config)!r} is not valid YAML: {error}") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{os.fspath(config)!r} must hold a mapping of settings, not {type(loaded).__name__}")
+    return loaded
+
+
+_REFERENCE = re.compile(r"\\?\$\{([^${}]+)\}")
+
+
+def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
+    r"""Replace `${a.b}` by the value at that path, and `${oc.env:VAR}` or `${oc.env:VAR,default}` by the environment's.
+
+    A text that is nothing but one reference takes the value as it is; inside a longer text it is written out. `\${`
+    stays as it is.
+
+    >>> interpolate({"exp_name": "kto", "dir": "out/${exp_name}", "lr": 5e-7, "opt": {"lr": "${lr}"}})
+    {'exp_name': 'kto', 'dir': 'out/kto', 'lr': 5e-07, 'opt': {'lr': 5e-07}}
+    """
+
+    def resolve_value(value: Any, seen: tuple[str, ...]) -> Any:
+        if isinstance(value, Mapping):
+            return {key: resolve_value(item, seen) for key, item in value.items()}
+        if isinstance(value, list):
+            return [resolve_value(item, seen) for item in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole = _REFERENCE.fullmatch(value)
+        if whole and not value.startswith("\\"):
+            return look_up(whole[1].strip(), seen)
+        return _REFERENCE.sub(
+            lambda match: match[0][1:] if match[0].startswith("\\") else str(look_up(match[1].strip(), seen)), value
+        )
+
+    def look_up(path: str, seen: tuple[str, ...]) -> Any:
+        if path.startswith("oc.env:"):
+            return _environment(path.removeprefix("oc.env:"))
+        if path in seen:
+            raise ConfigError(f"the configuration refers to itself: {' -> '.join((*seen, path))}")
+        value: Any = tree
+        for part in path.split("."):
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                near = did_you_mean(part, map(str, value)) if isinstance(value, Mapping) else ""
+                raise ConfigError(f"the configuration refers to ${{{path}}}, which is not there.{near}")
+        return resolve_value(value, (*seen, path))
+
+    return {key: resolve_value(value, ()) for key, value in tree.items()}
+
+
+def _environment(spec: str) -> str:
+    variable, comma, default = spec.partition(",")
+    value = os.environ.get(variable.strip())
+    if value is not None:
+        return value
+    if comma:
+        return default.strip()
+    raise ConfigError(f"the configuration refers to the environment variable {variable.strip()}, which is not set")
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys, for telling two configurations apart.
+
+    >>> flatten({"optim": {"lr": 5e-7}, "seed": 1})
+    {'optim.lr': 5e-07, 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+_SECRET_KEY = re.compile(
+    r"(?i)(^|[_\-.])(api[_-]?key|access[_-]?key|private[_-]?key|secret([_-]?key)?|password|passwd|passphrase|credentials?|authorization)$"
+    r"|(^|[_\-.])(hf|hub|wandb|swanlab|auth|access|api|refresh|bearer|session|github|gh)[_-]?token$|^token$"
+)
+_SECRET_VALUE = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"
+)
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def masked(value: Any, key: str = "") -> Any:
+    """The same tree with secrets replaced: by key name, by the well-known shapes of keys, and in the logins of
+    addresses.
+
+    >>> masked({"wandb": {"api_key": "0123456789abcdef", "project": "kto"}, "max_tokens": 512, "repo": "https://me:pw@host/x"})
+    {'wandb': {'api_key': '***', 'project': 'kto'}, 'max_tokens': 512, 'repo': 'https://***@host/x'}
+    """
+    if isinstance(value, Mapping):
+        return {name: masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, key) for item in value]
+    if value in (None, "") or isinstance(value, bool):
+        return value
+    if _SECRET_KEY.search(key):
+        return MASK
+    return mask_text(value) if isinstance(value, str) else value
+
+
+def mask_text(text: str) -> str:
+    """Mask what looks like a key or a login inside a text."""
+    return _URL_LOGIN.sub(f"{MASK}@", _SECRET_VALUE.sub(MASK, text))
+
+
+def _text(merged: Mapping[str, Any], key: str) -> str | None:
+    value = merged.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{key} must be a text, not {value!r}")
+    return value
+
+
+def _whole(merged: Mapping[str, Any], key: str, least: int) -> int | None:
+    value = merged.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{key} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _mapping(merged: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = merged.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} must be a mapping, not {type(value).__name__}")
+    return dict(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"track_with must be a tracker's name, a list of names, or None, not {value!r}")
+    return names
+
+
+def _fsync(value: Any) -> str | float:
+    if value in ("never", "finish", "always"):
+        return str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ConfigError(f"fsync must be 'never', 'finish', 'always' or a number of seconds, not {value!r}")

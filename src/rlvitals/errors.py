@@ -1,0 +1,101 @@
+"""Every exception rlvitals raises, and when.
+
+```
+RlvitalsError
+├── ConfigError          a setting is unknown, contradictory or unreadable
+├── MissingDependency    a feature needs a package that is not installed
+├── UnknownMetric        a name the catalogue does not know
+├── CatalogError         a catalogue entry (ours, a plug-in's or the user's) is malformed
+├── BadValue             a logged value cannot be taken (only with strict=True)
+├── NotComparable        two series are not the same quantity
+└── RunError             something about a run's directory
+    ├── RunNotFound      there is no run there
+    ├── RunExists        a run is there already and neither resume nor overwrite was asked for
+    ├── RunLocked        another live process writes it
+    └── RunUnreadable    it was written by a newer rlvitals, or its identity file is damaged
+```
+
+Each message says what happened, which value was seen and how to fix it. While training runs nothing of this is raised
+into the training loop, unless `strict=True` asks for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RlvitalsError(Exception):
+    """Base of all of them; catch this one to catch everything."""
+
+
+class ConfigError(RlvitalsError):
+    """A setting is unknown, contradictory or unreadable."""
+
+
+class MissingDependency(RlvitalsError):
+    """A feature needs a package that is not installed; the message holds the pip command."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs a package that is not installed. Install it with: pip install 'rlvitals[{extra}]'"
+        )
+
+
+class UnknownMetric(RlvitalsError):
+    """No entry of the catalogue has this name; `nearest` holds the closest ones."""
+
+    def __init__(self, name: str, nearest: list[str]) -> None:
+        self.name = name
+        self.nearest = nearest
+        hint = f" Nearest names: {', '.join(nearest)}." if nearest else ""
+        super().__init__(
+            f"no metric is called {name!r}.{hint} Metrics of your own can be registered with "
+            f"rlvitals.catalog.register()."
+        )
+
+
+class CatalogError(RlvitalsError):
+    """A catalogue entry is malformed; the message names the file and the entry."""
+
+
+class BadValue(RlvitalsError):
+    """A logged value cannot be taken. Raised with strict=True only; otherwise it is left out, warned about and
+    counted.
+    """
+
+
+class NotComparable(RlvitalsError):
+    """Two series carry one name or concept and are not the same quantity."""
+
+
+class RunError(RlvitalsError):
+    """Base of what can be wrong with a run's directory."""
+
+
+class RunNotFound(RunError):
+    """There is no run in that directory."""
+
+
+class RunExists(RunError):
+    """A run is there already, and neither resume nor overwrite was asked for."""
+
+
+class RunLocked(RunError):
+    """Another live process writes this run."""
+
+
+class RunUnreadable(RunError):
+    """The run was written by a newer rlvitals, or its identity file is damaged."""
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ' Did you mean 'x'?' for the nearest known word, or nothing.
+
+    >>> did_you_mean("totel_steps", ["total_steps", "name"])
+    " Did you mean 'total_steps'?"
+    >>> did_you_mean("zzz", ["total_steps"])
+    ''
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,82 @@
+"""The few frozen records passed around: one logged row, one attempt, one run's identity.
+
+Plain data without behaviour beyond its own shape; who writes and reads them is in `store`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlvitals.values import Value
+
+SCHEMA = 1
+"""The run directory's format this version writes. Readers accept older ones and name the version needed for newer
+ones."""
+
+Status = Literal["running", "finished", "failed", "interrupted"]
+
+STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a log, checked: an integer step, numbers by name, texts by name."""
+
+    step: int
+    timestamp: float
+    """Unix seconds; NaN where the line had none."""
+    attempt: int
+    numbers: dict[str, float]
+    """Finished numbers, non-finite ones included."""
+    texts: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    """The mergeable form of those numbers that have one."""
+    gap: int = 0
+    """Rows known to be lost right before this one (a full disk outlasted the buffer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One (re)start of a run."""
+
+    number: int
+    started: float
+    from_step: int | None = None
+    """The step its weights come from. None: not said, so its own first row decides."""
+    from_checkpoint: str | None = None
+    changed: dict[str, list[Any]] = field(default_factory=dict)
+    """Settings that differ from the attempt before: key -> [before, now]."""
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run's identity card, `run.json`."""
+
+    id: str
+    name: str
+    status: Status
+    created: float
+    updated: float
+    schema: int = SCHEMA
+    written_by: str = ""
+    """The rlvitals version that wrote it."""
+    attempt: int = 1
+    algorithm: str | None = None
+    framework: str | None = None
+    total_steps: int | None = None
+    ended: float | None = None
+    error: str | None = None
+    """The exception that ended the run, if one did."""
+    left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Values that could not be taken: key -> {count, reason}."""
+    rows_dropped: int = 0
+    host: str = ""
+    pid: int = 0
+    python: str = ""
+    platform: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    git: dict[str, str] = field(default_factory=dict)
+    command: str = ""

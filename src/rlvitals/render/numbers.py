@@ -1,0 +1,57 @@
+"""How numbers, times and durations are written, the same everywhere."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+
+def number(value: float | int | None) -> str:
+    """A number to about four significant digits; a dash where there is none.
+
+    >>> [number(x) for x in (0.61999, 5e-7, 12345678, 3.0, None, float("nan"))]
+    ['0.62', '5e-07', '12,345,678', '3', '-', 'nan']
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.1f}"
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> [duration(x) for x in (0.25, 59, 61, 3725, 90000)]
+    ['0.2 s', '59 s', '1 min 1 s', '1 h 2 min', '1 d 1 h']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, word, small, small_word in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {word}" + (f" {rest} {small_word}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(timestamp: float) -> str:
+    """A point in time, local, to the minute; a dash where there is none."""
+    if not timestamp or not math.isfinite(timestamp):
+        return "-"
+    return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M")
+
+
+def band(low: float | None, high: float | None) -> str:
+    """A range.
+
+    >>> band(0.3, 2), band(None, 1), band(0.5, None)
+    ('0.3 to 2', 'at most 1', 'at least 0.5')
+    """
+    if low is None:
+        return f"at most {number(high)}"
+    return f"at least {number(low)}" if high is None else f"{number(low)} to {number(high)}"

@@ -1,0 +1,163 @@
+"""Runs as text: the list of them, one at a glance, several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rlvitals.render.numbers import duration, moment, number
+
+STATUS_STYLE = {"running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow"}
+MARKS = {"up": "max", "down": "min"}
+SHOWN_METRICS = 24
+
+
+def render_runs(runs: list[dict[str, Any]]) -> RenderableType:
+    """The list of runs."""
+    table = _table("run", "status", "algorithm", ("step", "right"), ("rows", "right"), ("attempts", "right"), "updated")
+    for run in runs:
+        table.add_row(
+            Text(run["path"]),
+            _status(run["status"]),
+            Text(run["algorithm"] or "-"),
+            _progress(run),
+            number(run["rows"]),
+            number(run["attempts"]),
+            moment(run["updated"]),
+        )
+    return table
+
+
+def render_run(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:
+    """One run at a glance."""
+    return Group(*_run_parts(facts, all_metrics))
+
+
+def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableType]:
+    yield Text.assemble((facts["name"], "bold"), "  ", _status(facts["status"]), f"  {facts['path']}")
+    if facts["status_note"]:
+        yield Text(f"  {facts['status_note']}", style="yellow")
+    line = [
+        f"step {_progress(facts)}",
+        f"{number(facts['rows'])} rows",
+        f"begun {moment(facts['created'])}",
+        duration(facts["seconds"]),
+    ]
+    if facts["algorithm"]:
+        line.insert(0, facts["algorithm"] + (f" ({facts['framework']})" if facts["framework"] else ""))
+    if facts["attempts"] > 1:
+        line.append(f"{facts['attempts']} attempts, {number(facts['ghost_rows'])} rows overtaken")
+    if len(facts["ranks"]) > 1:
+        line.append(f"{len(facts['ranks'])} ranks")
+    yield Text("  " + " | ".join(line), style="dim")
+    if facts["metrics"]:
+        yield ""
+        yield _metrics(facts["metrics"], all_metrics)
+    if facts["last_rows"]:
+        yield Text("\nLast rows", style="bold")
+        yield _last_rows(facts)
+    if facts["problems"]:
+        yield Text("\nWorth knowing", style="bold")
+        for problem in facts["problems"]:
+            yield Text(f"  * {problem}", style="yellow")
+
+
+def _metrics(metrics: list[dict[str, Any]], all_metrics: bool) -> RenderableType:
+    table = _table("metric", ("last", "right"), ("best", "right"), ("at step", "right"), ("points", "right"))
+    shown = metrics if all_metrics else metrics[:SHOWN_METRICS]
+    for metric in shown:
+        best = f"{number(metric['best'])} ({MARKS[metric['direction']]})" if metric["best"] is not None else "-"
+        table.add_row(
+            Text(metric["name"]), number(metric["last"]), best, number(metric["best_step"]), number(metric["points"])
+        )
+    hidden = len(metrics) - len(shown)
+    return Group(table, Text(f"  and {hidden} more; --all shows them", style="dim")) if hidden else table
+
+
+def _last_rows(facts: dict[str, Any]) -> RenderableType:
+    logged = dict.fromkeys(name for row in facts["last_rows"] for name in row)
+    ranked = [metric["name"] for metric in facts["metrics"] if metric["name"] in logged]
+    names = ["step", *ranked[:5]]
+    table = _table(*[(name, "right") for name in names])
+    for row in facts["last_rows"]:
+        table.add_row(
+            *[number(row[name]) if isinstance(row.get(name), int | float) else str(row.get(name, "")) for name in names]
+        )
+    return table
+
+
+def render_comparison(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:
+    """Several runs side by side."""
+    return Group(*_comparison_parts(facts, all_metrics))
+
+
+def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableType]:
+    letters = [chr(ord("A") + position) if position < 26 else f"R{position}" for position in range(len(facts["runs"]))]
+    for letter, run in zip(letters, facts["runs"], strict=True):
+        yield Text.assemble(
+            (f"{letter}  ", "bold"),
+            run["name"],
+            "  ",
+            _status(run["status"]),
+            f"  step {number(run['step'])}  {run['path']}",
+        )
+    differences = facts["config_differences"]
+    yield Text("\nSettings that differ" if differences else "\nSettings: no difference", style="bold")
+    if differences:
+        table = _table("setting", *letters)
+        for key, values in differences.items():
+            table.add_row(Text(key), *[Text("-" if value is None else str(value)) for value in values])
+        yield table
+    yield Text("\nBest and last values", style="bold")
+    headers: list[str | tuple[str, str]] = ["metric"]
+    for letter in letters:
+        headers += [(f"{letter} best", "right"), (f"{letter} last", "right")]
+    table = _table(*headers, ("parts at step", "right"))
+    shown = facts["metrics"] if all_metrics else facts["metrics"][:SHOWN_METRICS]
+    for metric in shown:
+        cells = []
+        for item in metric["best"]:
+            cells += [number(item["best"]) if item else "", number(item["last"]) if item else ""]
+        mark = {"caution": " (!)", "different": " (x)", "convert": " (~)"}.get(metric["verdict"], "")
+        parts = (
+            number(metric["first_divergence"])
+            if metric["first_divergence"] is not None
+            else ("never" if metric["common_steps"] else "-")
+        )
+        table.add_row(Text(metric["name"] + mark), *cells, parts)
+    yield table
+    if len(shown) < len(facts["metrics"]):
+        yield Text(f"  and {len(facts['metrics']) - len(shown)} more; --all shows them", style="dim")
+    if facts["first_divergence"] is not None:
+        yield Text(f"\nThe runs part at step {number(facts['first_divergence'])}.")
+    for metric in shown:
+        if metric["verdict"] != "same":
+            word = {"caution": "compare with care", "different": "not the same quantity", "convert": "converted"}[
+                metric["verdict"]
+            ]
+            yield Text(f"  {metric['name']}: {word}: {metric['note']}", style="yellow")
+    for path, names in facts["only_in_one"].items():
+        listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        yield Text(f"  only in {path}: {listed}", style="dim")
+
+
+def _table(*headers: str | tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for header in headers:
+        name, justify = (header, "left") if isinstance(header, str) else header
+        table.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=STATUS_STYLE.get(status, ""))
+
+
+def _progress(run: dict[str, Any]) -> str:
+    step = number(run["step"])
+    return f"{step}/{number(run['total_steps'])}" if run["total_steps"] else step

@@ -1,0 +1,117 @@
+"""Where everything in a run's directory is. No other module spells a file name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Stream = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The paths of one run; touching the disk is left to others."""
+
+    root: Path
+
+    @property
+    def info(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.root / "heartbeat"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def train_log(self) -> Path:
+        return self.logs / "training_metrics.jsonl"
+
+    @property
+    def eval_log(self) -> Path:
+        return self.logs / "eval_metrics.jsonl"
+
+    @property
+    def ranks(self) -> Path:
+        return self.logs / "ranks"
+
+    @property
+    def eval_logs(self) -> Path:
+        return self.root / "eval_logs"
+
+    @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    def log(self, stream: Stream, rank: int = 0) -> Path:
+        """The file one rank's rows of one stream are in.
+
+        >>> RunDir(Path("out")).log("train", 3).as_posix()
+        'out/logs/ranks/rank-3.jsonl'
+        """
+        if rank == 0:
+            return self.train_log if stream == "train" else self.eval_log
+        return self.ranks / (f"rank-{rank}.jsonl" if stream == "train" else f"rank-{rank}-eval.jsonl")
+
+    def eval_file(self, step: int) -> Path:
+        """One evaluation's own file.
+
+        >>> RunDir(Path("out")).eval_file(10).name
+        'eval_step_0010.json'
+        """
+        return self.eval_logs / f"eval_step_{step:04d}.json"
+
+    def rank_numbers(self, stream: Stream) -> list[int]:
+        """The other ranks that have written rows of this stream, in order."""
+        suffix = ".jsonl" if stream == "train" else "-eval.jsonl"
+        found = []
+        for path in self.ranks.glob(f"rank-*{suffix}"):
+            number = path.name.removeprefix("rank-").removesuffix(suffix)
+            if number.isdecimal():
+                found.append(int(number))
+        return sorted(found)
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run is here: an identity card, or a log with something in it."""
+        return self.info.exists() or _has_bytes(self.train_log)
+
+    @property
+    def written_paths(self) -> list[Path]:
+        """Everything rlvitals itself writes here: what overwriting a run removes. The user's own files are not among
+        it.
+        """
+        whole = [
+            self.info,
+            self.config,
+            self.heartbeat,
+            self.attempts,
+            self.train_log,
+            self.eval_log,
+            self.ranks,
+            self.index,
+        ]
+        return [*whole, *self.eval_logs.glob("eval_step_*.json")]
+
+
+def _has_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False

@@ -1,0 +1,137 @@
+"""Reads logs as they are: whole lines in order, bad ones counted and passed over, a torn last one reported.
+
+Row by row for the few who need rows (resuming, showing the last ones, exporting); columns are in `index`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlvitals.records import Row
+from rlvitals.store.lines import BadLine, decode
+
+BLOCK_BYTES = 4 * 2**20
+
+MAX_EXAMPLES = 5
+
+
+@dataclass(slots=True)
+class Problems:
+    """What a reader had to pass over in one log."""
+
+    bad_lines: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first few, as "line 12: not JSON"."""
+    torn_bytes: int = 0
+    """Bytes of a half-written last line."""
+    gap_rows: int = 0
+    """Rows the recorder itself says it had to drop."""
+
+    def add(self, line_number: int, reason: str) -> None:
+        self.bad_lines += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"line {line_number}: {reason}")
+
+    @property
+    def sentences(self) -> list[str]:
+        """What there is to tell a person."""
+        said = []
+        if self.bad_lines:
+            plural = "s" if self.bad_lines > 1 else ""
+            said.append(f"{self.bad_lines} line{plural} passed over ({'; '.join(self.examples)})")
+        if self.torn_bytes:
+            said.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
+        if self.gap_rows:
+            said.append(f"{self.gap_rows} rows are missing: the disk would not take them")
+        return said
+
+
+def read_blocks(path: Path, start: int = 0) -> Iterator[tuple[list[bytes], int]]:
+    """Whole lines (without newlines) from a byte offset on, a block at a time, each with the offset after it.
+
+    What stands after the last newline is not among them.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed by the with below
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with file:
+        file.seek(start)
+        offset = start
+        rest = b""
+        while block := file.read(BLOCK_BYTES):
+            whole, newline, tail = block.rpartition(b"\n")
+            if not newline:
+                rest += block
+                continue
+            lines = (rest + whole).split(b"\n")
+            offset += len(rest) + len(whole) + 1
+            rest = tail
+            yield lines, offset
+
+
+def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
+    """Every good row in file order. A last line without newline counts when it is a whole row."""
+    problems = problems if problems is not None else Problems()
+    number = end = 0
+    for lines, after in read_blocks(path):
+        end = after
+        for line in lines:
+            number += 1
+            try:
+                row = decode(line)
+            except BadLine as reason:
+                problems.add(number, str(reason))
+                continue
+            problems.gap_rows += row.gap
+            yield row
+    tail = read_tail(path, end)
+    if tail:
+        try:
+            yield decode(tail)
+        except BadLine:
+            problems.torn_bytes = len(tail)
+
+
+def read_tail(path: Path, start: int) -> bytes:
+    """The bytes after the last newline, which ends at `start`."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read().rpartition(b"\n")[2]
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def last_row(path: Path) -> Row | None:
+    """The last good row, found from the end."""
+    return next(iter(last_rows(path, 1)), None)
+
+
+def last_rows(path: Path, count: int) -> list[Row]:
+    """The last good rows, oldest first, found from the end."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found: list[Row] = []
+    with file:
+        position = file.seek(0, os.SEEK_END)
+        rest = b""
+        while position > 0 and len(found) < count:
+            start = max(0, position - 65536)
+            file.seek(start)
+            lines = (file.read(position - start) + rest).split(b"\n")
+            rest = lines.pop(0) if start > 0 else b""
+            position = start
+            for line in reversed(lines):
+                if len(found) == count:
+                    break
+                try:
+                    found.append(decode(line))
+                except BadLine:
+                    continue
+    return found[::-1]

@@ -1,0 +1,205 @@
+"""Numbers that merge without bias: over micro-batches, ranks, steps and restarts.
+
+A mean of means is wrong as soon as the parts differ in size, so a value that will be averaged carries what it needs to
+be merged again: count, mean, second moment, minimum, maximum. Any split of the data and any order of merges gives the
+result of one pass (to rounding). A value of nothing is undefined, never 0.0.
+
+>>> a, b = mean([1.0, 2.0, 3.0]), mean([10.0])
+>>> (a + b).number
+4.0
+>>> merge([total([3]), total([4, 5])]).number
+12.0
+>>> mean([]).number is None
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Literal, get_args
+
+Kind = Literal["mean", "sum", "min", "max", "std", "sample_std", "var", "count", "last"]
+"""What the finished number is. `std` and `var` divide by the count (population), `sample_std` by the count less one."""
+
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A mergeable number: its moments, and which number is shown in the end.
+
+    `count` is a number of samples, or a sum of weights. `order` is used by `last` alone: the greatest wins.
+    """
+
+    count: float
+    mean: float
+    m2: float
+    min: float
+    max: float
+    kind: Kind = "mean"
+    order: float = 0.0
+
+    @property
+    def number(self) -> float | None:
+        """The finished number, or None where it is undefined (nothing counted; one sample for sample_std)."""
+        if self.count == 0:
+            return None
+        match self.kind:
+            case "mean" | "last":
+                return self.mean
+            case "sum":
+                return self.mean * self.count
+            case "min":
+                return self.min
+            case "max":
+                return self.max
+            case "count":
+                return self.count
+            case "var":
+                return self.m2 / self.count
+            case "std":
+                return math.sqrt(self.m2 / self.count)
+            case "sample_std":
+                return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else None
+
+    def __add__(self, other: Value) -> Value:
+        """Merge two values of one kind (Chan's parallel update of the moments)."""
+        if not isinstance(other, Value):
+            return NotImplemented
+        if self.kind != other.kind:
+            raise ValueError(f"cannot merge a {self.kind} with a {other.kind}: they finish as different numbers")
+        if self.kind == "last":
+            return max(self, other, key=_recency)
+        if self.count == 0:
+            return other
+        if other.count == 0:
+            return self
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        return Value(
+            count=count,
+            # The symmetric form keeps a merge of equal halves exact and does not depend on the order.
+            mean=(self.mean * self.count + other.mean * other.count) / count,
+            m2=self.m2 + other.m2 + delta * delta * (self.count * other.count / count),
+            min=_least(self.min, other.min),
+            max=-_least(-self.max, -other.max),
+            kind=self.kind,
+        )
+
+    def showing(self, kind: Kind) -> Value:
+        """The same data finished as another number: `rewards.showing("std")`."""
+        if (kind == "last") != (self.kind == "last"):
+            raise ValueError(f"a value of kind {self.kind} cannot be shown as {kind}")
+        return replace(self, kind=kind)
+
+    def to_list(self) -> list[float | str]:
+        """The stored form: [count, mean, M2, min, max], and the kind where it is not a mean."""
+        numbers: list[float | str] = [self.count, self.mean, self.m2, self.min, self.max]
+        if self.kind == "mean":
+            return numbers
+        return [*numbers, self.kind, self.order] if self.kind == "last" else [*numbers, self.kind]
+
+    @classmethod
+    def from_list(cls, stored: Sequence[Any]) -> Value:
+        """Read the stored form back; raises ValueError on anything else."""
+        if not 5 <= len(stored) <= 7 or not all(_is_number(number) for number in stored[:5]):
+            raise ValueError(f"not a stored value: {stored!r}")
+        kind: Any = stored[5] if len(stored) > 5 else "mean"
+        order = stored[6] if len(stored) > 6 else 0.0
+        if kind not in KINDS or not _is_number(order) or stored[0] < 0:
+            raise ValueError(f"not a stored value: {stored!r}")
+        count, average, m2, least, greatest = (float(number) for number in stored[:5])
+        return cls(count, average, m2, least, greatest, kind, float(order))
+
+
+def of(numbers: Iterable[float], kind: Kind = "mean", weights: Iterable[float] | None = None) -> Value:
+    """Gather numbers, with weights where given (token counts, class counts), into one value.
+
+    >>> of([1.0, 3.0], weights=[3, 1]).number
+    1.5
+    """
+    if kind == "last":
+        raise ValueError("use last(number, order) for the last value")
+    data = [float(number) for number in numbers]
+    shares = [1.0] * len(data) if weights is None else [float(weight) for weight in weights]
+    if len(shares) != len(data):
+        raise ValueError(f"{len(data)} numbers came with {len(shares)} weights; give one weight for each number")
+    if any(not weight >= 0 for weight in shares):
+        raise ValueError("weights must be zero or more")
+    pairs = [(number, weight) for number, weight in zip(data, shares, strict=True) if weight > 0]
+    if not pairs:
+        return Value(0.0, 0.0, 0.0, math.inf, -math.inf, kind)
+    count = _sum(weight for _, weight in pairs)
+    average = _sum(number * weight for number, weight in pairs) / count
+    return Value(
+        count=count,
+        mean=average,
+        m2=_sum(weight * (number - average) ** 2 for number, weight in pairs),
+        min=reduce(_least, (number for number, _ in pairs)),
+        max=-reduce(_least, (-number for number, _ in pairs)),
+        kind=kind,
+    )
+
+
+def mean(numbers: Iterable[float], weights: Iterable[float] | None = None) -> Value:
+    """A mean that can be merged with other means."""
+    return of(numbers, "mean", weights)
+
+
+def total(numbers: Iterable[float]) -> Value:
+    """A sum."""
+    return of(numbers, "sum")
+
+
+def smallest(numbers: Iterable[float]) -> Value:
+    """A minimum."""
+    return of(numbers, "min")
+
+
+def largest(numbers: Iterable[float]) -> Value:
+    """A maximum."""
+    return of(numbers, "max")
+
+
+def spread(numbers: Iterable[float], *, sample: bool = False) -> Value:
+    """A standard deviation: of the population, or the sample's with `sample=True`."""
+    return of(numbers, "sample_std" if sample else "std")
+
+
+def last(number: float, order: float) -> Value:
+    """The newest of several values; `order` is a step or a time, and the greatest wins."""
+    return Value(1.0, float(number), 0.0, float(number), float(number), "last", float(order))
+
+
+def merge(values: Iterable[Value]) -> Value:
+    """Merge any number of values of one kind; at least one is needed."""
+    items = list(values)
+    if not items:
+        raise ValueError("nothing to merge")
+    return reduce(lambda left, right: left + right, items)
+
+
+def _recency(value: Value) -> tuple[bool, float, bool, float]:
+    # Ties on order are broken by the number itself (a NaN first of all), so that the order of merging cannot show.
+    broken = math.isnan(value.mean)
+    return (value.count > 0, value.order, broken, 0.0 if broken else value.mean)
+
+
+def _least(left: float, right: float) -> float:
+    # Python's min() depends on the order when a NaN takes part; a NaN must win whichever side it is on.
+    return left if left < right or math.isnan(left) else right
+
+
+def _sum(numbers: Iterable[float]) -> float:
+    items = list(numbers)
+    try:
+        return math.fsum(items)
+    except (OverflowError, ValueError):  # inf - inf, or beyond the range: plain addition gives nan or inf
+        return sum(items)
+
+
+def _is_number(item: object) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)

@@ -1,0 +1,195 @@
+"""Two or more runs side by side: settings that differ, best and final values, where they part.
+
+Metrics are paired by logged name or by concept, and judged by the catalogue first: what is not the same quantity is
+refused or carries a warning, and what differs by a sign or a factor is converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlvitals import catalog
+from rlvitals.catalog import Comparison
+from rlvitals.config import flatten
+from rlvitals.errors import ConfigError, NotComparable, UnknownMetric
+from rlvitals.views.query import Best, RunView
+from rlvitals.views.summary import ordered_metrics
+
+TOLERANCE = 1e-6
+"""Relative difference from which two values count as different."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric over the runs."""
+
+    name: str
+    concept: str | None
+    names: list[str | None]
+    """What each run logs it as."""
+    best: list[Best | None]
+    verdict: str
+    """The worst verdict among the pairs with the first run."""
+    note: str = ""
+    first_divergence: int | None = None
+    """The first common step where a run's value differs from the first run's."""
+    common_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """All there is to say of the runs together."""
+
+    runs: list[dict[str, Any]]
+    config_differences: dict[str, list[Any]]
+    metrics: list[MetricRow] = field(default_factory=list)
+    only_in_one: dict[str, list[str]] = field(default_factory=dict)
+    """Path of a run -> metrics that no other run has."""
+    first_divergence: int | None = None
+
+
+def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE) -> RunComparison:
+    """Compare runs with the first one. `metrics` asks for some by name: then what does not compare raises
+    NotComparable.
+    """
+    if len(views) < 2:
+        raise ConfigError("comparing takes at least two runs")
+    base = views[0]
+    rows = []
+    paired: set[tuple[int, str]] = set()
+    for name in metrics or ordered_metrics(base):
+        names: list[str | None] = [
+            base.resolve(name),
+            *(_partner(base, base.resolve(name), other, name, bool(metrics)) for other in views[1:]),
+        ]
+        if all(partner is None for partner in names[1:]) and not metrics:
+            continue
+        rows.append(_metric_row(views, names, tolerance, must_compare=bool(metrics)))
+        paired.update((position, partner) for position, partner in enumerate(names) if partner is not None)
+    only = {}
+    if not metrics:
+        for position, view in enumerate(views):
+            alone = [name for name in view.metrics if (position, name) not in paired]
+            if alone:
+                only[str(view.path)] = alone
+    divergences = [row.first_divergence for row in rows if row.first_divergence is not None]
+    return RunComparison(
+        runs=[
+            {"name": view.name, "path": str(view.path), "status": view.status, "step": view.last_step} for view in views
+        ],
+        config_differences=config_differences(views),
+        metrics=rows,
+        only_in_one=only,
+        first_divergence=min(divergences, default=None),
+    )
+
+
+def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
+    """Settings that are not the same in all runs: dotted key -> one value a run (None where it has none)."""
+    flat = [flatten(view.config) for view in views]
+    keys = sorted(set().union(*flat))
+    found = {key: [settings.get(key) for settings in flat] for key in keys if key not in ("rlvitals.name", "exp_name")}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values[1:])}
+
+
+def _partner(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:
+    """The other run's metric to lay beside this one: the same name, or the same concept, or what was asked for by
+    name.
+    """
+    if name in other.metrics:
+        return name
+    concept = base.concept(name)
+    if concept is not None:
+        for candidate in other.metrics:
+            if other.concept(candidate) == concept:
+                return candidate
+    if must_exist:
+        return other.resolve(asked)
+    return None
+
+
+def _metric_row(
+    views: Sequence[RunView], names: list[str | None], tolerance: float, *, must_compare: bool
+) -> MetricRow:
+    base, base_name = views[0], names[0]
+    if base_name is None:
+        raise UnknownMetric("(none)", [])
+    meaning = base.meaning(base_name)
+    judged = [
+        catalog.compare(meaning, other.meaning(name), same_name=name == base_name) if name else Comparison("same")
+        for other, name in zip(views[1:], names[1:], strict=True)
+    ]
+    worst = max(judged, key=lambda comparison: _BADNESS[comparison.verdict])
+    if must_compare and worst.verdict == "different":
+        other = views[1 + judged.index(worst)]
+        raise NotComparable(
+            f"{base_name!r} of {base.path} and {names[1 + judged.index(worst)]!r} of {other.path} are not the "
+            f"same quantity: {worst.reason}"
+        )
+    convert = worst.verdict == "convert"
+    best = [view.best(name) if name else None for view, name in zip(views, names, strict=True)]
+    divergences, common = [], 0
+    for other, name, comparison in zip(views[1:], names[1:], judged, strict=True):
+        if name is None or comparison.verdict in ("different", "caution"):
+            continue
+        step, count = _first_divergence(base, base_name, other, name, tolerance)
+        common = max(common, count)
+        if step is not None:
+            divergences.append(step)
+    return MetricRow(
+        name=base_name,
+        concept=meaning.metric.id if meaning else None,
+        names=names,
+        best=[_converted(item, view, convert) for item, view in zip(best, views, strict=True)],
+        verdict=worst.verdict,
+        note=worst.reason,
+        first_divergence=min(divergences, default=None),
+        common_steps=common,
+    )
+
+
+_BADNESS = {"same": 0, "convert": 1, "caution": 2, "different": 3}
+
+
+def _first_divergence(
+    base: RunView, base_name: str, other: RunView, name: str, tolerance: float
+) -> tuple[int | None, int]:
+    """The first common step where the values differ, and the number of common steps."""
+    left, right = _by_step(base, base_name), _by_step(other, name)
+    steps = np.intersect1d(left[0], right[0])
+    if not len(steps):
+        return None, 0
+    one = left[1][np.searchsorted(left[0], steps)]
+    two = right[1][np.searchsorted(right[0], steps)]
+    with np.errstate(invalid="ignore"):
+        scale = np.maximum(np.abs(one), np.abs(two))
+        same = (one == two) | (np.isnan(one) & np.isnan(two)) | (np.abs(one - two) <= tolerance * scale)
+    where = np.flatnonzero(~same)
+    return (int(steps[where[0]]) if len(where) else None), len(steps)
+
+
+def _by_step(view: RunView, name: str) -> tuple[Any, Any]:
+    """One value a step (the last logged one), in the concept's own sign and scale."""
+    steps, values = view.series(name)
+    keep = np.append(np.diff(steps) != 0, True) if len(steps) else np.zeros(0, dtype=bool)
+    meaning = view.meaning(name)
+    return steps[keep], np.array([catalog.to_concept(meaning, float(value)) for value in values[keep]])
+
+
+def _converted(best: Best | None, view: RunView, convert: bool) -> Best | None:
+    if best is None or not convert:
+        return best
+    meaning = view.meaning(best.name)
+    return Best(
+        name=best.name,
+        last=catalog.to_concept(meaning, best.last),
+        last_step=best.last_step,
+        best=None if best.best is None else catalog.to_concept(meaning, best.best),
+        best_step=best.best_step,
+        direction=meaning.metric.direction if meaning else best.direction,
+        points=best.points,
+    )

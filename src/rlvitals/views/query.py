@@ -1,0 +1,395 @@
+"""Open a run and ask it for series, frames and facts; find the runs below a folder.
+
+Reading never writes to a run, except for its derived `index/`. What is shown is the living line of the run: rows that a
+resumed attempt overtook are ghosts, asked for by name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals import catalog
+from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric, did_you_mean
+from rlvitals.records import Attempt, Row, RunInfo, Status
+from rlvitals.store.cards import read_attempts, read_config, read_info
+from rlvitals.store.index import Columns, FieldArray, is_present, open_columns
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lineage import Lineage, trace
+from rlvitals.store.lock import heartbeat_age, read_holder
+from rlvitals.store.ranks import merge_metric
+from rlvitals.store.reader import last_rows, read_rows
+
+if TYPE_CHECKING:
+    import pandas
+
+Axis = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
+
+AXIS_CONCEPTS: dict[str, str] = {
+    "epoch": "progress.epoch",
+    "tokens": "progress.tokens_total",
+    "samples": "progress.samples_total",
+    "policy_version": "progress.policy_version",
+}
+"""The x-axes a row may carry as metrics, by the concept their names resolve to."""
+
+
+class Series(NamedTuple):
+    """One metric of one run, sorted by its x-axis. Unpacks as `steps, values`."""
+
+    steps: NDArray[Any]
+    values: FieldArray
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A metric's best and last value on the living line."""
+
+    name: str
+    last: float
+    last_step: int
+    best: float | None
+    best_step: int | None
+    direction: str
+    points: int
+
+
+class RunView:
+    """A stored run, finished or still being written. Made by `rlvitals.open_run`."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+        self.info: RunInfo = read_info(run_dir)
+
+    @property
+    def path(self) -> Path:
+        return self._dir.root
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def status(self) -> Status:
+        """running, finished, failed or interrupted. A run whose writer is gone without a word counts as interrupted."""
+        return "interrupted" if self.info.status == "running" and not self._is_being_written else self.info.status
+
+    @property
+    def status_note(self) -> str:
+        """What there is to add to the status."""
+        if self.info.status == "running" and self.status == "interrupted":
+            age = heartbeat_age(self._dir)
+            when = "" if math.isinf(age) else f", last heartbeat {_duration(age)} ago"
+            return f"its process (pid {self.info.pid} on {self.info.host}) is gone without finishing{when}"
+        return self.info.error or ""
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        holder = read_holder(self._dir)
+        return holder is not None and holder.is_live
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved settings, secrets masked."""
+        return read_config(self._dir)
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """Every (re)start."""
+        return read_attempts(self._dir)
+
+    @cached_property
+    def framework(self) -> str | None:
+        """The framework the metric names come from: as recorded, or recognised."""
+        return self.info.framework or catalog.recognise(self.metrics).framework
+
+    @cached_property
+    def algorithm(self) -> str | None:
+        """As recorded, or recognised from the metric names."""
+        return self.info.algorithm or catalog.recognise(self.metrics).algorithm
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Every numeric metric of the run as it was logged: training first, then what only evaluations have."""
+        return list(dict.fromkeys([*self._columns("train").names, *self._columns("eval").names]))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Every metric that was logged as text."""
+        return list(dict.fromkeys([*self._columns("train").text_names, *self._columns("eval").text_names]))
+
+    @property
+    def rows(self) -> int:
+        """Training rows on the living line."""
+        return int((~self._ghosts("train")).sum())
+
+    @property
+    def ghost_rows(self) -> int:
+        """Training rows that a later attempt overtook."""
+        return int(self._ghosts("train").sum())
+
+    @property
+    def last_step(self) -> int | None:
+        """The highest step of the living line."""
+        steps = self._columns("train").steps[~self._ghosts("train")]
+        return int(steps.max()) if len(steps) else None
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that wrote rows."""
+        return [0, *self._dir.rank_numbers("train")]
+
+    @property
+    def problems(self) -> list[str]:
+        """What had to be passed over while reading, and what the recorder had to leave out; one sentence each."""
+        said = []
+        logs: list[tuple[Stream, int]] = [
+            ("train", 0),
+            ("eval", 0),
+            *(("train", rank) for rank in self._dir.rank_numbers("train")),
+        ]
+        for stream, rank in logs:
+            name = self._dir.log(stream, rank).name
+            said += [f"{name}: {sentence}" for sentence in self._columns(stream, rank).problems.sentences]
+        for name, entry in self.info.left_out.items():
+            said.append(f"{name!r} was left out {entry.get('count')} times: {entry.get('reason')}")
+        return said
+
+    def resolve(self, name: str) -> str:
+        """The logged name for a logged name, a concept id or another framework's name of the same concept."""
+        if name in self.metrics or name in self.texts:
+            return name
+        try:
+            wanted = {match.metric.id for match in catalog.find(name)}
+        except UnknownMetric:
+            raise UnknownMetric(name, _nearest(name, self.metrics)) from None
+        fitting = [logged for logged in self.metrics if self.concept(logged) in wanted]
+        if not fitting:
+            raise UnknownMetric(name, _nearest(name, self.metrics))
+        return fitting[0]
+
+    def concept(self, name: str) -> str | None:
+        """The catalogue's id for a logged name, read in the run's own framework; None when it is nobody's."""
+        meaning = self.meaning(name)
+        return meaning.metric.id if meaning else None
+
+    def meaning(self, name: str) -> catalog.Match | None:
+        """What a logged name means in this run's framework."""
+        try:
+            return catalog.find(name, self.info.framework or self._recognised)[0]
+        except UnknownMetric:
+            return None
+
+    @cached_property
+    def _recognised(self) -> str | None:
+        return catalog.recognise(self.metrics).framework
+
+    def series(
+        self,
+        name: str,
+        *,
+        x: Axis = "step",
+        stream: Stream | None = None,
+        ghosts: bool = False,
+        rank: int | None = None,
+    ) -> Series:
+        """One metric as (steps, values), sorted; points that were not logged are not there, NaNs that were are.
+
+        `name` is a logged name, a concept id or another framework's name. `x` picks another axis. `ghosts=True` gives
+        the abandoned rows instead. With several ranks, mergeable values are merged over them; `rank` reads one rank
+        alone.
+        """
+        logged = self.resolve(name)
+        chosen: Stream = stream or ("train" if logged in self._columns("train").names else "eval")
+        others = self._dir.rank_numbers(chosen)
+        if rank is None and others and x == "step":
+            merged = merge_metric([self._columns(chosen, number) for number in (0, *others)], logged)
+            if merged is not None:
+                keep = self._lineage.is_ghost(merged.attempts, merged.steps) == ghosts
+                return _sorted(merged.steps[keep], merged.numbers[keep])
+        columns = self._columns(chosen, rank or 0)
+        values = columns.column(logged)
+        axis, known = self._axis(columns, x)
+        keep = is_present(values) & known & (self._ghosts(chosen, rank or 0) == ghosts)
+        return _sorted(axis[keep], values[keep])
+
+    def table(
+        self, *, stream: Stream = "train", ghosts: bool = False, rank: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Every row and metric as columns, sorted by step; ask `is_present` which cells of a number column were logged.
+
+        One row for each logged row of rank 0, or of `rank`. Mergeable values are merged over the ranks unless one is
+        asked for.
+        """
+        columns = self._columns(stream, rank or 0)
+        keep = self._ghosts(stream, rank or 0) == ghosts
+        order = np.argsort(columns.steps[keep], kind="stable")
+
+        def pick(column: NDArray[Any]) -> NDArray[Any]:
+            picked: NDArray[Any] = column[keep][order]
+            return picked
+
+        data: dict[str, NDArray[Any]] = {
+            "step": pick(columns.steps),
+            "timestamp": pick(columns.timestamps),
+            "attempt": pick(columns.attempts),
+        }
+        others = self._dir.rank_numbers(stream) if rank is None else []
+        logs = [columns, *(self._columns(stream, number) for number in others)]
+        for name in columns.names:
+            merged = merge_metric(logs, name) if others else None
+            data[name] = pick(columns.column(name) if merged is None else merged.at(columns))
+        for name in columns.text_names:
+            cells = np.full(len(columns), None, dtype=object)
+            for row, text in columns.texts(name).items():
+                cells[row] = text
+            data.setdefault(name, pick(cells))
+        return data
+
+    def frame(
+        self, *, stream: Stream = "train", ghosts: bool = False, rank: int | None = None
+    ) -> pandas.DataFrame | dict[str, NDArray[Any]]:
+        """Every row and metric: a pandas DataFrame where pandas is installed, a dict of arrays otherwise.
+
+        As `table`, but a cell that was not logged is NaN here like one that was; `series` tells them apart.
+        """
+        data = {name: _with_nan(column) for name, column in self.table(stream=stream, ghosts=ghosts, rank=rank).items()}
+        try:
+            import pandas
+        except ImportError:
+            return data
+        return pandas.DataFrame(data)
+
+    def iterate(self, *, stream: Stream = "train", ghosts: bool = False) -> Iterator[Row]:
+        """Rows in file order, of the living line or of the abandoned ones."""
+        for row in read_rows(self._dir.log(stream)):
+            if self._is_ghost(row) == ghosts:
+                yield row
+
+    def last_rows(self, count: int) -> list[Row]:
+        """The newest rows of the living line, oldest first."""
+        # A few more than asked for: some may be late or overtaken.
+        found = last_rows(self._dir.train_log, count * 4)
+        return sorted((row for row in found if not self._is_ghost(row)), key=lambda row: row.step)[-count:]
+
+    def best(self, name: str) -> Best | None:
+        """Best and last value; best is undefined where neither up nor down is better. None without any point."""
+        steps, values = self.series(name)
+        if not len(values):
+            return None
+        meaning = self.meaning(name)
+        direction = meaning.metric.direction if meaning else "none"
+        if meaning and meaning.alias and meaning.alias.caveat and meaning.alias.caveat.kind in ("complement", "sign"):
+            direction = {"up": "down", "down": "up"}.get(direction, direction)  # type: ignore[assignment]
+        best = best_step = None
+        finite = np.isfinite(values)
+        if direction in ("up", "down") and finite.any():
+            candidates = np.where(finite, values, -np.inf if direction == "up" else np.inf)
+            at = int(np.argmax(candidates) if direction == "up" else np.argmin(candidates))
+            best, best_step = float(values[at]), int(steps[at])
+        return Best(name, float(values[-1]), int(steps[-1]), best, best_step, direction, len(values))
+
+    def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The x values of every row, and which rows have one."""
+        everywhere = np.ones(len(columns), dtype=bool)
+        if x == "step":
+            return columns.steps, everywhere
+        if x == "time":
+            return columns.timestamps, ~np.isnan(columns.timestamps)
+        if x not in AXIS_CONCEPTS:
+            raise ConfigError(f"there is no x-axis {x!r}. Axes: step, time, {', '.join(AXIS_CONCEPTS)}")
+        for name in columns.names:
+            if name == x or self.concept(name) == AXIS_CONCEPTS[x]:
+                column = columns.column(name)
+                return column, is_present(column) & np.isfinite(column)
+        raise ConfigError(f"{self.path} has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
+
+    def _columns(self, stream: Stream, rank: int = 0) -> Columns:
+        key = (stream, rank)
+        if key not in self._opened:
+            self._opened[key] = open_columns(self._dir.log(stream, rank), self._dir.index)
+        return self._opened[key]
+
+    @cached_property
+    def _opened(self) -> dict[tuple[Stream, int], Columns]:
+        return {}
+
+    @cached_property
+    def _lineage(self) -> Lineage:
+        train, evals = self._columns("train"), self._columns("eval")
+        return trace(self.attempts, (train.attempts, train.steps), (evals.attempts, evals.steps))
+
+    def _is_ghost(self, row: Row) -> bool:
+        return bool(self._lineage.is_ghost(np.array([row.attempt]), np.array([row.step]))[0])
+
+    def _ghosts(self, stream: Stream, rank: int = 0) -> NDArray[np.bool_]:
+        columns = self._columns(stream, rank)
+        return self._lineage.is_ghost(columns.attempts, columns.steps)
+
+
+def open_run(path: str | os.PathLike[str]) -> RunView:
+    """Open a run's directory for reading. Raises RunNotFound or RunUnreadable with what to do."""
+    root = Path(path)
+    if not root.exists():
+        raise RunNotFound(f"there is no run in {root}: the directory does not exist.{_near_directory(root)}")
+    return RunView(RunDir(root))
+
+
+def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
+    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise RunNotFound(f"{root} is no directory.{_near_directory(root)}")
+    yield from _search(root, depth)
+
+
+def _search(folder: Path, depth: int) -> Iterator[Path]:
+    if RunDir(folder).holds_run:
+        yield folder
+        return
+    if depth == 0:
+        return
+    try:
+        children = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for child in children:
+        if not Path(child).name.startswith("."):
+            yield from _search(Path(child), depth - 1)
+
+
+def _sorted(steps: NDArray[Any], values: FieldArray) -> Series:
+    order = np.argsort(steps, kind="stable")
+    return Series(steps[order], values[order])
+
+
+def _with_nan(column: NDArray[Any]) -> NDArray[Any]:
+    return np.where(is_present(column), column, np.nan) if column.dtype == np.float64 else column
+
+
+def _nearest(name: str, names: list[str]) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(name, names, n=5, cutoff=0.4)
+
+
+def _near_directory(path: Path) -> str:
+    try:
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
+    except OSError:
+        return ""
+
+
+def _duration(seconds: float) -> str:
+    for size, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{seconds:.0f} s"

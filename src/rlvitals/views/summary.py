@@ -1,0 +1,78 @@
+"""A run at a glance: what `show` and `runs` print, as plain data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from rlvitals import catalog
+from rlvitals.records import Row
+from rlvitals.views.query import RunView
+
+VITAL_GROUPS = {
+    "kto": "vitals.preference",
+    "dpo": "vitals.preference",
+    "online_dpo": "vitals.preference",
+    "ppo": "vitals.policy_gradient",
+    "grpo": "vitals.policy_gradient",
+    "rloo": "vitals.policy_gradient",
+    "rlaif": "vitals.policy_gradient",
+}
+"""Which metrics come first, by algorithm."""
+
+
+def headline(view: RunView) -> dict[str, Any]:
+    """One line's worth of a run, for lists."""
+    info = view.info
+    return {
+        "name": view.name,
+        "path": str(view.path),
+        "status": view.status,
+        "algorithm": view.algorithm,
+        "step": view.last_step,
+        "total_steps": info.total_steps,
+        "rows": view.rows,
+        "attempts": max(len(view.attempts), 1),
+        "updated": _updated(view),
+    }
+
+
+def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
+    """Everything `show` tells: identity, progress, last rows, best and final values, problems."""
+    info = view.info
+    return {
+        **headline(view),
+        "id": info.id,
+        "status_note": view.status_note,
+        "framework": view.framework,
+        "created": info.created,
+        "seconds": round((info.ended or _updated(view)) - info.created, 3),
+        "ghost_rows": view.ghost_rows,
+        "ranks": view.ranks,
+        "attempt_list": [asdict(attempt) for attempt in view.attempts],
+        "last_rows": [_row(row) for row in view.last_rows(last)],
+        "metrics": [asdict(best) for name in ordered_metrics(view) if (best := view.best(name)) is not None],
+        "texts": view.texts,
+        "left_out": info.left_out,
+        "rows_dropped": info.rows_dropped,
+        "problems": view.problems,
+    }
+
+
+def ordered_metrics(view: RunView) -> list[str]:
+    """The run's metrics: its algorithm's vital signs first, then as they were logged."""
+    group = VITAL_GROUPS.get(view.algorithm or "", "")
+    vitals = next((found.metrics for found in catalog.groups() if found.id == group), ())
+    places = {concept: place for place, concept in enumerate(vitals)}
+    return sorted(view.metrics, key=lambda name: places.get(view.concept(name) or "", len(places)))
+
+
+def _updated(view: RunView) -> float:
+    rows = view.last_rows(1)
+    stamps = [view.info.updated, *(row.timestamp for row in rows if row.timestamp == row.timestamp)]
+    return min(max(stamps), time.time())
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {"step": row.step, "timestamp": row.timestamp, "attempt": row.attempt, **row.numbers, **row.texts}

@@ -1,0 +1,63 @@
+"""Shared by all tests: no network but loopback, no run left open behind a test."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+REPO = Path(__file__).parent.parent
+SHARED = REPO.parent / "shared"
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that reaches beyond this machine fails."""
+    real_connect = socket.socket.connect
+
+    def connect(self: socket.socket, address: object) -> object:
+        host = address[0] if isinstance(address, tuple) else "localhost"
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to connect to {host}")
+        return real_connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are no ranks of whatever launched them."""
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_open_runs():
+    """Runs a test left open are closed, and the test is told."""
+    from rlvitals.capture import endings
+
+    yield
+    left = list(endings._open_runs)
+    for run in left:
+        run.close_at_exit(None)
+    assert not left, "the test left a run open"
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of reference documents and real logs beside the checkout; tests that need it skip without it."""
+    if not (SHARED / "reference").is_dir():
+        pytest.skip("needs the reference documents in ../shared, which are not part of the repository")
+    return SHARED
+
+
+@pytest.fixture
+def child_environment() -> dict[str, str]:
+    """The environment for a Python child process that imports rlvitals."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
