@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.yaml_reader import read_yaml
 
 Actions = Literal["advise", "act"]
 
@@ -126,14 +126,7 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str
         if hasattr(config, "__dict__"):  # argparse's Namespace, a dataclass of settings
             return dict(vars(config))
         raise ConfigError(f"config must be a mapping or the path of a YAML file, not {type(config).__name__}")
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {os.fspath(config)!r}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{os.fspath(config)!r} is not valid YAML: {error}") from error
+    loaded = read_yaml(config, ConfigError)
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):

@@ -137,6 +137,8 @@ def _scalar(value: Any) -> float | int | bool | str | None:
     kind = type(value)
     if kind is float or kind is bool or value is None:
         return value  # type: ignore[no-any-return]
+    if isinstance(value, float):  # numpy's float64
+        return float(value)
     if kind is int:
         return value if -_INT64 <= value < _INT64 else _big(value)
     if isinstance(value, Value):

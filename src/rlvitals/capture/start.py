@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import rlvitals
 from rlvitals import plugins
 from rlvitals.capture import identity
 from rlvitals.capture.run import Run
+from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved
 from rlvitals.errors import ConfigError, RunError, RunExists, did_you_mean
 from rlvitals.records import Attempt, RunInfo
@@ -91,11 +93,12 @@ def start(
         lock = RunLock(run_dir)
         lock.acquire()
     except OSError as error:
-        raise RunError(
-            f"cannot write to {run_dir.root}: {error.strerror or error}. Choose another output directory."
-        ) from error
+        raise _unwritable(run_dir, error) from error
     try:
         return _open(run_dir, settings, lock, resume, overwrite)
+    except OSError as error:
+        lock.release()
+        raise _unwritable(run_dir, error) from error
     except BaseException:
         lock.release()
         raise
@@ -108,12 +111,15 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
     now = round(time.time(), 3)
     own = this_process()
     old = read_info(run_dir) if run_dir.holds_run else None
+    before = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"} if old else {}
+    if not settings.config:
+        settings = replace(settings, config=before)  # a resume that says nothing keeps the settings on record
     attempt = Attempt(
         number=_next_attempt(run_dir),
         started=now,
         from_step=from_step,
         from_checkpoint=checkpoint,
-        changed=_changes(read_config(run_dir), resolved(settings)) if old else {},
+        changed=_changes(before, settings) if old else {},
         host=own.host,
         pid=own.pid,
     )
@@ -143,6 +149,10 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
         origin = f"from step {from_step}" if from_step is not None else "after the last recorded row"
         logger.info("resuming %s: attempt %d, %s", run_dir.root, attempt.number, origin)
     return run
+
+
+def _unwritable(run_dir: RunDir, error: OSError) -> RunError:
+    return RunError(f"cannot write to {run_dir.root}: {error.strerror or error}. Choose another output directory.")
 
 
 def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
@@ -223,8 +233,9 @@ def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
     return int(number[1]), str(resume)
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
-    old, new = flatten(before), flatten(json.loads(json.dumps(now, default=str)))
-    return {
-        key: [old.get(key), new.get(key)] for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
-    }
+def _changes(before: dict[str, Any], settings: Settings) -> dict[str, list[Any]]:
+    """The trainer's settings that differ from those on record, as both would be stored."""
+    kept = json.loads(to_json(resolved(settings)))
+    kept.pop("rlvitals")
+    old, new = flatten(before), flatten(kept)
+    return {key: [old.get(key), new.get(key)] for key in sorted(old | new) if old.get(key) != new.get(key)}

@@ -30,6 +30,7 @@ from rlvitals.catalog.lookup import Catalog, Match, Recognised
 from rlvitals.catalog.source import parse
 from rlvitals.codec import parse_json
 from rlvitals.errors import CatalogError
+from rlvitals.yaml_reader import read_yaml
 
 __all__ = [
     "Alias",
@@ -117,9 +118,7 @@ def register(source: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | os.
 
 def _add(catalog: Catalog, source: Any, where: str) -> None:
     if isinstance(source, str | os.PathLike):
-        from rlvitals.catalog.build import read_yaml
-
-        source = read_yaml(Path(source))  # JSON is YAML
+        source = read_yaml(source, CatalogError)  # JSON is YAML
     for document in source if isinstance(source, list | tuple) else [source]:
         if not isinstance(document, Mapping):
             raise CatalogError(

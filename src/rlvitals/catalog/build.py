@@ -9,33 +9,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from rlvitals.catalog.source import parse
 from rlvitals.errors import CatalogError
+from rlvitals.yaml_reader import read_yaml
 
 DATA = Path(__file__).parent / "data"
 COMPILED = DATA / "catalog.json"
-
-
-def read_yaml(path: Path) -> Any:
-    """Read one authored file; a syntax error names the line."""
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
-        raise CatalogError(f"cannot read the catalogue file {path}: {error.strerror or error}") from error
-    except yaml.YAMLError as error:
-        raise CatalogError(f"{path} is not valid YAML: {error}") from error
 
 
 def compile_data(folder: Path = DATA) -> str:
     """Validate every YAML file in the folder and return the compiled JSON text."""
     documents = []
     for path in sorted(folder.glob("*.yaml")):
-        document = read_yaml(path)
+        document = read_yaml(path, CatalogError)
         parse(document, path.name)
         documents.append({"where": path.name, "document": document})
     return json.dumps(documents, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -46,7 +46,7 @@ PREFIXES = ("train/", "eval/", "val/", "test/", "eval_", "train_", "test_")
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
 _REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
-_GENERIC = {"train", "eval", "val", "rollout", "test"}
+_GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
 _SPANNING = {"metric_infix"}
 """Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.render.tables import render_comparison
 from rlvitals.views.compare import TOLERANCE, compare_runs
 from rlvitals.views.query import open_run
@@ -34,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts)
     else:
-        show(render_comparison(facts, all_metrics=arguments.all))
+        show(render_comparison(printable(facts), all_metrics=arguments.all))
     return 0

@@ -24,6 +24,17 @@ def print_json(facts: Any) -> None:
     sys.stdout.write(to_json(facts).decode())
 
 
+def printable(facts: Any) -> Any:
+    """The same facts with control characters made visible: names in a log may be anybody's."""
+    if isinstance(facts, dict):
+        return {key: printable(value) for key, value in facts.items()}
+    if isinstance(facts, list):
+        return [printable(value) for value in facts]
+    if isinstance(facts, str) and not facts.isprintable():
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in facts)
+    return facts
+
+
 def show(view: RenderableType) -> None:
     """A renderable on standard output; plain text when it is piped."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import RunUnreadable
 from rlvitals.render.tables import render_runs
 from rlvitals.views.query import find_runs, open_run
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     elif found:
-        show(render_runs(found))
+        show(render_runs(printable(found)))
     else:
         print(f"no runs below {arguments.directory}", file=sys.stderr)  # noqa: T201
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.render.tables import render_run
 from rlvitals.views.query import open_run
 from rlvitals.views.summary import summarise
@@ -22,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts)
     else:
-        show(render_run(facts, all_metrics=arguments.all))
+        show(render_run(printable(facts), all_metrics=arguments.all))
     return 0

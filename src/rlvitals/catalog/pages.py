@@ -1,0 +1,143 @@
+"""Writes the docs pages of the catalogue, one per family: `python -m rlvitals.catalog.pages docs/metrics [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rlvitals.catalog.build import DATA
+from rlvitals.catalog.entries import Alias, Family, Framework, Metric
+from rlvitals.catalog.lookup import Catalog
+from rlvitals.catalog.source import parse
+from rlvitals.errors import CatalogError
+from rlvitals.yaml_reader import read_yaml
+
+NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit the data, not this page. -->"
+
+
+def load() -> Catalog:
+    """The authored entries alone: no plug-in of whoever builds the docs."""
+    catalog = Catalog()
+    for path in sorted(DATA.glob("*.yaml")):
+        catalog.add(parse(read_yaml(path, CatalogError), path.name), path.name)
+    return catalog
+
+
+def pages(catalog: Catalog) -> dict[str, str]:
+    """File name -> page, for every family and the overview."""
+    found = {"README.md": _overview(catalog)}
+    for family in catalog.families.values():
+        metrics = [metric for metric in catalog.metrics.values() if metric.family == family.id]
+        found[f"{family.id}.md"] = _family(family, metrics, catalog.frameworks)
+    return found
+
+
+def _overview(catalog: Catalog) -> str:
+    lines = [
+        "# Metrics", "", NOTE, "",
+        f"{len(catalog.metrics)} concepts, {sum(len(metric.names) for metric in catalog.metrics.values())} names in "
+        f"{len(catalog.frameworks)} frameworks, trainers and documents. In a terminal: `rlvitals explain NAME`.", "",
+        "| family | concepts | about |", "|---|---|---|",
+    ]  # fmt: skip
+    for family in sorted(catalog.families.values(), key=lambda family: family.title):
+        count = sum(metric.family == family.id for metric in catalog.metrics.values())
+        lines.append(f"| [{family.title}]({family.id}.md) | {count} | {_cell(family.about)} |")
+    lines += [
+        "",
+        "## Groups",
+        "",
+        "Metrics people look at together.",
+        "",
+        "| group | metrics | about |",
+        "|---|---|---|",
+    ]
+    for group in catalog.groups.values():
+        lines.append(f"| {group.title} | {', '.join(f'`{name}`' for name in group.metrics)} | {_cell(group.about)} |")
+    lines += ["", "## Sources of names", "", "| id | what | read from |", "|---|---|---|"]
+    for framework in catalog.frameworks.values():
+        lines.append(f"| `{framework.id}` | {framework.title} | {_cell(framework.source) or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _family(family: Family, metrics: list[Metric], frameworks: dict[str, Framework]) -> str:
+    lines = [f"# {family.title}", "", NOTE, "", family.about.strip(), ""]
+    for metric in metrics:
+        lines += _metric(metric, frameworks)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _metric(metric: Metric, frameworks: dict[str, Framework]) -> list[str]:
+    direction = {
+        "up": "higher is better",
+        "down": "lower is better",
+        "band": "healthy in a range",
+        "none": "no direction",
+    }
+    lines = [
+        f"## {metric.title}",
+        "",
+        f"`{metric.id}` · {metric.unit} · {direction[metric.direction]}",
+        "",
+        metric.what,
+        "",
+    ]
+    if metric.formula:
+        lines += [f"Formula: `{metric.formula}`", ""]
+    if metric.estimator:
+        lines += [f"Estimator: {metric.estimator}", ""]
+    if metric.bands:
+        lines += ["| healthy for | stage | low | high | source |", "|---|---|---|---|---|"]
+        for band in metric.bands:
+            source = f"{band.source}: {band.note}" if band.source and band.note else band.source or band.note
+            low, high = ("" if edge is None else f"{edge:g}" for edge in (band.low, band.high))
+            lines.append(f"| {band.algorithm} | {band.stage} | {low} | {high} | {_cell(source)} |")
+        lines.append("")
+    if metric.symptoms:
+        lines += ["| when | it means | do |", "|---|---|---|"]
+        lines += [f"| {_cell(item.when)} | {_cell(item.means)} | {_cell(item.do)} |" for item in metric.symptoms]
+        lines.append("")
+    if metric.notes:
+        lines += [metric.notes, ""]
+    if metric.names:
+        lines += ["| called | by | what to know |", "|---|---|---|"]
+        lines += [_alias(alias, frameworks) for alias in metric.names]
+        lines.append("")
+    return lines
+
+
+def _alias(alias: Alias, frameworks: dict[str, Framework]) -> str:
+    said = [f"when {alias.when}" if alias.when else "", alias.definition]
+    if alias.caveat:
+        factor = f" (multiply by {alias.caveat.factor:g})" if alias.caveat.factor is not None else ""
+        said.append(f"{alias.caveat.kind}{factor}: {alias.caveat.note}")
+    if alias.trap:
+        said.append(f"**Trap:** {alias.trap}")
+    title = frameworks[alias.framework].title if alias.framework in frameworks else alias.framework
+    sentences = [text if text.endswith((".", "!", "?")) else f"{text}." for text in said if text]
+    return f"| `{alias.name.replace('|', chr(92) + '|')}` | {title} | {_cell(' '.join(sentences))} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check only compare; returns the exit code."""
+    folder = Path(next(word for word in arguments if not word.startswith("-")))
+    wanted = pages(load())
+    if "--check" in arguments:
+        present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+        if present != wanted:
+            print(f"{folder} is out of date; run: make catalog", file=sys.stderr)
+            return 1
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

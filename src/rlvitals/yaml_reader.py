@@ -1,0 +1,40 @@
+"""Reads YAML files safely, with numbers as people write them (`5e-7` is a number, as in OmegaConf)."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlvitals.errors import RlvitalsError
+
+# YAML 1.1 asks for a dot and a sign in the exponent; without this, `learning_rate: 5e-7` is a text.
+_FLOAT = re.compile(
+    r"^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)"
+    r"|\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+
+
+def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
+    """Parse a file; what is wrong with it is raised as `error`, with the line where there is one."""
+    import yaml
+
+    name = os.fspath(path)
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader())
+    except OSError as problem:
+        raise error(f"cannot read {name!r}: {problem.strerror or problem}") from problem
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise error(f"{name!r} is not valid YAML: {problem}") from problem
+
+
+@cache
+def _loader() -> Any:
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (base,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+    return loader

@@ -1,0 +1,153 @@
+"""Finding what a name means: every documented name, every framework, ambiguity, near misses."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import rlvitals
+from rlvitals import catalog
+from rlvitals.errors import ConfigError, UnknownMetric
+
+DOCUMENTED = list(
+    csv.DictReader((Path(__file__).parent / "document_metrics.tsv").read_text().splitlines(), delimiter="\t")
+)
+
+
+def test_there_are_184_documented_names():
+    assert len(DOCUMENTED) == 184
+
+
+@pytest.mark.parametrize("row", DOCUMENTED, ids=lambda row: f"{row['framework']}:{row['name']}")
+def test_a_documented_name_resolves_to_its_concept_with_its_documents_definition(row):
+    plain = rlvitals.explain(row["name"])
+    assert row["concept"] in {plain.id, *(other["id"] for other in plain.other_meanings)}
+    explained = rlvitals.explain(row["name"], framework=row["framework"])
+    assert explained.id == row["concept"]
+    own = [source for source in explained.sources if source["framework"] == row["framework"]]
+    assert own[0]["definition"]
+
+
+def test_our_copy_of_the_list_is_the_whole_list(shared):
+    documents = {"000": "rlhf_tracker", "001": "rlaif", "002": "kto_guide", "003": "grpo_agent", "004": "roll"}
+    with (shared / "reference" / "document-metrics.tsv").open() as file:
+        theirs = {(documents[row["document"]], row["name"]) for row in csv.DictReader(file, delimiter="\t")}
+    assert theirs == {(row["framework"], row["name"]) for row in DOCUMENTED}
+
+
+ODD_REFERENCE_ALIASES = {"(not logged)", "eval accuracy"}
+"""Not names: a remark, and a description of a JSON field that is listed under its own name."""
+
+
+def test_every_framework_alias_of_the_reference_finds_its_concept(shared):
+    import yaml
+
+    reference = yaml.load((shared / "reference" / "metrics-catalogue.yaml").read_text(), Loader=yaml.CSafeLoader)
+    lost, checked = [], 0
+    for metric in reference["metrics"]:
+        for framework, names in metric["aliases"].items():
+            for name in names if isinstance(names, list) else [names]:
+                if name in ODD_REFERENCE_ALIASES:
+                    continue
+                checked += 1
+                scope = None if framework == "documents" else framework
+                if metric["id"] not in {match.metric.id for match in catalog.find(name, scope)}:
+                    lost.append((framework, name, metric["id"]))
+    assert not lost
+    assert checked > 740
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "concept"),
+    [
+        ("kl", "trl_grpo", "kl_ref.k3"),
+        ("kl", "trl_rloo", "kl_ref.k1"),
+        ("kl", "trl_kto", "kl_ref.kto"),
+        ("kl", "trl_async_grpo", "policy.kl_old.k3"),
+        ("critic/rewards/mean", "verl", "reward.shaped.mean"),
+        ("response_length/clip_ratio", "verl", "length.truncated_fraction"),
+        ("clip_ratio/region_mean", "trl", "policy.clip_fraction"),
+        ("val/clipfrac_avg", "trl_ppo", "value.clip_fraction"),
+        ("rewards/accuracy_reward/mean", "trl_grpo", "reward.component.mean"),
+        ("time/actor_train/train_step/total", "roll", "time.phase.total"),
+        (
+            "memory/actor_infer/generate/end/onload/max_allocated_frac/0",
+            "roll",
+            "mem.phase.end_onload.max_allocated_frac",
+        ),
+        ("val-core/gsm8k/acc/mean@8", "verl", "eval.score.mean"),
+        ("train/math/effective/solver/reward/mean", "prime_rl", "reward.total.mean"),
+        ("reward", "unsloth", "reward.total.mean"),
+        ("critic/score/mean", "easyr1", "reward.total.mean"),
+        ("rollout/raw_reward", "miles", "reward.total.mean"),
+        ("actor/ratio_max@max", "roll", "policy.ratio.max"),
+        ("train/kl (estimator=k2)", "openrlhf", "kl_ref.k2"),
+    ],
+)
+def test_a_name_means_what_its_framework_means_by_it(name, framework, concept):
+    assert rlvitals.explain(name, framework=framework).id == concept
+
+
+def test_a_name_with_several_meanings_says_so_without_a_framework():
+    explained = rlvitals.explain("kl")
+    assert explained.is_ambiguous
+    assert {explained.id, *(other["id"] for other in explained.other_meanings)} >= {
+        "kl_ref.k1",
+        "kl_ref.k3",
+        "kl_ref.kto",
+    }
+    assert not rlvitals.explain("kl", framework="trl_kto").is_ambiguous
+
+
+def test_a_loggers_prefix_is_looked_behind():
+    explained = rlvitals.explain("train/rewards/margins")
+    assert (explained.id, explained.matched) == ("pref.reward.margin", "prefix")
+    assert rlvitals.explain("eval_rewards/margins").id == "pref.reward.margin"
+
+
+def test_a_pattern_does_not_swallow_names_of_other_frameworks():
+    with pytest.raises(UnknownMetric):
+        rlvitals.explain("train/no_such_thing_at_all")
+    assert rlvitals.explain("rewards/chosen", framework="trl_dpo").id == "pref.reward.chosen"
+
+
+def test_an_unknown_name_names_its_nearest():
+    with pytest.raises(UnknownMetric, match="rewards/margins") as caught:
+        rlvitals.explain("rewards/margin")
+    assert "rewards/margins" in caught.value.nearest
+
+
+def test_an_unknown_framework_is_an_error_with_a_suggestion():
+    with pytest.raises(ConfigError, match="Did you mean 'verl'"):
+        rlvitals.explain("actor/ppo_kl", framework="verll")
+
+
+@pytest.mark.parametrize(
+    ("names", "framework", "algorithm"),
+    [
+        (
+            ["loss", "kl", "rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "grad_norm"],
+            "trl_kto",
+            "kto",
+        ),
+        (["loss", "rewards/chosen", "rewards/margins", "rewards/accuracies", "logps/chosen"], "trl_dpo", "dpo"),
+        (["loss", "reward", "reward_std", "frac_reward_zero_std", "kl", "completions/mean_length"], "trl_grpo", "grpo"),
+        (["objective/kl", "objective/scores", "policy/approxkl_avg", "val/ratio", "loss/value_avg"], "trl_ppo", "ppo"),
+        (["actor/pg_loss", "actor/ppo_kl", "critic/score/mean", "response_length/mean", "timing_s/gen"], "verl", None),
+        (["Train/Loss", "Train/AvgReward", "Epoch/AvgReward", "System/CPU_Percent"], "rlaif", "rlaif"),
+        (["loss", "rewards/margins"], "trl", None),
+        (["alpha", "beta_of_mine", "gamma"], None, None),
+        ([], None, None),
+    ],
+)
+def test_the_framework_is_recognised_from_the_names(names, framework, algorithm):
+    assert catalog.recognise(names) == (framework, algorithm)
+
+
+def test_real_logs_are_recognised(shared):
+    with (shared / "logs" / "dpo_zephyr_reference_114.csv").open() as file:
+        assert catalog.recognise(next(csv.reader(file))).framework == "trl_dpo"
+    with (shared / "logs" / "grpo_gptoss2048_432.csv").open() as file:
+        assert catalog.recognise(next(csv.reader(file))).algorithm == "grpo"
