@@ -6,6 +6,7 @@ orjson where there is one, the standard library where nothing can be installed: 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,15 +26,21 @@ def encode_with_json(row: Mapping[str, Any]) -> bytes:
 
 
 encode: Callable[[Mapping[str, Any]], bytes] = encode_with_json if orjson is None else _encode_with_orjson
-"""One mapping to one line. Raises TypeError or ValueError on what JSON cannot hold, so values are checked before."""
+"""One mapping to one line. Callers check the values before: what JSON cannot hold raises, and orjson writes a NaN as
+null."""
 
 
 def parse_with_json(text: bytes) -> Any:
-    """`parse_json` without orjson."""
+    """`parse_json` without orjson, refusing what orjson refuses."""
     try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
+        parsed = json.loads(text.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if b"\\u" in text:
+        json.dumps(
+            parsed, ensure_ascii=False
+        ).encode()  # half a surrogate is no text: UnicodeEncodeError is a ValueError
+    return parsed
 
 
 parse_json: Callable[[bytes], Any] = parse_with_json if orjson is None else orjson.loads
@@ -46,11 +53,22 @@ def to_json(value: Any) -> bytes:
     >>> to_json({"loss": float("nan"), "steps": (1, 2)}).decode().split()
     ['{', '"loss":', '"nan",', '"steps":', '[', '1,', '2', ']', '}']
     """
-    return json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are no text
 
 
-def _refuse_constant(name: str) -> float:
+def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
+
+
+def _whole(digits: str) -> int | float:
+    number = int(digits) if len(digits) < 400 else _refuse(digits[:20])
+    return number if -(2**63) <= number < 2**64 else _finite(digits)
 
 
 def _strict(value: Any) -> Any:

@@ -99,7 +99,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         track_with=_names(merged.get("track_with")),
         tracker_kwargs=_mapping(merged, "tracker_kwargs"),
         actions=merged.get("actions", "advise"),
-        strict=bool(merged.get("strict", False)),
+        strict=_boolean(merged, "strict"),
         fsync=_fsync(merged.get("fsync", "finish")),
         rank=_whole(merged, "rank", least=0),
         config=trainer,
@@ -168,6 +168,7 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the configuration refers to itself: {' -> '.join((*seen, path))}")
         value: Any = tree
         for part in path.split("."):
+            value = resolve_value(value, (*seen, path)) if isinstance(value, str) else value
             if isinstance(value, Mapping) and part in value:
                 value = value[part]
             elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
@@ -223,10 +224,11 @@ def masked(value: Any, key: str = "") -> Any:
     {'wandb': {'api_key': '***', 'project': 'kto'}, 'max_tokens': 512, 'repo': 'https://***@host/x'}
     """
     if isinstance(value, Mapping):
-        return {name: masked(item, str(name)) for name, item in value.items()}
+        # Everything below a key that names secrets is one.
+        return {name: masked(item, key if _SECRET_KEY.search(key) else str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [masked(item, key) for item in value]
-    if value in (None, "") or isinstance(value, bool):
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
         return value
     if _SECRET_KEY.search(key):
         return MASK
@@ -263,11 +265,18 @@ def _mapping(merged: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value)
 
 
+def _boolean(merged: Mapping[str, Any], key: str) -> bool:
+    value = merged.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, not {value!r}")
+    return value
+
+
 def _names(value: Any) -> tuple[str, ...]:
-    names = () if value is None else (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(name, str) for name in names):
+    names = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"track_with must be a tracker's name, a list of names, or None, not {value!r}")
-    return names
+    return tuple(names)
 
 
 def _fsync(value: Any) -> str | float:

@@ -96,23 +96,27 @@ class Value:
         return replace(self, kind=kind)
 
     def to_list(self) -> list[float | str]:
-        """The stored form: [count, mean, M2, min, max], and the kind where it is not a mean."""
-        numbers: list[float | str] = [self.count, self.mean, self.m2, self.min, self.max]
+        """The stored form: [count, mean, M2, min, max], and the kind where it is not a mean. What is not finite is a
+        text.
+        """
+        numbers: list[float | str] = [
+            _stored_part(part) for part in (self.count, self.mean, self.m2, self.min, self.max)
+        ]
         if self.kind == "mean":
             return numbers
-        return [*numbers, self.kind, self.order] if self.kind == "last" else [*numbers, self.kind]
+        return [*numbers, self.kind, _stored_part(self.order)] if self.kind == "last" else [*numbers, self.kind]
 
     @classmethod
     def from_list(cls, stored: Sequence[Any]) -> Value:
         """Read the stored form back; raises ValueError on anything else."""
-        if not 5 <= len(stored) <= 7 or not all(_is_number(number) for number in stored[:5]):
+        if not isinstance(stored, list | tuple) or not 5 <= len(stored) <= 7:
             raise ValueError(f"not a stored value: {stored!r}")
+        count, average, m2, least, greatest = (_read_part(part) for part in stored[:5])
         kind: Any = stored[5] if len(stored) > 5 else "mean"
-        order = stored[6] if len(stored) > 6 else 0.0
-        if kind not in KINDS or not _is_number(order) or stored[0] < 0:
+        order = _read_part(stored[6]) if len(stored) > 6 else 0.0
+        if kind not in KINDS or not 0 <= count < math.inf:
             raise ValueError(f"not a stored value: {stored!r}")
-        count, average, m2, least, greatest = (float(number) for number in stored[:5])
-        return cls(count, average, m2, least, greatest, kind, float(order))
+        return cls(count, average, m2, least, greatest, kind, order)
 
 
 def of(numbers: Iterable[float], kind: Kind = "mean", weights: Iterable[float] | None = None) -> Value:
@@ -137,7 +141,7 @@ def of(numbers: Iterable[float], kind: Kind = "mean", weights: Iterable[float] |
     return Value(
         count=count,
         mean=average,
-        m2=_sum(weight * (number - average) ** 2 for number, weight in pairs),
+        m2=_sum(weight * (number - average) * (number - average) for number, weight in pairs),
         min=reduce(_least, (number for number, _ in pairs)),
         max=-reduce(_least, (-number for number, _ in pairs)),
         kind=kind,
@@ -201,5 +205,14 @@ def _sum(numbers: Iterable[float]) -> float:
         return sum(items)
 
 
-def _is_number(item: object) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)
+def _stored_part(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
+
+
+def _read_part(part: Any) -> float:
+    if part in ("nan", "inf", "-inf") if isinstance(part, str) else type(part) in (int, float):
+        try:
+            return float(part)
+        except OverflowError:
+            pass
+    raise ValueError(f"not a stored value: {str(part)[:40]!r} is no number")

@@ -14,6 +14,7 @@ import pytest
 
 import rlvitals
 from rlvitals.errors import ConfigError, RunError, RunExists, RunLocked, RunUnreadable
+from rlvitals.store.lock import RunLock
 
 LOG = Path("logs/training_metrics.jsonl")
 
@@ -98,6 +99,24 @@ def test_a_bare_log_without_a_card_counts_as_a_run(tmp_path):
     assert run.attempt == 2
     steps, losses = rlvitals.open_run(tmp_path).series("loss")
     assert (steps.tolist(), losses.tolist()) == ([7, 8], [0.5, 2.0])
+
+
+def test_a_run_that_came_and_went_just_before_the_lock_is_not_resumed_unasked(tmp_path, monkeypatch):
+    """Two jobs started at once by mistake; the quick one is over when the slow one gets the lock."""
+    acquire = RunLock.acquire
+    first = []
+
+    def acquire_late(lock):
+        if not first:
+            first.append(lock)
+            record(tmp_path, [0])
+        acquire(lock)
+
+    monkeypatch.setattr(RunLock, "acquire", acquire_late)
+    with pytest.raises(RunExists):
+        record(tmp_path, [0])
+    assert len(attempts_of(tmp_path)) == 1
+    assert not (tmp_path / "run.lock").exists()
 
 
 def test_resume_and_overwrite_together_are_a_contradiction(tmp_path):
@@ -290,8 +309,8 @@ def test_overwrite_removes_our_files_and_keeps_the_user_s(tmp_path):
     new = record(tmp_path, [0], overwrite=True)
     assert new.id != old.id
     assert new.attempt == 1
-    ours = {"run.json", "config.json", "attempts.jsonl", "heartbeat", LOG.as_posix()}
-    assert files_of(tmp_path) == ours | mine.keys()
+    ours = {"run.json", "config.json", "attempts.jsonl", LOG.as_posix()}
+    assert files_of(tmp_path) - {"heartbeat"} == ours | mine.keys()
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert len(rows_of(tmp_path)) == 1
     assert [attempt["number"] for attempt in attempts_of(tmp_path)] == [1]

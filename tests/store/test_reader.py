@@ -126,7 +126,7 @@ def assert_reads_as_expected(path: Path) -> None:
     problems = Problems()
     assert [comparable(row) for row in read_rows(path, problems)] == rows
     assert problems.bad_lines == len(bad)
-    assert [example.split(":")[0] for example in problems.examples] == [f"line {number}" for number in bad[:5]]
+    assert [number for number, _ in problems.examples] == bad[:5]
     assert problems.torn_bytes == torn
     assert problems.gap_rows == sum(row[-1] for row in rows)
     assert [comparable(row) for row in last_rows(path, 3)] == rows[-3:]
@@ -358,11 +358,11 @@ def test_only_the_first_few_bad_lines_are_told_and_all_are_counted(tmp_path):
     assert len(list(read_rows(log, problems))) == 1
     assert problems.bad_lines == 43
     assert problems.examples == [
-        "line 1: not JSON",
-        "line 2: not JSON",
-        "line 3: not JSON",
-        "line 5: not a JSON object",
-        "line 6: not a JSON object",
+        (1, "not JSON"),
+        (2, "not JSON"),
+        (3, "not JSON"),
+        (5, "not a JSON object"),
+        (6, "not a JSON object"),
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import rlvitals
 from rlvitals.errors import ConfigError, RunNotFound, RunUnreadable, UnknownMetric
-from rlvitals.store.index import is_present
+from rlvitals.store.chunks import is_present
 
 
 @pytest.fixture

@@ -71,18 +71,15 @@ class Intake:
             except _CannotTake as reason:
                 self._leave_out(name, value, str(reason))
                 continue
-            if number is None:
-                continue
             key = self._clean(name)
+            if isinstance(value, Value) and value.count:
+                moments[key] = value.to_list()  # also where it has no number yet: another rank may complete it
             if isinstance(number, float) and not math.isfinite(number):
                 nonfinite[key] = number
                 row.pop(key, None)
-                continue
-            row[key] = number
-            if isinstance(value, Value) and all(
-                math.isfinite(part) for part in (value.mean, value.m2, value.min, value.max)
-            ):
-                moments[key] = value.to_list()
+            elif number is not None:
+                row[key] = number
+                nonfinite.pop(key, None)
         if moments:
             row[MOMENTS] = moments
         if nonfinite:

@@ -24,6 +24,7 @@ from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, RunInfo, Status
 from rlvitals.store.cards import append_attempt, replace_file, write_config, write_info
 from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
 from rlvitals.store.writer import LogWriter
 from rlvitals.values import Value
@@ -108,7 +109,7 @@ class Run:
                 if not self._recording:
                     self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
                     return
-                if type(step) is not int:
+                if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self._last_step + 1 if step is None else self._whole_step(step)
                 self._writer.append(self._row(metrics, step))
                 self._last_step = step
@@ -174,12 +175,10 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
             self.finish()
-        elif isinstance(error, KeyboardInterrupt | SystemExit):
-            self.finish("interrupted", error)
         else:
-            self.finish("failed", error)
+            self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
     # How it ends when nobody calls finish(): see endings.
 
@@ -214,12 +213,12 @@ class Run:
     def _whole_step(self, step: Any) -> int:
         try:
             number = int(step)
-            if math.isclose(number, float(step)):
+            if math.isclose(number, float(step)) and abs(number) <= MAX_STEP:
                 return number
         except (TypeError, ValueError, OverflowError):
             pass
         if self.settings.strict:
-            raise BadValue(f"step must be a whole number, not {step!r}")
+            raise BadValue(f"step must be a whole number of at most 2^53, not {step!r}")
         self._say_once("step", f"step must be a whole number, not {step!r}; counting on from the last row instead")
         return self._last_step + 1
 

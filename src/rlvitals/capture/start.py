@@ -25,7 +25,7 @@ from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
-from rlvitals.store.reader import last_row
+from rlvitals.store.reader import last_row, last_rows
 
 logger = logging.getLogger("rlvitals")
 
@@ -142,9 +142,7 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
         git=identity.git(),
         command=identity.command(),
     )
-    last = last_row(run_dir.train_log)
-    last_step = from_step if from_step is not None else (last.step if last else -1)
-    run = Run(run_dir, settings, info, attempt, rank=0, lock=lock, last_step=last_step)
+    run = Run(run_dir, settings, info, attempt, rank=0, lock=lock, last_step=_last_step(run_dir, 0, from_step))
     if attempt.number > 1:
         origin = f"from step {from_step}" if from_step is not None else "after the last recorded row"
         logger.info("resuming %s: attempt %d, %s", run_dir.root, attempt.number, origin)
@@ -171,9 +169,18 @@ def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
     info = read_info(run_dir)
     attempts = read_attempts(run_dir)
     attempt = attempts[-1] if attempts else Attempt(number=info.attempt, started=info.updated)
-    last = last_row(run_dir.log("train", rank))
-    last_step = attempt.from_step if attempt.from_step is not None else (last.step if last else -1)
+    last_step = _last_step(run_dir, rank, attempt.from_step)
     return Run(run_dir, settings, info, attempt, rank=rank, lock=None, last_step=last_step)
+
+
+def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
+    """Where counting goes on: after the step resumed from, or the highest of the newest attempt (its last row may be a
+    late one).
+    """
+    if from_step is not None:
+        return from_step
+    newest = last_rows(run_dir.log("train", rank), 1000)
+    return max((row.step for row in newest if row.attempt == newest[-1].attempt), default=-1)
 
 
 def _check_trackers(settings: Settings) -> None:

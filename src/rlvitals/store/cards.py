@@ -20,7 +20,7 @@ from rlvitals.store.layout import RunDir
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put a whole file in place of another, or of nothing, at once."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with open(draft, "wb") as file:
             file.write(data)

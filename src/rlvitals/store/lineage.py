@@ -47,8 +47,8 @@ def trace(
             continue
         first = _first_step(train, number)
         from_step = said.get(number)
-        if first is None and from_step is None:
-            first = _first_step(evals, number)
+        if first is None and from_step is None and (evaluated := _first_step(evals, number)) is not None:
+            first = evaluated + 1  # an evaluation of step s is of the weights that row s led to
         candidates = [step for step in (first, None if from_step is None else from_step + 1) if step is not None]
         if candidates:
             cuts[number] = min(candidates)

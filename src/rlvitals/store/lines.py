@@ -19,6 +19,11 @@ from rlvitals.values import Value
 MOMENTS, NONFINITE, GAP = "_m", "_nonfinite", "_gap"
 RESERVED = frozenset({"step", "timestamp", "attempt"})
 
+MAX_STEP = 2**53
+"""Steps beyond it are not exact in the columns; the recorder does not write them."""
+
+MAX_ATTEMPT = 2**31 - 1
+
 
 class BadLine(ValueError):
     """A line that is not a row; the message says why in a few words."""
@@ -37,10 +42,10 @@ def decode(line: bytes) -> Row:
         step = int(step)
     if type(step) is not int:
         raise BadLine("no whole number as step")
-    if not -(2**53) <= step <= 2**53:
+    if not -MAX_STEP <= step <= MAX_STEP:
         raise BadLine("step out of range")
     attempt = raw.pop("attempt", 1)
-    if type(attempt) is not int or not 0 < attempt < 2**31:
+    if type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
         raise BadLine("no whole number as attempt")
     timestamp = _time(raw.pop("timestamp", None))
     moments, nonfinite, gap = raw.pop(MOMENTS, None), raw.pop(NONFINITE, None), raw.pop(GAP, None)
@@ -63,7 +68,7 @@ def decode(line: bytes) -> Row:
         numbers=numbers,
         texts=texts,
         values=_values(moments) if moments is not None else {},
-        gap=gap.get("rows", 0) if type(gap) is dict and type(gap.get("rows")) is int else 0,
+        gap=_gap(gap),
     )
 
 
@@ -73,7 +78,7 @@ def write_nonfinite(numbers: Mapping[str, float]) -> str:
     >>> write_nonfinite({"loss": float("nan"), "kl": float("-inf")})
     'loss=nan kl=-inf'
     """
-    return " ".join(f"{name.replace(' ', '%20')}={_WORDS[_sign(number)]}" for name, number in numbers.items())
+    return " ".join(f"{_escaped(name)}={_WORDS[_sign(number)]}" for name, number in numbers.items())
 
 
 def read_nonfinite(text: str) -> dict[str, float]:
@@ -86,11 +91,15 @@ def read_nonfinite(text: str) -> dict[str, float]:
     for word in text.split(" "):
         name, _, value = word.rpartition("=")
         if name and value in ("nan", "inf", "-inf"):
-            found[name.replace("%20", " ")] = float(value)
+            found[name.replace("%20", " ").replace("%25", "%")] = float(value)
     return found
 
 
 _WORDS = {0: "nan", 1: "inf", -1: "-inf"}
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace(" ", "%20")
 
 
 def _sign(number: float) -> int:
@@ -107,6 +116,11 @@ def _values(moments: Any) -> dict[str, Value]:
         except (ValueError, TypeError, OverflowError):
             continue
     return found
+
+
+def _gap(mark: Any) -> int:
+    rows = mark.get("rows") if type(mark) is dict else None
+    return rows if type(rows) is int and 0 < rows <= MAX_STEP else 0
 
 
 def _as_float(number: int) -> float:

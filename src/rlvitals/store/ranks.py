@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.store.index import Columns, FieldArray, is_present, missing_cells
+from rlvitals.store.chunks import ATTEMPT, MOMENTS, STEP, FieldArray, is_present, missing_cells
+from rlvitals.store.index import Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,10 @@ class MergedColumn:
 
     attempts: NDArray[np.int64]
     steps: NDArray[np.int64]
-    timestamps: FieldArray
     numbers: FieldArray
 
     def at(self, rows: Columns) -> FieldArray:
-        """The merged numbers laid beside one rank's rows; a row without the metric stays without it where no rank has
-        it.
-        """
+        """The merged numbers laid beside one rank's rows; rows of steps that no rank has stay without one."""
         keys = zip(self.attempts.tolist(), self.steps.tolist(), strict=True)
         found = dict(zip(keys, self.numbers, strict=True))
         cells = missing_cells(len(rows))
@@ -38,73 +36,72 @@ class MergedColumn:
 
 
 def merge_metric(logs: Sequence[Columns], name: str) -> MergedColumn | None:
-    """Merge one metric over the ranks' logs; None when it is not mergeable in any of them."""
-    parts = [_present_moments(log, name) for log in logs]
-    parts = [part for part in parts if len(part["attempt"])]
-    if not any(np.isfinite(part["count"]).any() for part in parts):
+    """Merge one metric over the ranks' logs; None when it is mergeable in none of them."""
+    if all(log.moments(name) is None for log in logs):
         return None
+    parts = [_rows_with(log, name) for log in logs]
     data = {field: np.concatenate([part[field] for part in parts]) for field in parts[0]}
-    order = np.lexsort((data["step"], data["attempt"]))
+    kind = next((log.kind(name) for log in logs if log.moments(name) is not None), "mean")
+    # Within a step the newest comes last: that is all `last` needs, and nothing else depends on the order.
+    order = np.lexsort((data["mean"], data["order"], data[STEP], data[ATTEMPT]))
     data = {field: column[order] for field, column in data.items()}
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (np.diff(data["attempt"]) != 0) | (np.diff(data["step"]) != 0)
-    starts = np.flatnonzero(is_first)
+    starts = _group_starts(data[ATTEMPT], data[STEP])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        count = np.add.reduceat(data["count"], starts)
-        mean = np.add.reduceat(data["count"] * data["mean"], starts) / count
-        spread = data["m2"] + data["count"] * (data["mean"] - np.repeat(mean, np.diff([*starts, len(order)]))) ** 2
-        moments = {
-            "count": count,
-            "mean": mean,
-            "m2": np.add.reduceat(spread, starts),
-            "min": np.minimum.reduceat(data["min"], starts),
-            "max": np.maximum.reduceat(data["max"], starts),
-        }
-        numbers = _finish(moments, next((log.kind(name) for log in logs if log.moments(name) is not None), "mean"))
+        numbers = _finish(data, starts, kind)
+    keep = ~np.isnan(numbers) | _is_undefined_by_nan(data, starts)
     return MergedColumn(
-        attempts=data["attempt"][starts].astype(np.int64),
-        steps=data["step"][starts].astype(np.int64),
-        timestamps=np.maximum.reduceat(data["timestamp"], starts),
-        numbers=numbers,
+        attempts=data[ATTEMPT][starts][keep].astype(np.int64),
+        steps=data[STEP][starts][keep].astype(np.int64),
+        numbers=numbers[keep],
     )
 
 
-def _present_moments(log: Columns, name: str) -> dict[str, FieldArray]:
-    """The rows of one rank that have the metric. A non-finite one has no moments: NaN stands for them and stays NaN in
-    the merge.
+def _rows_with(log: Columns, name: str) -> dict[str, FieldArray]:
+    """The rows of one rank that have the metric. A plain number among mergeable ones has no moments: NaN stands for
+    them.
     """
-    plain = log.column(name)
-    moments = log.moments(name)
-    keep = is_present(plain) if moments is None else is_present(plain) | is_present(moments["count"])
+    plain, moments = log.column(name), log.moments(name)
     if moments is None:
-        keep &= ~np.isfinite(plain)
-        blank = np.full(int(keep.sum()), np.nan)
-        columns = dict.fromkeys(("count", "mean", "m2", "min", "max"), blank)
-    else:
-        keep &= is_present(moments["count"]) | ~np.isfinite(plain)
-        columns = {part: np.where(is_present(column[keep]), column[keep], np.nan) for part, column in moments.items()}
-    return {
-        "attempt": log.column("attempt")[keep],
-        "step": log.column("step")[keep],
-        "timestamp": log.timestamps[keep],
-        **columns,
-    }
+        moments = {part: missing_cells(len(log)) for part in MOMENTS}
+    keep = is_present(plain) | is_present(moments["count"])
+    columns = {part: np.where(is_present(column[keep]), column[keep], np.nan) for part, column in moments.items()}
+    return {ATTEMPT: log.column(ATTEMPT)[keep], STEP: log.column(STEP)[keep], **columns}
 
 
-def _finish(moments: dict[str, FieldArray], kind: str) -> FieldArray:
-    count = moments["count"]
-    match kind:
-        case "sum":
-            return moments["mean"] * count
-        case "min" | "max":
-            return moments[kind]
-        case "count":
-            return count
-        case "var":
-            return moments["m2"] / count
-        case "std":
-            return np.sqrt(moments["m2"] / count)
-        case "sample_std":
-            return np.sqrt(np.where(count > 1, moments["m2"] / (count - 1), np.nan))
-        case _:
-            return moments["mean"]
+def _group_starts(attempts: FieldArray, steps: FieldArray) -> NDArray[np.intp]:
+    is_first = np.ones(len(steps), dtype=bool)
+    is_first[1:] = (np.diff(attempts) != 0) | (np.diff(steps) != 0)
+    return np.flatnonzero(is_first)
+
+
+def _is_undefined_by_nan(data: dict[str, FieldArray], starts: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Steps where a NaN is data (a rank logged one), not the lack of a number (one sample has no spread)."""
+    parts = np.isnan(data["mean"]) | np.isnan(data["m2"]) | np.isnan(data["min"]) | np.isnan(data["max"])
+    infinite = np.isinf(data["mean"]) | np.isinf(data["m2"])
+    return np.logical_or.reduceat(parts | infinite, starts) if len(starts) else np.zeros(0, dtype=bool)
+
+
+def _finish(data: dict[str, FieldArray], starts: NDArray[np.intp], kind: str) -> FieldArray:
+    """The finished number of each group of rows."""
+    if not len(starts):
+        return np.zeros(0)
+    sizes = np.diff([*starts, len(data[STEP])])
+    if kind == "last":
+        return data["mean"][starts + sizes - 1]
+    if kind == "min":
+        return np.minimum.reduceat(data["min"], starts)
+    if kind == "max":
+        return np.maximum.reduceat(data["max"], starts)
+    count = np.add.reduceat(data["count"], starts)
+    if kind == "count":
+        return count
+    total = np.add.reduceat(data["count"] * data["mean"], starts)
+    if kind == "sum":
+        return total
+    mean = total / count
+    if kind == "mean":
+        return mean
+    m2 = np.add.reduceat(data["m2"] + data["count"] * (data["mean"] - np.repeat(mean, sizes)) ** 2, starts)
+    if kind == "var":
+        return m2 / count
+    return np.sqrt(m2 / count) if kind == "std" else np.sqrt(np.where(count > 1, m2 / (count - 1), np.nan))

@@ -23,8 +23,8 @@ class Problems:
     """What a reader had to pass over in one log."""
 
     bad_lines: int = 0
-    examples: list[str] = field(default_factory=list)
-    """The first few, as "line 12: not JSON"."""
+    examples: list[tuple[int, str]] = field(default_factory=list)
+    """The first few: line number, reason."""
     torn_bytes: int = 0
     """Bytes of a half-written last line."""
     gap_rows: int = 0
@@ -33,7 +33,17 @@ class Problems:
     def add(self, line_number: int, reason: str) -> None:
         self.bad_lines += 1
         if len(self.examples) < MAX_EXAMPLES:
-            self.examples.append(f"line {line_number}: {reason}")
+            self.examples.append((line_number, reason))
+
+    def followed_by(self, other: Problems, lines: int) -> Problems:
+        """The problems of two pieces of a log, the first of which has so many lines."""
+        shifted = [(number + lines, reason) for number, reason in other.examples]
+        return Problems(
+            bad_lines=self.bad_lines + other.bad_lines,
+            examples=[*self.examples, *shifted][:MAX_EXAMPLES],
+            torn_bytes=other.torn_bytes,
+            gap_rows=self.gap_rows + other.gap_rows,
+        )
 
     @property
     def sentences(self) -> list[str]:
@@ -41,7 +51,8 @@ class Problems:
         said = []
         if self.bad_lines:
             plural = "s" if self.bad_lines > 1 else ""
-            said.append(f"{self.bad_lines} line{plural} passed over ({'; '.join(self.examples)})")
+            examples = "; ".join(f"line {number}: {reason}" for number, reason in self.examples)
+            said.append(f"{self.bad_lines} line{plural} passed over ({examples})")
         if self.torn_bytes:
             said.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
         if self.gap_rows:
@@ -49,10 +60,10 @@ class Problems:
         return said
 
 
-def read_blocks(path: Path, start: int = 0) -> Iterator[tuple[list[bytes], int]]:
+def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[list[bytes], int]]:
     """Whole lines (without newlines) from a byte offset on, a block at a time, each with the offset after it.
 
-    What stands after the last newline is not among them.
+    What stands after the last newline is not among them. `end` reads no further than that offset.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed by the with below
@@ -62,7 +73,10 @@ def read_blocks(path: Path, start: int = 0) -> Iterator[tuple[list[bytes], int]]
         file.seek(start)
         offset = start
         rest = b""
-        while block := file.read(BLOCK_BYTES):
+        left = None if end is None else end - start
+        while block := file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
+            if left is not None:
+                left -= len(block)
             whole, newline, tail = block.rpartition(b"\n")
             if not newline:
                 rest += block
@@ -89,11 +103,15 @@ def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
             problems.gap_rows += row.gap
             yield row
     tail = read_tail(path, end)
-    if tail:
-        try:
-            yield decode(tail)
-        except BadLine:
-            problems.torn_bytes = len(tail)
+    if not tail:
+        return
+    try:
+        row = decode(tail)
+    except BadLine:
+        problems.torn_bytes = len(tail)
+    else:
+        problems.gap_rows += row.gap
+        yield row
 
 
 def read_tail(path: Path, start: int) -> bytes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlvitals.codec import encode
 from rlvitals.errors import MissingDependency
-from rlvitals.store.index import is_present
+from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import Stream
 from rlvitals.store.lines import NONFINITE, write_nonfinite
 from rlvitals.views.query import RunView

@@ -21,7 +21,8 @@ from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric, did_you_mean
 from rlvitals.records import Attempt, Row, RunInfo, Status
 from rlvitals.store.cards import read_attempts, read_config, read_info
-from rlvitals.store.index import Columns, FieldArray, is_present, open_columns
+from rlvitals.store.chunks import FieldArray, is_present
+from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
@@ -118,13 +119,20 @@ class RunView:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Every numeric metric of the run as it was logged: training first, then what only evaluations have."""
-        return list(dict.fromkeys([*self._columns("train").names, *self._columns("eval").names]))
+        """Every numeric metric of the run as it was logged: training first, then what only evaluations or other ranks
+        have.
+        """
+        logged = [name for stream, rank in self._logs for name in self._columns(stream, rank).names]
+        if len(self._logs) > 2:  # several ranks: what none of them could finish alone, they may together
+            logged += [name for stream, rank in self._logs for name in self._columns(stream, rank).mergeable_names]
+        return list(dict.fromkeys(logged))
 
     @cached_property
     def texts(self) -> list[str]:
         """Every metric that was logged as text."""
-        return list(dict.fromkeys([*self._columns("train").text_names, *self._columns("eval").text_names]))
+        return list(
+            dict.fromkeys(name for stream, rank in self._logs for name in self._columns(stream, rank).text_names)
+        )
 
     @property
     def rows(self) -> int:
@@ -151,12 +159,7 @@ class RunView:
     def problems(self) -> list[str]:
         """What had to be passed over while reading, and what the recorder had to leave out; one sentence each."""
         said = []
-        logs: list[tuple[Stream, int]] = [
-            ("train", 0),
-            ("eval", 0),
-            *(("train", rank) for rank in self._dir.rank_numbers("train")),
-        ]
-        for stream, rank in logs:
+        for stream, rank in self._logs:
             name = self._dir.log(stream, rank).name
             said += [f"{name}: {sentence}" for sentence in self._columns(stream, rank).problems.sentences]
         for name, entry in self.info.left_out.items():
@@ -208,7 +211,7 @@ class RunView:
         alone.
         """
         logged = self.resolve(name)
-        chosen: Stream = stream or ("train" if logged in self._columns("train").names else "eval")
+        chosen: Stream = stream or self._stream_of(logged)
         others = self._dir.rank_numbers(chosen)
         if rank is None and others and x == "step":
             merged = merge_metric([self._columns(chosen, number) for number in (0, *others)], logged)
@@ -311,6 +314,16 @@ class RunView:
                 column = columns.column(name)
                 return column, is_present(column) & np.isfinite(column)
         raise ConfigError(f"{self.path} has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
+
+    @cached_property
+    def _logs(self) -> list[tuple[Stream, int]]:
+        """Every log file of the run: rank 0's first."""
+        streams: tuple[Stream, Stream] = ("train", "eval")
+        own = [(stream, 0) for stream in streams]
+        return own + [(stream, rank) for stream in streams for rank in self._dir.rank_numbers(stream)]
+
+    def _stream_of(self, name: str) -> Stream:
+        return next((stream for stream, rank in self._logs if name in self._columns(stream, rank).names), "train")
 
     def _columns(self, stream: Stream, rank: int = 0) -> Columns:
         key = (stream, rank)

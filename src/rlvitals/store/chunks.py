@@ -1,0 +1,299 @@
+"""A run of rows as columns, in memory and as one file of the index.
+
+A cell that was not logged is not a NaN: it holds one bit pattern that no computation produces. A file describes itself
+(its columns, its byte range in the log) and carries checksums; a file that is damaged, replaced or gone while a chunk
+is in use is made up for by parsing the log again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals.codec import encode, parse_json
+from rlvitals.errors import RunUnreadable
+from rlvitals.records import Row
+from rlvitals.store.cards import replace_file
+from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
+from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
+
+FieldArray = NDArray[np.float64]
+Key = str | tuple[str, str]
+"""A column: a metric's name, or a metric's name and one of its moments."""
+
+STEP, TIMESTAMP, ATTEMPT = "step", "timestamp", "attempt"
+BASE = (STEP, TIMESTAMP, ATTEMPT)
+MOMENTS = ("count", "mean", "m2", "min", "max", "order")
+
+MISSING_BITS = np.uint64(0x7FF8_0000_0000_0D1E)
+_MAGIC = b"RLVINDEX1\n"
+_PREFIX = struct.Struct("<10sQI")
+"""Magic, size of the header, checksum of the header."""
+_GUARD_BYTES = 4096
+
+
+def missing_cells(count: int) -> FieldArray:
+    """A column in which nothing was logged."""
+    return np.full(count, MISSING_BITS, dtype=np.uint64).view(np.float64)
+
+
+def is_present(column: FieldArray) -> NDArray[np.bool_]:
+    """Which cells were logged."""
+    present: NDArray[np.bool_] = column.view(np.uint64) != MISSING_BITS
+    return present
+
+
+@dataclass(slots=True)
+class StoredColumns:
+    """Where a chunk's columns are in its file."""
+
+    path: Path
+    log: Path
+    checksum: int
+    """The header's, by which a replaced file is told from the one that was opened."""
+    places: dict[Key, tuple[int, int]]
+    """Column -> offset, checksum."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some rows in file order. Columns of a stored chunk are read when they are asked for."""
+
+    rows: int
+    start: int = 0
+    end: int = 0
+    """Its byte range in the log."""
+    lines: int = 0
+    """Lines of the log it covers, bad ones included."""
+    columns: dict[Key, FieldArray] = field(default_factory=dict)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Metric -> row number (as text, for JSON) -> text."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """How mergeable values finish, where it is not as a mean."""
+    problems: Problems = field(default_factory=Problems)
+    """What was passed over; line numbers count from the chunk's first line."""
+    stored: StoredColumns | None = None
+    log_state: tuple[int, int, int] = (0, 0, 0)
+    """Inode, size and modification time of the log when the file was made."""
+
+    @property
+    def keys(self) -> list[Key]:
+        return list(self.columns if self.stored is None else self.stored.places)
+
+    def column(self, key: Key) -> FieldArray:
+        """One column; all cells missing where the chunk does not have it."""
+        if key not in self.columns and self.stored is not None and key in self.stored.places:
+            try:
+                self.columns[key] = self._read(self.stored, key)
+            except (OSError, ValueError, struct.error):
+                self._parse_again(self.stored)
+        return self.columns[key] if key in self.columns else missing_cells(self.rows)
+
+    def _read(self, stored: StoredColumns, key: Key) -> FieldArray:
+        offset, checksum = stored.places[key]
+        with open(stored.path, "rb") as file:
+            if _PREFIX.unpack(file.read(_PREFIX.size))[2] != stored.checksum:
+                raise ValueError("another reader has written the file anew")
+            file.seek(offset)
+            data = file.read(8 * self.rows)
+        if len(data) != 8 * self.rows or zlib.crc32(data) != checksum:
+            raise ValueError("damaged")
+        return np.frombuffer(data, dtype="<f8")
+
+    def _parse_again(self, stored: StoredColumns) -> None:
+        lines: list[bytes] = []
+        for block, after in read_blocks(stored.log, self.start, self.end):
+            lines += block
+            if after >= self.end:
+                break
+        fresh = from_lines(lines[: self.lines], self.start)
+        if (fresh.rows, fresh.end) != (self.rows, self.end):
+            raise RunUnreadable(f"{stored.log} was changed while it was being read; open the run again")
+        self.columns, self.stored = fresh.columns, None
+
+
+def from_lines(lines: list[bytes], start: int) -> Chunk:
+    """Parse lines to columns. Rows of one shape are gathered whole; only odd ones are looked at cell by cell."""
+    chunk = Chunk(rows=0, start=start, end=start + sum(map(len, lines)) + len(lines), lines=len(lines))
+    blocks: list[_Block] = []
+    odd: list[tuple[int, Row]] = []
+    names: dict[Key, None] = dict.fromkeys(BASE)
+    for number, line in enumerate(lines, start=1):
+        try:
+            raw = parse_json(line)
+        except ValueError:
+            chunk.problems.add(number, "not JSON")
+            continue
+        shape = _plain_shape(raw)
+        if shape is not None:
+            if not blocks or blocks[-1].shape != shape or blocks[-1].first + len(blocks[-1].rows) != chunk.rows:
+                blocks.append(_Block(shape, chunk.rows))
+                names.update(dict.fromkeys(shape))
+            blocks[-1].rows.append(list(raw.values()))
+        else:
+            try:
+                row = decode(line)
+            except BadLine as reason:
+                chunk.problems.add(number, str(reason))
+                continue
+            odd.append((chunk.rows, row))
+            names.update(dict.fromkeys(row.numbers))
+        chunk.rows += 1
+    chunk.columns = {name: missing_cells(chunk.rows) for name in names}
+    for block in blocks:
+        table = np.array(block.rows, dtype=np.float64)
+        for position, name in enumerate(block.shape):
+            chunk.columns[name][block.first : block.first + len(table)] = table[:, position]
+    _put_rows(chunk, odd)
+    return chunk
+
+
+def from_rows(rows: list[Row], start: int, end: int) -> Chunk:
+    """Rows to columns, cell by cell."""
+    chunk = Chunk(rows=len(rows), start=start, end=end, lines=len(rows))
+    chunk.columns = {name: missing_cells(len(rows)) for name in BASE}
+    _put_rows(chunk, list(enumerate(rows)))
+    return chunk
+
+
+def join(left: Chunk, right: Chunk) -> Chunk:
+    """One chunk of two that follow each other in the log."""
+    texts = {name: dict(cells) for name, cells in left.texts.items()}
+    for name, cells in right.texts.items():
+        texts.setdefault(name, {}).update({str(int(row) + left.rows): text for row, text in cells.items()})
+    keys = dict.fromkeys([*left.keys, *right.keys])
+    return Chunk(
+        rows=left.rows + right.rows,
+        start=left.start,
+        end=right.end,
+        lines=left.lines + right.lines,
+        columns={key: np.concatenate([left.column(key), right.column(key)]) for key in keys},
+        texts=texts,
+        kinds=left.kinds | right.kinds,
+        problems=left.problems.followed_by(right.problems, left.lines),
+    )
+
+
+@dataclass(slots=True)
+class _Block:
+    """Rows of one shape that follow each other."""
+
+    shape: tuple[str, ...]
+    first: int
+    rows: list[list[float]] = field(default_factory=list)
+
+
+_NUMBER_TYPES = frozenset({int, float})
+_vetted_shapes: dict[tuple[str, ...], bool] = {}
+
+
+def _plain_shape(raw: Any) -> tuple[str, ...] | None:
+    """The names of an ordinary row of numbers; None for anything that needs a closer look."""
+    if type(raw) is not dict or not _NUMBER_TYPES.issuperset(map(type, raw.values())):
+        return None
+    shape = tuple(raw)
+    is_plain = _vetted_shapes.get(shape)
+    if is_plain is None:
+        if len(_vetted_shapes) > 10_000:
+            _vetted_shapes.clear()
+        is_plain = shape[:3] == BASE and not any(name.startswith("_") for name in shape)
+        _vetted_shapes[shape] = is_plain
+    if not is_plain:
+        return None
+    step, attempt = raw[STEP], raw[ATTEMPT]
+    is_row = type(step) is int and type(attempt) is int and -MAX_STEP <= step <= MAX_STEP and 0 < attempt <= MAX_ATTEMPT
+    return shape if is_row else None
+
+
+def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:
+    def put(key: Key, at: int, number: float) -> None:
+        if key not in chunk.columns:
+            chunk.columns[key] = missing_cells(chunk.rows)
+        chunk.columns[key][at] = number
+
+    for at, row in rows:
+        for name, number in zip(BASE, (row.step, row.timestamp, row.attempt), strict=True):
+            put(name, at, number)
+        for name, number in row.numbers.items():
+            put(name, at, number)
+        for name, text in row.texts.items():
+            chunk.texts.setdefault(name, {})[str(at)] = text
+        for name, value in row.values.items():
+            for part in MOMENTS:
+                put((name, part), at, getattr(value, part))
+            if value.kind != "mean":
+                chunk.kinds[name] = value.kind
+        chunk.problems.gap_rows += row.gap
+
+
+def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) -> None:
+    """Write a chunk as one file, in place of an older one."""
+    keys = chunk.keys
+    data = [np.ascontiguousarray(chunk.column(key), dtype="<f8").tobytes() for key in keys]
+    header = {
+        "rows": chunk.rows,
+        "start": chunk.start,
+        "end": chunk.end,
+        "lines": chunk.lines,
+        "columns": [[*key] if isinstance(key, tuple) else key for key in keys],
+        "checksums": [zlib.crc32(column) for column in data],
+        "texts": chunk.texts,
+        "kinds": chunk.kinds,
+        "bad_lines": chunk.problems.bad_lines,
+        "examples": [[*example] for example in chunk.problems.examples],
+        "gap_rows": chunk.problems.gap_rows,
+        "log": [*log_state],
+        "guard": _guard(log, chunk.end),
+    }
+    text = encode(header)
+    text += b" " * (-(_PREFIX.size + len(text)) % 8)
+    replace_file(path, b"".join([_PREFIX.pack(_MAGIC, len(text), zlib.crc32(text)), text, *data]))
+
+
+def load(path: Path, log: Path) -> Chunk:
+    """Read a chunk's description; raises OSError or ValueError where the file is not one."""
+    with open(path, "rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        prefix = file.read(_PREFIX.size)
+        if len(prefix) < _PREFIX.size:
+            raise ValueError("cut short")
+        magic, size, checksum = _PREFIX.unpack(prefix)
+        text = file.read(size) if magic == _MAGIC and size <= total else b""
+    if zlib.crc32(text) != checksum or not text:
+        raise ValueError("not an index file, or damaged")
+    header = parse_json(text)
+    first, rows = _PREFIX.size + size, header["rows"]
+    keys: list[Key] = [key if isinstance(key, str) else (key[0], key[1]) for key in header["columns"]]
+    if total != first + 8 * rows * len(keys):
+        raise ValueError("cut short")
+    if header["guard"] != _guard(log, header["end"]):
+        raise ValueError("made from another log")
+    offsets = range(first, total + 1, 8 * rows) if rows else [first] * len(keys)
+    places = {key: (offset, crc) for key, offset, crc in zip(keys, offsets, header["checksums"], strict=False)}
+    examples = [(number, reason) for number, reason in header["examples"]]
+    return Chunk(
+        rows=rows,
+        start=header["start"],
+        end=header["end"],
+        lines=header["lines"],
+        texts=header["texts"],
+        kinds=header["kinds"],
+        problems=Problems(header["bad_lines"], examples[:MAX_EXAMPLES], 0, header["gap_rows"]),
+        stored=StoredColumns(path, log, checksum, places),
+        log_state=(header["log"][0], header["log"][1], header["log"][2]),
+    )
+
+
+def _guard(log: Path, end: int) -> int:
+    """A checksum of the log right before a chunk's end: another one when what stands before it has moved."""
+    start = max(0, end - _GUARD_BYTES)
+    with open(log, "rb") as file:
+        file.seek(start)
+        return zlib.crc32(file.read(end - start))
