@@ -140,6 +140,7 @@ class Arrow:
         return {name: logged(steps, table[name].to_numpy(), np.asarray(table[name].is_null())) for name in names}
 
     def write(self, place, table, number=0):
+        table = table.combine_chunks()  # the JSON reader leaves many small pieces, which read slowly
         for at in range(0, table.num_rows, self.chunk_rows):
             part, path = table.slice(at, self.chunk_rows), place / f"{number:05d}.{self.kind}"
             draft = path.with_suffix(".draft")  # the old file may be mapped

@@ -164,7 +164,7 @@ def test_whole_steps_of_other_types_become_plain_whole_numbers(tmp_path, caplog,
     assert not caplog.records
 
 
-@pytest.mark.parametrize("step", [2.5, float("nan"), float("inf"), "ten", [1], object()], ids=repr)
+@pytest.mark.parametrize("step", [2.5, float("nan"), float("inf"), "ten", [1], {}], ids=repr)
 def test_an_odd_step_is_warned_about_once_and_the_row_is_kept(tmp_path, caplog, step):
     with rlvitals.start(tmp_path) as run:
         run.log({"loss": 1.0}, step=4)
@@ -340,10 +340,19 @@ def test_a_nested_and_renamed_mergeable_value_keeps_its_moments_under_the_row_s_
     assert row["_m"].keys() == {"env/reward", "metric/_hidden"}
 
 
-def test_a_mergeable_value_that_is_not_finite_is_nan_without_moments(tmp_path):
+def test_a_mergeable_value_that_is_not_finite_is_nan_and_keeps_its_count(tmp_path):
     row, _ = log_one(tmp_path, {"reward": values.mean([1.0, math.nan])})
+    assert "reward" not in row
     assert row["_nonfinite"] == "reward=nan"
-    assert "_m" not in row
+    assert row["_m"]["reward"][0] == 2.0
+    assert math.isnan(rlvitals.open_run(tmp_path).series("reward").values[0])
+
+
+def test_a_spread_of_one_sample_has_no_number_yet_and_keeps_its_moments(tmp_path):
+    row, _ = log_one(tmp_path, {"reward": values.spread([2.0], sample=True), "loss": 1.0})
+    assert "reward" not in row
+    assert "_nonfinite" not in row
+    assert row["_m"]["reward"] == [1.0, 2.0, 0.0, 2.0, 2.0, "sample_std"]
 
 
 # Non-finite numbers

@@ -31,7 +31,10 @@ class Recording(Protocol):
 
 _open_runs: list[Recording] = []
 _hooks_installed = False
-_previous_sigterm: Any = None
+_earlier_handlers: list[Any] = []
+"""What was installed before us, newest last. More than one where somebody put a handler above ours and another run was
+started after."""
+_depth = 0
 
 
 def watch(run: Recording) -> None:
@@ -55,27 +58,34 @@ def unwatch(run: Recording) -> None:
 
 
 def _install_sigterm() -> None:
-    global _previous_sigterm  # noqa: PLW0603
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread may; such a process keeps its own handling
     current = signal.getsignal(signal.SIGTERM)
     if current is _on_sigterm or current is signal.SIG_IGN or current is None:
         return
-    _previous_sigterm = current
+    _earlier_handlers.append(current)
     signal.signal(signal.SIGTERM, _on_sigterm)
 
 
 def _restore_sigterm() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is _on_sigterm:
-        signal.signal(signal.SIGTERM, _previous_sigterm)
+        signal.signal(signal.SIGTERM, _earlier_handlers.pop())
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    for run in list(_open_runs):
-        run.interrupt()
-    if callable(_previous_sigterm):
-        _previous_sigterm(number, frame)
+    global _depth  # noqa: PLW0603
+    if _depth == 0:
+        for run in list(_open_runs):
+            run.interrupt()
+    # A handler above ours may call ours as the one before it: then it is the turn of what was before that.
+    earlier = _earlier_handlers[-1 - _depth] if _depth < len(_earlier_handlers) else signal.SIG_DFL
+    if callable(earlier):
+        _depth += 1
+        try:
+            earlier(number, frame)
+        finally:
+            _depth -= 1
         return
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -93,4 +103,4 @@ def _after_fork() -> None:
         run.detach()
     _open_runs.clear()
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
-        signal.signal(signal.SIGTERM, _previous_sigterm)
+        signal.signal(signal.SIGTERM, _earlier_handlers[-1])

@@ -56,8 +56,9 @@ def command() -> str:
     words = list(getattr(sys, "argv", []))
     for position, word in enumerate(words):
         name, equals, _ = word.partition("=")
-        key = name.lstrip("-").replace("-", "_")
-        if word.startswith("-") and masked("x", key) != "x":
+        key = name.lstrip("-+~").replace("-", "_")
+        # --api-key KEY, --api-key=KEY, and api_key=KEY as Hydra takes it
+        if (word.startswith("-") or equals) and masked("x", key) != "x":
             if equals:
                 words[position] = f"{name}=***"
             elif position + 1 < len(words):

@@ -8,6 +8,7 @@ once per name with the fix, and counted.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,6 +73,7 @@ class Intake:
                 self._leave_out(name, value, str(reason))
                 continue
             key = self._clean(name)
+            moments.pop(key, None)  # a name given twice keeps its last value alone
             if isinstance(value, Value) and value.count:
                 moments[key] = value.to_list()  # also where it has no number yet: another rank may complete it
             if isinstance(number, float) and not math.isfinite(number):
@@ -153,7 +155,7 @@ def _scalar(value: Any) -> float | int | bool | str | None:
     if hasattr(value, "__float__"):
         try:
             return float(value)
-        except (TypeError, ValueError, OverflowError) as error:
+        except Exception as error:  # whatever a stranger's number does, it costs only itself
             raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
     raise _CannotTake(f"{_article(value)} is no number. {_FIX}")
 
@@ -167,12 +169,17 @@ def _from_array(value: Any) -> float | int | bool | str | None:
     count = size() if callable(size) else size
     if count is not None and count != 1:
         raise _CannotTake(f"{_article(value)} of {count} elements is no number. {_FIX}")
+    mask = getattr(value, "mask", None)
+    if mask is not None and not callable(mask) and bool(mask):
+        return None  # numpy's masked number: there is none, and item() would say 0.0
     try:
         item = value.item()
     except Exception as error:
         raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
-    if isinstance(item, float | int | str):
-        return _scalar(item if type(item) in (float, int, bool, str) else float(item))
+    if isinstance(item, str):
+        return _scalar(item)
+    if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
+        return _scalar(item if isinstance(item, int) else float(item))
     raise _CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
 
 

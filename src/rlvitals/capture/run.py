@@ -22,7 +22,7 @@ from rlvitals.codec import encode, to_json
 from rlvitals.config import Settings, mask_text, resolved
 from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, RunInfo, Status
-from rlvitals.store.cards import append_attempt, replace_file, write_config, write_info
+from rlvitals.store.cards import append_attempt, read_attempts, replace_file, write_config, write_info
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
@@ -57,6 +57,7 @@ class Run:
         self._last_step = last_step
         self._intake = Intake(logger.warning, strict=settings.strict)
         self._lock = threading.RLock()
+        self._card_lock = threading.RLock()  # the background thread, a signal handler and finish all save the card
         self._writers: dict[Stream, LogWriter] = {}
         self._recording = True
         self._closed_because = "the run is finished"
@@ -135,8 +136,7 @@ class Run:
                 if "eval" not in self._writers:
                     self._open_log("eval")
                 whole = {key: value for key, value in stats.items() if key != "step"}
-                scalars = {key: value for key, value in whole.items() if not _is_sequence(value)}
-                self._writers["eval"].append(self._row(scalars, number))
+                self._writers["eval"].append(self._row(_without_sequences(whole), number))
                 if self.rank == 0:
                     self._write_eval_file({"step": number, **_file_form(whole)}, number)
         except BadValue:
@@ -161,8 +161,9 @@ class Run:
         described = (
             mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:2000] if error else None
         )
-        self._info = replace(self._counted_info(), status=status, ended=round(time.time(), 3), error=described)
-        self._save_info()
+        with self._card_lock:
+            self._info = replace(self._counted_info(), status=status, ended=round(time.time(), 3), error=described)
+            self._save_info()
         if self._file_lock is not None:
             self._file_lock.release()
         if self.left_out:
@@ -186,12 +187,15 @@ class Run:
         for writer in list(self._writers.values()):
             writer.tend()
             writer.sync()
-        self._info = replace(self._counted_info(), status="interrupted")
-        self._save_info()
+        with self._card_lock:
+            self._info = replace(self._counted_info(), status="interrupted")
+            self._save_info()
 
     def close_at_exit(self, error: BaseException | None) -> None:
         if isinstance(error, KeyboardInterrupt):
             self.finish("interrupted", error)
+        elif error is None and self._info.status == "interrupted":
+            self.finish("interrupted")  # a SIGTERM handler of the user's own that ended in sys.exit()
         else:
             self.finish("failed" if error else "finished", error)
 
@@ -259,8 +263,9 @@ class Run:
                 counts = (sum(entry["count"] for entry in self.left_out.values()), self._rows_dropped())
                 if counts != self._saved_counts:
                     self._saved_counts = counts
-                    self._info = self._counted_info()
-                    self._save_info()
+                    with self._card_lock:
+                        self._info = self._counted_info()
+                        self._save_info()
         except OSError:
             pass  # the writers report a sick disk; the heartbeat just misses a beat
         except Exception as error:  # noqa: BLE001 - a background thread must not die of a surprise
@@ -273,7 +278,9 @@ class Run:
         try:
             self._file_lock.restore()
             self._write_cards()
-            append_attempt(self._dir, self._attempt)
+            # Each log that comes back asks for this, and perhaps the log alone was deleted.
+            if self._attempt.number not in {attempt.number for attempt in read_attempts(self._dir)}:
+                append_attempt(self._dir, self._attempt)
         except OSError as error:
             self._say_once("restore", f"cannot write {self.dir}: {error.strerror or error}")
 
@@ -316,6 +323,15 @@ def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
         return plain(value.tolist()) if hasattr(value, "tolist") else value
 
     return {str(key): plain(value) for key, value in stats.items()}
+
+
+def _without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an evaluation goes into its row; the rest is in its file."""
+    return {
+        key: _without_sequences(value) if isinstance(value, Mapping) else value
+        for key, value in stats.items()
+        if not _is_sequence(value)
+    }
 
 
 def _is_sequence(value: Any) -> bool:

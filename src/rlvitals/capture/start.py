@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 import re
 import shutil
@@ -82,12 +83,8 @@ def start(
             "resume and overwrite contradict each other: resume keeps the run that is there, overwrite removes it"
         )
     holder = read_holder(run_dir)
-    if run_dir.holds_run and resume is False and not overwrite and not (holder and holder.is_live):
-        raise RunExists(
-            f"{run_dir.root} holds a run already. Pass resume=True to go on with it (or resume=STEP, or "
-            f"resume='checkpoint-50', "
-            f"to say where its weights come from), overwrite=True to remove it, or another output directory."
-        )
+    if resume is False and not overwrite and not (holder and holder.is_live):
+        _refuse_existing(run_dir)
     try:
         run_dir.root.mkdir(parents=True, exist_ok=True)
         lock = RunLock(run_dir)
@@ -107,6 +104,8 @@ def start(
 def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
     if overwrite and run_dir.holds_run:
         _remove(run_dir)
+    elif resume is False:
+        _refuse_existing(run_dir)  # once more: a run may have come and gone before the lock was ours
     from_step, checkpoint = _origin(run_dir, resume)
     now = round(time.time(), 3)
     own = this_process()
@@ -150,7 +149,19 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
 
 
 def _unwritable(run_dir: RunDir, error: OSError) -> RunError:
-    return RunError(f"cannot write to {run_dir.root}: {error.strerror or error}. Choose another output directory.")
+    what = f" ({error.filename})" if error.filename else ""
+    return RunError(
+        f"cannot write to {run_dir.root}: {error.strerror or error}{what}. Choose another output directory."
+    )
+
+
+def _refuse_existing(run_dir: RunDir) -> None:
+    if run_dir.holds_run:
+        raise RunExists(
+            f"{run_dir.root} holds a run already. Pass resume=True to go on with it (or resume=STEP, or "
+            f"resume='checkpoint-50', "
+            f"to say where its weights come from), overwrite=True to remove it, or another output directory."
+        )
 
 
 def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
@@ -158,7 +169,9 @@ def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
     deadline = time.monotonic() + RANK_WAIT_SECONDS
     while True:
         holder = read_holder(run_dir)
-        if holder is not None and holder.is_live and run_dir.info.exists() and run_dir.attempts.exists():
+        attempts = read_attempts(run_dir)
+        # Rank 0 takes the lock first and records its attempt after: an older attempt is not the one to join.
+        if holder is not None and holder.is_live and attempts and attempts[-1].started >= holder.since:
             break
         if time.monotonic() > deadline:
             raise RunError(
@@ -167,8 +180,7 @@ def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
             )
         time.sleep(0.05)
     info = read_info(run_dir)
-    attempts = read_attempts(run_dir)
-    attempt = attempts[-1] if attempts else Attempt(number=info.attempt, started=info.updated)
+    attempt = attempts[-1]
     last_step = _last_step(run_dir, rank, attempt.from_step)
     return Run(run_dir, settings, info, attempt, rank=rank, lock=None, last_step=last_step)
 
@@ -213,10 +225,14 @@ def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
     """The step and checkpoint a resume starts from; (None, None) leaves it to the first row."""
     if isinstance(resume, bool):
         return None, None
-    if isinstance(resume, int):
-        if resume < 0:
-            raise ConfigError(f"resume={resume}: the step to resume from cannot be negative")
-        return resume, None
+    if not isinstance(resume, str | os.PathLike):
+        try:
+            step = operator.index(resume)
+        except TypeError:
+            raise ConfigError(f"resume={resume!r} must be True, a step or a checkpoint, as in resume=50") from None
+        if step < 0:
+            raise ConfigError(f"resume={step}: the step to resume from cannot be negative")
+        return step, None
     path = Path(resume)
     state = next(
         (

@@ -99,8 +99,13 @@ def read_config(run_dir: RunDir) -> dict[str, Any]:
 
 def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Add one line to the list of (re)starts."""
-    with open(run_dir.attempts, "ab") as file:
-        file.write(json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n")
+    line = json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n"
+    with open(run_dir.attempts, "a+b") as file:
+        if file.seek(0, os.SEEK_END) > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # half a line, left by a kill: it must not swallow this one
+                line = b"\n" + line
+        file.write(line)
 
 
 def read_attempts(run_dir: RunDir) -> list[Attempt]:

@@ -100,7 +100,6 @@ class RunDir:
         whole = [
             self.info,
             self.config,
-            self.heartbeat,
             self.attempts,
             self.train_log,
             self.eval_log,

@@ -3,6 +3,10 @@
 Made with plain file creation, linking and renaming, which also hold on network disks; no file locking. A lock whose
 process is known to be dead is taken over at once; one that cannot be checked from here (another host, boot or
 container) once its heartbeat is stale.
+
+Taking over is decided by who creates `run.lock.after.TOKEN`, named after the dead lock: that can succeed once. Who did
+puts its own lock in place of the dead one, and only then removes the claim; so a latecomer that creates the claim again
+finds a lock it was not meant for, and steps back. A claim whose maker died is passed on the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from rlvitals.store.process import ProcessId, is_alive, this_process
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
+UNREADABLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,9 @@ class Holder:
     token: str
     is_live: bool
     silent_for: float
-    """Seconds since its last heartbeat."""
+    """Seconds since its last sign of life."""
+    since: float = 0.0
+    """When it took the lock, by its own clock."""
 
 
 class RunLock:
@@ -40,21 +47,26 @@ class RunLock:
         self._dir = run_dir
         self._process = this_process()
         self._token = os.urandom(8).hex()
-        self._disk_time = time.time()
+        self._draft = run_dir.lock.with_name(f"run.lock.draft.{self._token}")
 
     def acquire(self) -> None:
         """Take the lock, or raise RunLocked naming the live writer."""
-        for _ in range(20):
-            if self._create():
-                self.beat()
-                return
-            holder = read_holder(self._dir, now=self._disk_time)
-            if holder is not None and holder.is_live:
-                raise RunLocked(_refusal(self._dir, holder, self._process))
-            self._remove_dead(holder)
-        raise RunLocked(
-            f"{self._dir.lock} keeps changing hands; other processes are starting on this run at the same moment"
-        )
+        try:
+            for _ in range(50):
+                if self._create(self._dir.lock):
+                    return self.beat()
+                # The heartbeat carries the disk's time, which on a network disk need not be this machine's.
+                now = self._draft.stat().st_mtime
+                holder = read_holder(self._dir, now)
+                if holder is not None and holder.is_live:
+                    raise RunLocked(_refusal(self._dir, holder, self._process))
+                if holder is None:
+                    self._remove_unreadable()
+                elif self._succeed(holder, now):
+                    return self.beat()
+        finally:
+            self._draft.unlink(missing_ok=True)
+        raise RunLocked(f"{self._dir.lock} keeps changing hands; other processes are starting on this run right now")
 
     def beat(self) -> None:
         """Show that the writer lives. Raises OSError where the directory cannot be written."""
@@ -63,8 +75,8 @@ class RunLock:
 
     def is_ours(self) -> bool:
         """Whether the lock still names this process (someone may have removed it by hand)."""
-        holder = read_holder(self._dir)
-        return holder is not None and holder.token == self._token
+        read = _read(self._dir.lock)
+        return read is not None and read[1] == self._token
 
     def release(self) -> None:
         """Give the lock back, if it is still ours."""
@@ -74,48 +86,58 @@ class RunLock:
 
     def restore(self) -> None:
         """Put the files back after the directory was deleted under a live run."""
-        if not self._dir.lock.exists():
-            self._create()
+        self._create(self._dir.lock)
+        self._draft.unlink(missing_ok=True)
         self.beat()
 
-    def _create(self) -> bool:
-        """Make the lock appear whole, or not at all: link a written file to its name."""
-        draft = self._dir.lock.with_name(f"run.lock.{self._token}")
-        draft.write_text(
-            json.dumps({**self._process.to_dict(), "token": self._token, "since": round(time.time(), 3)}) + "\n"
-        )
-        # The heartbeat carries the disk's time, which on a network disk need not be this machine's.
-        self._disk_time = draft.stat().st_mtime
+    def _create(self, name: Path) -> bool:
+        """Make a file naming this process appear whole under a name that is free; False when it is taken."""
+        if not self._draft.exists():
+            said = {**self._process.to_dict(), "token": self._token, "since": round(time.time(), 3)}
+            self._draft.write_text(json.dumps(said) + "\n", encoding="utf-8")
         try:
-            os.link(draft, self._dir.lock)
+            os.link(self._draft, name)
         except FileExistsError:
             return False
         except OSError:  # no hard links here (some network and Windows disks)
-            return self._create_exclusively(draft)
-        finally:
-            draft.unlink(missing_ok=True)
+            try:
+                with open(name, "x", encoding="utf-8") as file:
+                    file.write(self._draft.read_text(encoding="utf-8"))
+            except FileExistsError:
+                return False
         return True
 
-    def _create_exclusively(self, draft: Path) -> bool:
-        try:
-            with open(self._dir.lock, "x", encoding="utf-8") as file:
-                file.write(draft.read_text())
-        except FileExistsError:
-            return False
-        return True
+    def _succeed(self, dead: Holder, now: float) -> bool:
+        """Take a dead lock over, if nobody else is about to."""
+        claims: list[Path] = []
+        token = dead.token
+        while True:
+            claim = self._dir.lock.with_name(f"run.lock.after.{token}")
+            claims.append(claim)
+            if self._create(claim):
+                break
+            read = _read(claim)
+            if read is None:
+                return False  # removed again, or being written: look at the lock anew
+            if _is_live(read[0], _age(claim, now)):
+                raise RunLocked(_refusal(self._dir, Holder(read[0], read[1], True, _age(claim, now)), self._process))
+            token = read[1]
+        is_still_dead = (found := _read(self._dir.lock)) is not None and found[1] == dead.token
+        if is_still_dead:
+            os.replace(self._draft, self._dir.lock)
+        for claim in claims if is_still_dead else claims[-1:]:
+            claim.unlink(missing_ok=True)
+        return is_still_dead
 
-    def _remove_dead(self, seen: Holder | None) -> None:
-        """Move the dead lock aside. If another process was quicker and the moved one is alive, put it back."""
-        aside = self._dir.lock.with_name(f"run.lock.dead.{self._token}")
-        try:
-            os.rename(self._dir.lock, aside)
-        except FileNotFoundError:
+    def _remove_unreadable(self) -> None:
+        """A lock that names nobody cannot be asked. Give a writer without hard links a moment to fill it, then remove
+        it.
+        """
+        if _age(self._dir.lock) < UNREADABLE_SECONDS:
+            time.sleep(0.02)
             return
-        moved = _read(aside)
-        if moved is not None and (seen is None or moved[1] != seen.token):
-            with contextlib.suppress(OSError):
-                os.link(aside, self._dir.lock)
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._dir.lock.unlink()
 
 
 def read_holder(run_dir: RunDir, now: float | None = None) -> Holder | None:
@@ -123,27 +145,40 @@ def read_holder(run_dir: RunDir, now: float | None = None) -> Holder | None:
     read = _read(run_dir.lock)
     if read is None:
         return None
-    process, token = read
-    silent_for = heartbeat_age(run_dir, now)
-    alive = is_alive(process)
-    return Holder(process, token, silent_for < STALE_SECONDS if alive is None else alive, silent_for)
+    process, token, since = read
+    # Making the lock is a sign of life too: the first heartbeat comes right after it.
+    silent_for = min(heartbeat_age(run_dir, now), _age(run_dir.lock, now))
+    return Holder(process, token, _is_live(process, silent_for), silent_for, since)
 
 
 def heartbeat_age(run_dir: RunDir, now: float | None = None) -> float:
     """Seconds since the last heartbeat; infinite when there was none."""
+    return _age(run_dir.heartbeat, now)
+
+
+def _is_live(process: ProcessId, silent_for: float) -> bool:
+    alive = is_alive(process)
+    return silent_for < STALE_SECONDS if alive is None else alive
+
+
+def _age(path: Path, now: float | None = None) -> float:
     try:
-        return max(0.0, (time.time() if now is None else now) - run_dir.heartbeat.stat().st_mtime)
+        return max(0.0, (time.time() if now is None else now) - path.stat().st_mtime)
     except OSError:
         return float("inf")
 
 
-def _read(path: Path) -> tuple[ProcessId, str] | None:
+def _read(path: Path) -> tuple[ProcessId, str, float] | None:
+    """Process, token and time of a lock or claim; None where the file does not say."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     process = ProcessId.from_dict(raw)
-    return None if process is None else (process, str(raw.get("token", "")))
+    if process is None or not raw.get("token"):
+        return None
+    since = raw.get("since")
+    return process, str(raw["token"]), float(since) if isinstance(since, int | float) else 0.0
 
 
 def _refusal(run_dir: RunDir, holder: Holder, own: ProcessId) -> str:

@@ -37,7 +37,7 @@ class ProcessId:
 def this_process() -> ProcessId:
     """The process that asks."""
     pid = os.getpid()
-    return ProcessId(host=platform.node(), pid=pid, boot=_boot(), started=_started(pid))
+    return ProcessId(host=platform.node(), pid=pid, boot=_boot(), started=_stat(pid)[1])
 
 
 def is_alive(process: ProcessId) -> bool | None:
@@ -52,17 +52,21 @@ def is_alive(process: ProcessId) -> bool | None:
         return False
     except PermissionError:
         pass
-    return not (process.started and _started(process.pid) and process.started != _started(process.pid))
+    state, started = _stat(process.pid)
+    if state in ("Z", "X"):  # killed, and nobody has asked for its exit code yet
+        return False
+    return not (process.started and started and process.started != started)
 
 
 def _boot() -> str:
     return f"{_read('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/pid')}".strip()
 
 
-def _started(pid: int) -> str:
-    # The 22nd field of stat; the command name before it may hold spaces and brackets, so count from the last bracket.
+def _stat(pid: int) -> tuple[str, str]:
+    """State and start time, from the 3rd and 22nd fields of stat; empty where the system does not tell."""
+    # The command name before them may hold spaces and brackets, so count from the last bracket.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""
+    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
 
 
 def _read(path: str) -> str:

@@ -148,6 +148,9 @@ class LogWriter:
         if not self._waiting or time.monotonic() < self._next_retry:
             return
         self._next_retry = time.monotonic() + RETRY_SECONDS
+        if not self._is_there():  # what is written into a deleted file is gone; first it must be made again
+            self._reopen()
+            return
         try:
             while self._waiting:
                 line = self._waiting[0]
@@ -221,6 +224,8 @@ class LogWriter:
             )
 
     def _rescue(self) -> Path | None:
+        if self._gap_rows:
+            self._waiting[0] = _with_gap(self._waiting[0], self._gap_rows)
         try:
             handle, name = tempfile.mkstemp(prefix="rlvitals-rescue-", suffix=".jsonl")
             with os.fdopen(handle, "wb") as file:

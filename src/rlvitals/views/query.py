@@ -159,9 +159,14 @@ class RunView:
     def problems(self) -> list[str]:
         """What had to be passed over while reading, and what the recorder had to leave out; one sentence each."""
         said = []
+        marked = 0
         for stream, rank in self._logs:
             name = self._dir.log(stream, rank).name
-            said += [f"{name}: {sentence}" for sentence in self._columns(stream, rank).problems.sentences]
+            found = self._columns(stream, rank).problems
+            said += [f"{name}: {sentence}" for sentence in found.sentences]
+            marked += found.gap_rows if rank == 0 else 0
+        if self.info.rows_dropped > marked:  # no row came after them that could carry the mark
+            said.append(f"{self.info.rows_dropped - marked} rows are missing at the end: the disk would not take them")
         for name, entry in self.info.left_out.items():
             said.append(f"{name!r} was left out {entry.get('count')} times: {entry.get('reason')}")
         return said
