@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlvitals.errors import RunUnreadable
 from rlvitals.records import Row
 from rlvitals.store.cards import replace_file
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
+from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
 
 FieldArray = NDArray[np.float64]
@@ -122,7 +124,7 @@ class Chunk:
 def from_lines(lines: list[bytes], start: int) -> Chunk:
     """Parse lines to columns. Rows of one shape are gathered whole; only odd ones are looked at cell by cell."""
     chunk = Chunk(rows=0, start=start, end=start + sum(map(len, lines)) + len(lines), lines=len(lines))
-    blocks: list[_Block] = []
+    blocks: dict[_Shape, _Block] = {}
     odd: list[tuple[int, Row]] = []
     names: dict[Key, None] = dict.fromkeys(BASE)
     for number, line in enumerate(lines, start=1):
@@ -131,12 +133,17 @@ def from_lines(lines: list[bytes], start: int) -> Chunk:
         except ValueError:
             chunk.problems.add(number, "not JSON")
             continue
-        shape = _plain_shape(raw)
-        if shape is not None:
-            if not blocks or blocks[-1].shape != shape or blocks[-1].first + len(blocks[-1].rows) != chunk.rows:
-                blocks.append(_Block(shape, chunk.rows))
-                names.update(dict.fromkeys(shape))
-            blocks[-1].rows.append(list(raw.values()))
+        moments = raw.pop(STORED_MOMENTS, None) if type(raw) is dict else None
+        moment_numbers = [] if moments is None else _moments_of_means(moments)
+        if moment_numbers is not None and (metrics := _plain_shape(raw)) is not None:
+            shape = (metrics, tuple(moments or ()))
+            block = blocks.get(shape)
+            if block is None:
+                block = blocks[shape] = _Block()
+                names.update(dict.fromkeys(_keys(shape)))
+            block.places.append(chunk.rows)
+            block.numbers.extend(raw.values())
+            block.numbers.extend(moment_numbers)
         else:
             try:
                 row = decode(line)
@@ -147,10 +154,12 @@ def from_lines(lines: list[bytes], start: int) -> Chunk:
             names.update(dict.fromkeys(row.numbers))
         chunk.rows += 1
     chunk.columns = {name: missing_cells(chunk.rows) for name in names}
-    for block in blocks:
-        table = np.array(block.rows, dtype=np.float64)
-        for position, name in enumerate(block.shape):
-            chunk.columns[name][block.first : block.first + len(table)] = table[:, position]
+    for shape, block in blocks.items():
+        keys = _keys(shape)
+        table = np.frombuffer(block.numbers, dtype=np.float64).reshape(-1, len(keys))
+        where = slice(None) if len(table) == chunk.rows else np.array(block.places)
+        for position, key in enumerate(keys):
+            chunk.columns[key][where] = table[:, position]
     _put_rows(chunk, odd)
     return chunk
 
@@ -181,13 +190,36 @@ def join(left: Chunk, right: Chunk) -> Chunk:
     )
 
 
+_Shape = tuple[tuple[str, ...], tuple[str, ...]]
+"""The metrics of a row, and those of them that have moments."""
+
+
 @dataclass(slots=True)
 class _Block:
-    """Rows of one shape that follow each other."""
+    """The rows of one shape, wherever they are: runs that log more every tenth step have two shapes in turn."""
 
-    shape: tuple[str, ...]
-    first: int
-    rows: list[list[float]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    numbers: array[float] = field(default_factory=lambda: array("d"))
+    """Row after row in one buffer: no lists of floats are kept for the garbage collector to walk."""
+
+
+def _keys(shape: _Shape) -> list[Key]:
+    return [*shape[0], *((metric, part) for metric in shape[1] for part in MOMENTS)]
+
+
+def _moments_of_means(moments: Any) -> list[float] | None:
+    """The moments of a row's mergeable means, end to end; None for anything that needs a closer look."""
+    if type(moments) is not dict:
+        return None
+    numbers: list[float] = []
+    for stored in moments.values():
+        if type(stored) is not list or len(stored) != 5 or not _NUMBER_TYPES.issuperset(map(type, stored)):
+            return None
+        if stored[0] < 0:
+            return None
+        numbers += stored
+        numbers.append(0.0)  # the order, which only a last value has
+    return numbers
 
 
 _NUMBER_TYPES = frozenset({int, float})

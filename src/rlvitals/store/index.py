@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ class Columns:
         found.torn_bytes = self._torn_bytes
         return found
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The metrics of this log, in the order they first appeared."""
         keys = dict.fromkeys(key for chunk in self._chunks for key in chunk.keys)
@@ -85,11 +86,11 @@ class Columns:
             self._cache[key] = np.concatenate(parts) if parts else missing_cells(0)
         return self._cache[key]
 
-    @property
+    @cached_property
     def steps(self) -> NDArray[np.int64]:
         return self.column(STEP).astype(np.int64)
 
-    @property
+    @cached_property
     def attempts(self) -> NDArray[np.int64]:
         return self.column(ATTEMPT).astype(np.int64)
 

@@ -349,8 +349,15 @@ class RunView:
         return bool(self._lineage.is_ghost(np.array([row.attempt]), np.array([row.step]))[0])
 
     def _ghosts(self, stream: Stream, rank: int = 0) -> NDArray[np.bool_]:
-        columns = self._columns(stream, rank)
-        return self._lineage.is_ghost(columns.attempts, columns.steps)
+        key = (stream, rank)
+        if key not in self._ghost_rows:
+            columns = self._columns(stream, rank)
+            self._ghost_rows[key] = self._lineage.is_ghost(columns.attempts, columns.steps)
+        return self._ghost_rows[key]
+
+    @cached_property
+    def _ghost_rows(self) -> dict[tuple[Stream, int], NDArray[np.bool_]]:
+        return {}
 
 
 def open_run(path: str | os.PathLike[str]) -> RunView:
