@@ -873,3 +873,9 @@ def test_warnings_go_to_the_rlvitals_logger_alone(tmp_path, caplog, capfd):
         log_one(tmp_path, {"odd": [1]})
     assert {record.name for record in caplog.records} == {"rlvitals"}
     assert capfd.readouterr().out == ""
+
+
+def test_an_evaluation_may_carry_its_step_among_its_stats(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        run.log_eval({"step": 40, "accuracy": 0.5})
+    assert json.loads((tmp_path / "eval_logs" / "eval_step_0040.json").read_text()) == {"step": 40, "accuracy": 0.5}

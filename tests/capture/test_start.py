@@ -559,3 +559,21 @@ def test_a_full_disk_is_refused_without_litter(small_disk):
     with pytest.raises(RunError, match=r"cannot write to .*No space left"):
         rlvitals.start(small_disk / "run")
     assert files_of(small_disk) == {"filler"}
+
+
+def test_the_drafts_of_killed_processes_are_swept_away_at_the_next_start(tmp_path):
+    record(tmp_path, [0])
+    old, recent = tmp_path / ".run.json.0123abcd.tmp", tmp_path / "run.lock.draft.0123abcd"
+    for draft in (old, recent):
+        draft.write_text("{")
+    os.utime(old, (0, 0))
+    record(tmp_path, [1], resume=True)
+    assert not old.exists()
+    assert recent.exists()  # it may be in use
+
+
+def test_resume_none_means_no_resume(tmp_path):
+    with rlvitals.start(tmp_path / "run", resume=None) as run:
+        assert run.attempt == 1
+    with pytest.raises(RunExists):
+        rlvitals.start(tmp_path / "run", resume=None)

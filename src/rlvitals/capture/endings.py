@@ -92,8 +92,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _at_exit() -> None:
-    # Set by the interpreter when an exception went uncaught.
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # Set by the interpreter when an exception went uncaught; in a notebook, for any cell that ever failed.
+    error = None if "IPython" in sys.modules else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for run in list(_open_runs):
         run.close_at_exit(error)
 

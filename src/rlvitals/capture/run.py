@@ -124,15 +124,16 @@ class Run:
         """Record one evaluation: a row in `logs/eval_metrics.jsonl` and the whole of it in
         `eval_logs/eval_step_0010.json`.
 
-        `step` is the last logged step where it is not given. Lists and other things a row cannot hold are kept in the
-        file.
+        `step` is that of the stats, or the last logged one, where it is not given. Lists and other things a row cannot
+        hold are kept in the file.
         """
         try:
             with self._lock:
                 if not self._recording:
                     self._say_once("eval", f"an evaluation for {self.dir} is dropped: {self._closed_because}")
                     return
-                number = max(self._last_step, 0) if step is None else self._whole_step(step)
+                given = stats.get("step") if step is None else step
+                number = max(self._last_step, 0) if given is None else self._whole_step(given)
                 if "eval" not in self._writers:
                     self._open_log("eval")
                 whole = {key: value for key, value in stats.items() if key != "step"}

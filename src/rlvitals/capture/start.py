@@ -22,7 +22,7 @@ from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved
 from rlvitals.errors import ConfigError, RunError, RunExists, did_you_mean
 from rlvitals.records import Attempt, RunInfo
-from rlvitals.store.cards import read_attempts, read_config, read_info
+from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
@@ -46,7 +46,7 @@ def start(
     track_with: str | Sequence[str] | None = None,
     tracker_kwargs: Mapping[str, Any] | None = None,
     actions: str | None = None,
-    resume: Resume = False,
+    resume: Resume | None = False,
     overwrite: bool = False,
     strict: bool | None = None,
     fsync: str | float | None = None,
@@ -78,6 +78,8 @@ def start(
     own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
+    if resume is None:
+        resume = False
     if resume is not False and overwrite:
         raise ConfigError(
             "resume and overwrite contradict each other: resume keeps the run that is there, overwrite removes it"
@@ -102,6 +104,7 @@ def start(
 
 
 def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
+    sweep(run_dir)
     if overwrite and run_dir.holds_run:
         _remove(run_dir)
     elif resume is False:

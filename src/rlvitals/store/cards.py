@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from rlvitals.codec import to_json
 from rlvitals.errors import RunNotFound, RunUnreadable
 from rlvitals.records import SCHEMA, STATUSES, Attempt, RunInfo
 from rlvitals.store.layout import RunDir
+
+DRAFT_SECONDS = 120.0
+"""A draft that is older belongs to nobody."""
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -29,6 +33,15 @@ def replace_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def sweep(run_dir: RunDir) -> None:
+    """Remove the drafts that killed processes left behind. Recent ones may be in use."""
+    for pattern in (".*.tmp", "run.lock.draft.*", "run.lock.after.*"):
+        for path in run_dir.root.glob(pattern):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > DRAFT_SECONDS:
+                    path.unlink()
 
 
 def write_info(run_dir: RunDir, info: RunInfo) -> None:

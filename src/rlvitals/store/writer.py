@@ -59,6 +59,7 @@ class LogWriter:
         self._next_verify = time.monotonic() + VERIFY_SECONDS
         self._next_retry = 0.0
         self._in_trouble = False
+        self._fsync_failed = False
         self._torn = False
         repair_tail(path, notify)
         self._fd = _open(path)
@@ -102,7 +103,9 @@ class LogWriter:
         try:
             os.fsync(self._fd)
         except OSError as error:
-            self._report(error)
+            if not self._fsync_failed:
+                self._fsync_failed = True
+                self._notify(f"the disk of {self.path} does not confirm what was written: {error.strerror or error}")
 
     def close(self) -> Path | None:
         """Write what is left and close. Lines the disk still refuses go to a rescue file, whose path is returned."""
@@ -127,7 +130,7 @@ class LogWriter:
         self._torn = False
         self._rows_written += 1
         if self._fsync_each:
-            os.fsync(self._fd)
+            self.sync()
 
     def _cut_back(self, written: int) -> None:
         """Take a half-written line out again, so that every line of the file stays strict JSON."""
