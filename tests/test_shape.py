@@ -30,9 +30,11 @@ MAY_IMPORT = {
     "catalog": BOTTOM,
     "render": DATA | {"catalog"},
     "store": DATA,
-    "capture": DATA | {"store", "render"},
+    "sinks": DATA | {"store", "catalog", "render"},
+    "capture": DATA | {"store", "render", "catalog", "sinks"},  # sinks only where no process may be spawned
     "views": DATA | {"store", "catalog", "render"},
-    "cli": DATA | {"store", "catalog", "render", "views", "capture"},
+    "follow": DATA | {"store", "sinks"},
+    "cli": DATA | {"store", "catalog", "render", "views", "capture", "sinks"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rlvitals.capture.current import finish, init, log
     from rlvitals.capture.start import start
     from rlvitals.catalog import explain
-    from rlvitals.views.query import find_runs, open_run
+    from rlvitals.views.discovery import find_runs
+    from rlvitals.views.query import open_run
 
 _HOMES = {
     "start": "rlvitals.capture.start",
@@ -34,7 +35,7 @@ _HOMES = {
     "finish": "rlvitals.capture.current",
     "explain": "rlvitals.catalog",
     "open_run": "rlvitals.views.query",
-    "find_runs": "rlvitals.views.query",
+    "find_runs": "rlvitals.views.discovery",
 }
 
 

@@ -37,6 +37,8 @@ class Settings:
     """Trackers to forward to."""
     tracker_kwargs: dict[str, Any] = field(default_factory=dict)
     """Settings of the trackers, by tracker (for a single one: its settings directly)."""
+    tracker_wait: float = 60.0
+    """Seconds `finish` waits for the trackers to hold everything; they go on without it."""
     actions: Actions = "advise"
     """advise: findings are shown; act: requests are made of the trainer."""
     strict: bool = False
@@ -44,6 +46,14 @@ class Settings:
     fsync: str | float = "finish"
     """When the disk itself is asked: "never", "finish", "always" (each row, in the caller), or every so many seconds in
     the background."""
+    display: str = "none"
+    """What is printed while it trains: "none", "plain" lines, a "rich" table, "json" lines, or "auto" (rich on a
+    terminal, plain elsewhere). On stderr; on stdout with the tracker "stdout", which is "json" unless said
+    otherwise."""
+    display_layout: str = "line"
+    """What a printed step shows: "line" (the vital signs first), "kto" or "grpo" (tables)."""
+    display_every: int | None = None
+    """Print every so many steps; None: as the layout does (kto: 5, others: 1)."""
     rank: int | None = None
     """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write files of
     their own."""
@@ -98,9 +108,13 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         total_steps=_whole(merged, "total_steps", least=1),
         track_with=_names(merged.get("track_with")),
         tracker_kwargs=_mapping(merged, "tracker_kwargs"),
+        tracker_wait=_seconds(merged, "tracker_wait", 60.0),
         actions=merged.get("actions", "advise"),
         strict=_boolean(merged, "strict"),
         fsync=_fsync(merged.get("fsync", "finish")),
+        display=_text(merged, "display") or "none",
+        display_layout=_text(merged, "display_layout") or "line",
+        display_every=_whole(merged, "display_every", least=1),
         rank=_whole(merged, "rank", least=0),
         config=trainer,
     )
@@ -256,6 +270,13 @@ def _whole(merged: Mapping[str, Any], key: str, least: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{key} must be a whole number of at least {least}, not {value!r}")
     return value
+
+
+def _seconds(merged: Mapping[str, Any], key: str, default: float) -> float:
+    value = merged.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigError(f"{key} must be a number of seconds, not {value!r}")
+    return float(value)
 
 
 def _mapping(merged: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Entry points through which other packages add to rlvitals.
+"""What can be added by name: our own trackers, and the entry points of other packages.
 
 | group | what an entry point names |
 |---|---|
 | `rlvitals.catalog` | a mapping in the catalogue's form, a list of them, or a path to a YAML or JSON file |
-| `rlvitals.sinks` | a tracker, by the name used in `track_with` |
+| `rlvitals.sinks` | a `rlvitals.sinks.base.Sink`, by the name used in `track_with` |
 | `rlvitals.importers` | a reader of another tool's log |
 | `rlvitals.rules` | a health rule file |
 
@@ -14,9 +14,32 @@ In the other package's pyproject.toml: `[project.entry-points."rlvitals.catalog"
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
 
 Group = Literal["catalog", "sinks", "importers", "rules"]
+
+
+class Tracker(NamedTuple):
+    """A tracker of ours: where its sink is, and which package it needs."""
+
+    module: str
+    sink: str
+    package: str = ""
+
+
+TRACKERS = {
+    "tensorboard": Tracker("rlvitals.sinks.tensorboard", "TensorBoardSink", "tensorboard"),
+    "wandb": Tracker("rlvitals.sinks.wandb", "WandbSink", "wandb"),
+    "swanlab": Tracker("rlvitals.sinks.swanlab", "SwanLabSink", "swanlab"),
+    "mlflow": Tracker("rlvitals.sinks.mlflow", "MlflowSink", "mlflow"),
+    "trackio": Tracker("rlvitals.sinks.trackio", "TrackioSink", "trackio"),
+    "csv": Tracker("rlvitals.sinks.csv_file", "CsvSink"),
+    "json": Tracker("rlvitals.sinks.json_file", "JsonSink"),
+}
+
+CONSOLE_TRACKER = "stdout"
+"""Asked for like a tracker, printed by the trainer's own process."""
 
 
 def names(group: Group) -> list[str]:
@@ -26,9 +49,24 @@ def names(group: Group) -> list[str]:
     return [entry.name for entry in entry_points(group=f"rlvitals.{group}")]
 
 
-def load(group: Group) -> Iterator[tuple[str, Any]]:
-    """Import and yield what other packages have registered, with the name for error messages."""
+def load(group: Group, name: str | None = None) -> Iterator[tuple[str, Any]]:
+    """Import and yield what other packages have registered (all of it, or one name), with a name for error messages."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=f"rlvitals.{group}"):
-        yield f"{entry.value} (plug-in {entry.name!r})", entry.load()
+        if name is None or entry.name == name:
+            yield f"{entry.value} (plug-in {entry.name!r})", entry.load()
+
+
+def tracker_names() -> list[str]:
+    """Every tracker that can be asked for: ours, and other packages'."""
+    return sorted({*TRACKERS, CONSOLE_TRACKER, *names("sinks")})
+
+
+def tracker_class(name: str) -> Any:
+    """A tracker's sink class; KeyError where there is none of that name."""
+    if name in TRACKERS:
+        return getattr(import_module(TRACKERS[name].module), TRACKERS[name].sink)
+    for _, sink in load("sinks", name):
+        return sink
+    raise KeyError(name)

@@ -16,11 +16,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlvitals.capture import endings
+from rlvitals.capture.console import open_console
+from rlvitals.capture.forwarding import Forwarding
 from rlvitals.capture.intake import Intake
 from rlvitals.capture.pulse import Pulse
 from rlvitals.codec import encode, to_json
 from rlvitals.config import Settings, mask_text, resolved
 from rlvitals.errors import BadValue
+from rlvitals.plugins import CONSOLE_TRACKER
 from rlvitals.records import Attempt, RunInfo, Status
 from rlvitals.store.cards import append_attempt, read_attempts, replace_file, write_config, write_info
 from rlvitals.store.layout import RunDir, Stream
@@ -63,6 +66,16 @@ class Run:
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
         self._rows = 0
+        self._forwarding: Forwarding | None = None
+        self._console = open_console(
+            settings.display,
+            settings.display_layout,
+            settings.display_every,
+            total_steps=info.total_steps,
+            algorithm=info.algorithm,
+            track_with=settings.track_with,
+            rank=rank,
+        )
         self._saved_counts: tuple[int, int] = (0, 0)
         self._writer = self._open_log("train")
         if lock is not None:
@@ -112,9 +125,12 @@ class Run:
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self._last_step + 1 if step is None else self._whole_step(step)
-                self._writer.append(self._row(metrics, step))
+                row, line = self._row(metrics, step)
+                self._writer.append(line)
                 self._last_step = step
                 self._rows += 1
+                if self._console.is_on:
+                    self._console.step(step, row, row["timestamp"])
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
@@ -137,7 +153,7 @@ class Run:
                 if "eval" not in self._writers:
                     self._open_log("eval")
                 whole = {key: value for key, value in stats.items() if key != "step"}
-                self._writers["eval"].append(self._row(_without_sequences(whole), number))
+                self._writers["eval"].append(self._row(_without_sequences(whole), number)[1])
                 if self.rank == 0:
                     self._write_eval_file({"step": number, **_file_form(whole)}, number)
         except BadValue:
@@ -167,9 +183,18 @@ class Run:
             self._save_info()
         if self._file_lock is not None:
             self._file_lock.release()
+        self._console.finish(status, described)
+        if self._forwarding is not None:
+            self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
             names = ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
             logger.warning("values left out of %s: %s", self.dir, names)
+
+    def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start the follower that hands this run's rows to the trackers. Called by `rlvitals.start`."""
+        following = {name: settings for name, settings in trackers.items() if name != CONSOLE_TRACKER}
+        if following:
+            self._forwarding = Forwarding(self._dir, following)
 
     def __enter__(self) -> Self:
         return self
@@ -206,14 +231,16 @@ class Run:
         self._recording = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
 
-    def _row(self, metrics: Mapping[str, Any], step: int) -> bytes:
+    def _row(self, metrics: Mapping[str, Any], step: int) -> tuple[dict[str, Any], bytes]:
         head = {"step": step, "timestamp": round(time.time(), 3), "attempt": self._attempt.number}
         if type(metrics) is dict and self._intake.is_plain(metrics):
             try:
-                return encode(head | metrics)
+                row = head | metrics
+                return row, encode(row)
             except (TypeError, ValueError):  # a whole number beyond 64 bits
                 pass
-        return encode(head | self._intake.take(metrics))
+        row = head | self._intake.take(metrics)
+        return row, encode(row)
 
     def _whole_step(self, step: Any) -> int:
         try:
@@ -261,6 +288,8 @@ class Run:
                         "lock", f"{self._dir.lock} names another writer now; two processes may be recording {self.dir}"
                     )
                 self._file_lock.beat()
+                if self._forwarding is not None:
+                    self._forwarding.report()
                 counts = (sum(entry["count"] for entry in self.left_out.values()), self._rows_dropped())
                 if counts != self._saved_counts:
                     self._saved_counts = counts

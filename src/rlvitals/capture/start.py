@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import rlvitals
-from rlvitals import plugins
-from rlvitals.capture import identity
+from rlvitals.capture import console, identity
+from rlvitals.capture.forwarding import stop_followers, trackers_of
 from rlvitals.capture.run import Run
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved
-from rlvitals.errors import ConfigError, RunError, RunExists, did_you_mean
+from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, RunInfo
+from rlvitals.store.archive import expand_logs
 from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock, read_holder
@@ -45,11 +46,15 @@ def start(
     total_steps: int | None = None,
     track_with: str | Sequence[str] | None = None,
     tracker_kwargs: Mapping[str, Any] | None = None,
+    tracker_wait: float | None = None,
     actions: str | None = None,
     resume: Resume | None = False,
     overwrite: bool = False,
     strict: bool | None = None,
     fsync: str | float | None = None,
+    display: str | None = None,
+    display_layout: str | None = None,
+    display_every: int | None = None,
     rank: int | None = None,
     **unknown: Any,
 ) -> Run:
@@ -66,14 +71,19 @@ def start(
         "total_steps": total_steps,
         "track_with": track_with,
         "tracker_kwargs": tracker_kwargs,
+        "tracker_wait": tracker_wait,
         "actions": actions,
         "strict": strict,
         "fsync": fsync,
+        "display": display,
+        "display_layout": display_layout,
+        "display_every": display_every,
         "rank": rank,
         **unknown,
     }
     settings = resolve(config, given)
-    _check_trackers(settings)
+    trackers = trackers_of(settings)
+    console.check(settings.display, settings.display_layout)
     run_dir = RunDir(Path(output_dir))
     own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
     if own_rank > 0:
@@ -94,20 +104,25 @@ def start(
     except OSError as error:
         raise _unwritable(run_dir, error) from error
     try:
-        return _open(run_dir, settings, lock, resume, overwrite)
+        run = _open(run_dir, settings, lock, resume, overwrite)
     except OSError as error:
         lock.release()
         raise _unwritable(run_dir, error) from error
     except BaseException:
         lock.release()
         raise
+    run.forward_to(trackers)
+    return run
 
 
 def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
     sweep(run_dir)
+    stop_followers(run_dir)
     if overwrite and run_dir.holds_run:
         _remove(run_dir)
-    elif resume is False:
+    elif resume is not False:
+        expand_logs(run_dir)
+    else:
         _refuse_existing(run_dir)  # once more: a run may have come and gone before the lock was ours
     from_step, checkpoint = _origin(run_dir, resume)
     now = round(time.time(), 3)
@@ -196,16 +211,6 @@ def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
         return from_step
     newest = last_rows(run_dir.log("train", rank), 1000)
     return max((row.step for row in newest if row.attempt == newest[-1].attempt), default=-1)
-
-
-def _check_trackers(settings: Settings) -> None:
-    if not settings.track_with:
-        return
-    known = sorted(plugins.names("sinks"))
-    for tracker in settings.track_with:
-        if tracker not in known:
-            have = f"Known trackers: {', '.join(known)}" if known else "No tracker is installed"
-            raise ConfigError(f"unknown tracker {tracker!r}.{did_you_mean(tracker, known)} {have}.")
 
 
 def _remove(run_dir: RunDir) -> None:

@@ -25,6 +25,8 @@ VERBS = {
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "export": "every point of a run as CSV, JSON or Parquet",
+    "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
+    "sync": "bring a tracker up to date with a run",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 

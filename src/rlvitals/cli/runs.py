@@ -8,7 +8,8 @@ import sys
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import RunUnreadable
 from rlvitals.render.tables import render_runs
-from rlvitals.views.query import find_runs, open_run
+from rlvitals.views.discovery import find_runs
+from rlvitals.views.query import open_run
 from rlvitals.views.summary import headline
 
 

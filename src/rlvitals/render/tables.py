@@ -61,10 +61,23 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["last_rows"]:
         yield Text("\nLast rows", style="bold")
         yield _last_rows(facts)
+    if facts["trackers"]:
+        yield Text("\nTrackers", style="bold")
+        for tracker in facts["trackers"]:
+            yield Text(f"  {_tracker(tracker)}", style="yellow" if tracker["state"] == "failing" else "")
     if facts["problems"]:
         yield Text("\nWorth knowing", style="bold")
         for problem in facts["problems"]:
             yield Text(f"  * {problem}", style="yellow")
+
+
+def _tracker(tracker: dict[str, Any]) -> str:
+    """One tracker's state as a sentence."""
+    held = f"{tracker['name']}: {number(tracker['rows'])} rows"
+    if not tracker["behind"]:
+        return f"{held}, up to date" if tracker["state"] != "failing" else f"{held}; {tracker['error']}"
+    behind = f"{held}, {number(tracker['behind'])} behind since {moment(tracker['since'])}"
+    return f"{behind}: {tracker['error']}" if tracker["error"] else behind
 
 
 def _metrics(metrics: list[dict[str, Any]], all_metrics: bool) -> RenderableType:

@@ -16,7 +16,7 @@ from typing import Any
 from rlvitals.codec import to_json
 from rlvitals.errors import RunNotFound, RunUnreadable
 from rlvitals.records import SCHEMA, STATUSES, Attempt, RunInfo
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, archive_of
 
 DRAFT_SECONDS = 120.0
 """A draft that is older belongs to nobody."""
@@ -90,7 +90,8 @@ def _card_of_bare_log(run_dir: RunDir) -> RunInfo:
             f"there is no run in {run_dir.root}: neither run.json nor logs/training_metrics.jsonl is there. "
             f"'rlvitals runs DIR' lists the runs below a directory."
         )
-    changed = run_dir.train_log.stat().st_mtime
+    log = run_dir.train_log
+    changed = (log if log.exists() else archive_of(log)).stat().st_mtime
     return RunInfo(
         id="", name=run_dir.root.resolve().name, status="finished", created=changed, updated=changed, schema=0
     )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rlvitals.codec import encode, parse_json
 from rlvitals.errors import RunUnreadable
 from rlvitals.records import Row
+from rlvitals.store.archive import open_log
 from rlvitals.store.cards import replace_file
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
 from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
@@ -326,6 +327,6 @@ def load(path: Path, log: Path) -> Chunk:
 def _guard(log: Path, end: int) -> int:
     """A checksum of the log right before a chunk's end: another one when what stands before it has moved."""
     start = max(0, end - _GUARD_BYTES)
-    with open(log, "rb") as file:
+    with open_log(log) as file:
         file.seek(start)
         return zlib.crc32(file.read(end - start))

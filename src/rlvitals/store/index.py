@@ -8,7 +8,6 @@ disagree with them.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.store.archive import log_state
 from rlvitals.store.chunks import (
     ATTEMPT,
     BASE,
@@ -121,7 +121,7 @@ class Columns:
 
 def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
     """Read a log as columns, and bring its index up to date where that is worth it and possible."""
-    state = _log_state(log)
+    state = log_state(log)
     chunks = _trusted(list(_stored(log, index_dir)), state)
     fresh = _parse_rest(log, chunks)
     if write and sum(chunk.rows for chunk in fresh) >= SMALLEST_INDEXED:
@@ -193,11 +193,3 @@ def _trusted(chunks: list[Chunk], state: tuple[int, int, int]) -> list[Chunk]:
         if old_inode != inode or old_size > size or chunk.end > size or (old_size == size and old_changed != changed):
             return []
     return chunks
-
-
-def _log_state(log: Path) -> tuple[int, int, int]:
-    try:
-        found = os.stat(log)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -56,6 +56,10 @@ class RunDir:
         return self.root / "eval_logs"
 
     @property
+    def sinks(self) -> Path:
+        return self.root / "sinks"
+
+    @property
     def index(self) -> Path:
         return self.root / "index"
 
@@ -81,16 +85,16 @@ class RunDir:
         """The other ranks that have written rows of this stream, in order."""
         suffix = ".jsonl" if stream == "train" else "-eval.jsonl"
         found = []
-        for path in self.ranks.glob(f"rank-*{suffix}"):
-            number = path.name.removeprefix("rank-").removesuffix(suffix)
+        for path in self.ranks.glob(f"rank-*{suffix}*"):
+            number = path.name.removesuffix(".archive").removeprefix("rank-").removesuffix(suffix)
             if number.isdecimal():
                 found.append(int(number))
-        return sorted(found)
+        return sorted(set(found))
 
     @property
     def holds_run(self) -> bool:
         """Whether a run is here: an identity card, or a log with something in it."""
-        return self.info.exists() or _has_bytes(self.train_log)
+        return self.info.exists() or _has_bytes(self.train_log) or _has_bytes(archive_of(self.train_log))
 
     @property
     def written_paths(self) -> list[Path]:
@@ -103,10 +107,22 @@ class RunDir:
             self.attempts,
             self.train_log,
             self.eval_log,
+            archive_of(self.train_log),
+            archive_of(self.eval_log),
             self.ranks,
             self.index,
+            self.sinks,
         ]
         return [*whole, *self.eval_logs.glob("eval_step_*.json")]
+
+
+def archive_of(log: Path) -> Path:
+    """The archive that stands in for a log.
+
+    >>> archive_of(Path("training_metrics.jsonl")).name
+    'training_metrics.jsonl.archive'
+    """
+    return log.with_name(f"{log.name}.archive")
 
 
 def _has_bytes(path: Path) -> bool:

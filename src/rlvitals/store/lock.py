@@ -17,9 +17,9 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rlvitals.errors import RunLocked
-from rlvitals.store.layout import RunDir
 from rlvitals.store.process import ProcessId, is_alive, this_process
 
 HEARTBEAT_SECONDS = 10.0
@@ -40,14 +40,25 @@ class Holder:
     """When it took the lock, by its own clock."""
 
 
-class RunLock:
-    """The lock this process holds on one run."""
+class LockPlace(Protocol):
+    """What can be locked: a run's directory, a tracker's cursor."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    @property
+    def root(self) -> Path: ...
+    @property
+    def lock(self) -> Path: ...
+    @property
+    def heartbeat(self) -> Path: ...
+
+
+class RunLock:
+    """The lock this process holds on one run, or on one tracker's cursor."""
+
+    def __init__(self, run_dir: LockPlace) -> None:
         self._dir = run_dir
         self._process = this_process()
         self._token = os.urandom(8).hex()
-        self._draft = run_dir.lock.with_name(f"run.lock.draft.{self._token}")
+        self._draft = run_dir.lock.with_name(f"{run_dir.lock.name}.draft.{self._token}")
 
     def acquire(self) -> None:
         """Take the lock, or raise RunLocked naming the live writer."""
@@ -112,7 +123,7 @@ class RunLock:
         claims: list[Path] = []
         token = dead.token
         while True:
-            claim = self._dir.lock.with_name(f"run.lock.after.{token}")
+            claim = self._dir.lock.with_name(f"{self._dir.lock.name}.after.{token}")
             claims.append(claim)
             if self._create(claim):
                 break
@@ -140,7 +151,7 @@ class RunLock:
             self._dir.lock.unlink()
 
 
-def read_holder(run_dir: RunDir, now: float | None = None) -> Holder | None:
+def read_holder(run_dir: LockPlace, now: float | None = None) -> Holder | None:
     """Who holds the run's lock; None when nobody does or the file says nothing. `now` is the disk's time, if known."""
     read = _read(run_dir.lock)
     if read is None:
@@ -151,7 +162,7 @@ def read_holder(run_dir: RunDir, now: float | None = None) -> Holder | None:
     return Holder(process, token, _is_live(process, silent_for), silent_for, since)
 
 
-def heartbeat_age(run_dir: RunDir, now: float | None = None) -> float:
+def heartbeat_age(run_dir: LockPlace, now: float | None = None) -> float:
     """Seconds since the last heartbeat; infinite when there was none."""
     return _age(run_dir.heartbeat, now)
 
@@ -181,7 +192,7 @@ def _read(path: Path) -> tuple[ProcessId, str, float] | None:
     return process, str(raw["token"]), float(since) if isinstance(since, int | float) else 0.0
 
 
-def _refusal(run_dir: RunDir, holder: Holder, own: ProcessId) -> str:
+def _refusal(run_dir: LockPlace, holder: Holder, own: ProcessId) -> str:
     who = f"pid {holder.process.pid} on host {holder.process.host}"
     if holder.process == own:
         return (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvitals.records import Row
+from rlvitals.store.archive import open_log
 from rlvitals.store.lines import BadLine, decode
 
 BLOCK_BYTES = 4 * 2**20
@@ -66,7 +67,7 @@ def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[
     What stands after the last newline is not among them. `end` reads no further than that offset.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed by the with below
+        file = open_log(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     with file:
@@ -85,6 +86,14 @@ def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[
             offset += len(rest) + len(whole) + 1
             rest = tail
             yield lines, offset
+
+
+def read_batch(path: Path, start: int, limit: int) -> tuple[list[bytes], int]:
+    """At most `limit` whole lines from a byte offset on, and the offset after them."""
+    for lines, _ in read_blocks(path, start):
+        taken = lines[:limit]
+        return taken, start + sum(map(len, taken)) + len(taken)
+    return [], start
 
 
 def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
@@ -117,7 +126,7 @@ def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
 def read_tail(path: Path, start: int) -> bytes:
     """The bytes after the last newline, which ends at `start`."""
     try:
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             file.seek(start)
             return file.read().rpartition(b"\n")[2]
     except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +141,7 @@ def last_row(path: Path) -> Row | None:
 def last_rows(path: Path, count: int) -> list[Row]:
     """The last good rows, oldest first, found from the end."""
     try:
-        file = open(path, "rb")  # noqa: SIM115
+        file = open_log(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
     found: list[Row] = []

@@ -1,4 +1,4 @@
-"""Open a run and ask it for series, frames and facts; find the runs below a folder.
+"""Open a run and ask it for series, frames and facts.
 
 Reading never writes to a run, except for its derived `index/`. What is shown is the living line of the run: rows that a
 resumed attempt overtook are ghosts, asked for by name.
@@ -18,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
-from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric, did_you_mean
+from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Attempt, Row, RunInfo, Status
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present
+from rlvitals.store.cursors import read_cursors, rows_behind
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_rows, read_rows
+from rlvitals.views.discovery import near_directory
 
 if TYPE_CHECKING:
     import pandas
@@ -149,6 +151,21 @@ class RunView:
         """The highest step of the living line."""
         steps = self._columns("train").steps[~self._ghosts("train")]
         return int(steps.max()) if len(steps) else None
+
+    @property
+    def trackers(self) -> list[dict[str, Any]]:
+        """How far each tracker is: name, state, rows handed over, rows behind, the error and since when."""
+        return [
+            {
+                "name": cursor.name,
+                "state": cursor.state,
+                "rows": cursor.rows,
+                "behind": rows_behind(self._dir, cursor),
+                "error": cursor.error,
+                "since": cursor.since,
+            }
+            for cursor in read_cursors(self._dir)
+        ]
 
     @property
     def ranks(self) -> list[int]:
@@ -364,31 +381,8 @@ def open_run(path: str | os.PathLike[str]) -> RunView:
     """Open a run's directory for reading. Raises RunNotFound or RunUnreadable with what to do."""
     root = Path(path)
     if not root.exists():
-        raise RunNotFound(f"there is no run in {root}: the directory does not exist.{_near_directory(root)}")
+        raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")
     return RunView(RunDir(root))
-
-
-def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
-    root = Path(folder)
-    if not root.is_dir():
-        raise RunNotFound(f"{root} is no directory.{_near_directory(root)}")
-    yield from _search(root, depth)
-
-
-def _search(folder: Path, depth: int) -> Iterator[Path]:
-    if RunDir(folder).holds_run:
-        yield folder
-        return
-    if depth == 0:
-        return
-    try:
-        children = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return
-    for child in children:
-        if not Path(child).name.startswith("."):
-            yield from _search(Path(child), depth - 1)
 
 
 def _sorted(steps: NDArray[Any], values: FieldArray) -> Series:
@@ -404,13 +398,6 @@ def _nearest(name: str, names: list[str]) -> list[str]:
     import difflib
 
     return difflib.get_close_matches(name, names, n=5, cutoff=0.4)
-
-
-def _near_directory(path: Path) -> str:
-    try:
-        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
-    except OSError:
-        return ""
 
 
 def _duration(seconds: float) -> str:

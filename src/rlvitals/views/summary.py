@@ -8,18 +8,8 @@ from typing import Any
 
 from rlvitals import catalog
 from rlvitals.records import Row
+from rlvitals.render.steps import VITAL_GROUPS
 from rlvitals.views.query import RunView
-
-VITAL_GROUPS = {
-    "kto": "vitals.preference",
-    "dpo": "vitals.preference",
-    "online_dpo": "vitals.preference",
-    "ppo": "vitals.policy_gradient",
-    "grpo": "vitals.policy_gradient",
-    "rloo": "vitals.policy_gradient",
-    "rlaif": "vitals.policy_gradient",
-}
-"""Which metrics come first, by algorithm."""
 
 
 def headline(view: RunView) -> dict[str, Any]:
@@ -50,6 +40,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "seconds": round((info.ended or _updated(view)) - info.created, 3),
         "ghost_rows": view.ghost_rows,
         "ranks": view.ranks,
+        "trackers": view.trackers,
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
         "metrics": [asdict(best) for name in ordered_metrics(view) if (best := view.best(name)) is not None],

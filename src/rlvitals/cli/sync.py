@@ -1,0 +1,67 @@
+"""`rlvitals sync RUN --to TRACKER`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvitals.capture.forwarding import trackers_of
+from rlvitals.cli.output import add_json_flag, print_json
+from rlvitals.config import MASK, resolve
+from rlvitals.errors import ConfigError
+from rlvitals.sinks.follower import follow
+from rlvitals.store.layout import RunDir
+from rlvitals.views.query import RunView, open_run
+
+EXIT_BEHIND = 1
+LINGER_SECONDS = 20.0
+"""A tracker that fails for so long is reported rather than waited for; --follow waits."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a run's directory")
+    parser.add_argument("--to", action="append", default=[], metavar="TRACKER", help="which one (may be given again)")
+    parser.add_argument("--config", metavar="FILE", help="YAML with tracker_kwargs (default: as recorded)")
+    parser.add_argument("--follow", action="store_true", help="go on for as long as the run is being recorded")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    view = open_run(arguments.path)
+    names = arguments.to or [tracker["name"] for tracker in view.trackers]
+    if not names:
+        raise ConfigError(f"{view.path} has no trackers yet; name one: rlvitals sync {view.path} --to tensorboard")
+    settings = _settings(view, names, arguments.config)
+    done = follow(RunDir(Path(arguments.path)), settings, linger=LINGER_SECONDS, once=not arguments.follow)
+    trackers = [tracker for tracker in open_run(arguments.path).trackers if tracker["name"] in names]
+    if arguments.json:
+        print_json(trackers)
+    else:
+        for tracker in trackers:
+            said = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
+            sys.stdout.write(f"{tracker['name']}: {tracker['rows']} rows, {said}\n")
+    return 0 if done else EXIT_BEHIND
+
+
+def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:
+    """Settings from the file, or as the run recorded them. Masked keys are left to the vendor's own login."""
+    own = view.config.get("rlvitals", {})
+    recorded = {"track_with": own.get("track_with", []), "tracker_kwargs": own.get("tracker_kwargs", {})}
+    given = resolve(config, {"track_with": names}) if config else resolve(_for(names, recorded), {})
+    return trackers_of(given)
+
+
+def _for(names: list[str], recorded: dict[str, Any]) -> dict[str, Any]:
+    by_name = recorded["tracker_kwargs"]
+    if len(recorded["track_with"]) == 1 and not isinstance(by_name.get(recorded["track_with"][0]), dict):
+        by_name = {recorded["track_with"][0]: by_name}
+    return {"track_with": names, "tracker_kwargs": {name: _unmasked(by_name.get(name, {})) for name in names}}
+
+
+def _unmasked(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _unmasked(value) if isinstance(value, dict) else value for key, value in settings.items() if value != MASK
+    }

@@ -1,0 +1,142 @@
+"""The CSV tracker: every row of the run as one line of a table that any program opens."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from rlvitals.sinks.base import RunFacts, Sink, SinkRow, check_settings
+from rlvitals.sinks.local_file import FIXED, LocalFile, begin, choose_path, how_to_repeat, named, replace_durably
+
+
+class CsvSink(Sink):
+    """Writes `logs/metrics.csv`, or the file the setting `path` names.
+
+    Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance; those of evaluations
+    begin with `eval/`. A new metric widens the table: the file is written anew and replaced at once. Cells that were
+    not logged are empty; nan, inf and -inf are written so; texts are quoted.
+
+    After a crash the file is cut to what was committed and goes on from there: every row is there once. After a resume
+    the rows of all attempts are there, told apart by the column `attempt`; those a later attempt overtook stay, under
+    their own attempt (`rlvitals export` leaves them out). A file that stands at `path` before the run is kept as
+    NAME.1. Where committed rows have vanished the tracker stops and says how to have the file written again.
+
+    Memory: `path` as given, `length` in bytes, `rows`, and `header`, the length of the first line: a longer one in the
+    file tells that it was widened after the last commit.
+    """
+
+    known_settings: ClassVar[frozenset[str] | None] = frozenset({"path"})
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        check_settings("csv", settings, frozenset({"path"}))
+        self._path = choose_path("csv", facts, settings, "metrics.csv")
+        self._fix = how_to_repeat("csv", facts)
+        given = str(settings.get("path") or "")
+        self._is_new = memory.get("path") != given
+        """No commit yet, or only to another file."""
+        if self._is_new:
+            begin(self._path, _header(FIXED), is_ours=not given)
+            self.memory = {"path": given, "header": len(_header(FIXED)), "length": len(_header(FIXED)), "rows": 0}
+        self._rows = int(self.memory["rows"])
+        self._file = LocalFile(self._path, self._fix)
+        try:
+            self._columns = self._cut_back()
+        except BaseException:
+            self._file.close()
+            raise
+        self._length = self._file.size
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        """Put the rows at the end of the file, widening it first where they bring new metrics."""
+        if not rows:
+            return
+        cells = [_cells(item) for item in rows]
+        new = [name for name in dict.fromkeys(name for row in cells for name in row) if name not in self._columns]
+        self._columns.update(dict.fromkeys(new))
+        lines = "".join(_line(row, self._columns) for row in cells).encode()
+        if new:
+            self._file.close()  # an open file cannot be replaced everywhere
+            replace_durably(self._path, self._widened(len(new), lines))
+            self._file = LocalFile(self._path, self._fix)
+        else:
+            self._file.put(self._length, lines)
+        self._length = self._file.size
+        self._rows += len(rows)
+
+    def commit(self) -> None:
+        self._file.sync()
+        self._is_new = False
+        header = len(_header(self._columns))
+        self.memory.update({"header": header, "length": self._length, "rows": self._rows})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        if self._is_new:
+            self._file.discard()
+        else:
+            self._file.close()
+
+    def _cut_back(self) -> dict[str, None]:
+        """Drop what no commit covers; the columns of the file as it is."""
+        with open(self._path, "rb") as file:
+            records = _records(file)
+            header = next(records, b"")
+            length = int(self.memory["length"])
+            if len(header) > self.memory["header"]:
+                # Widened after the last commit: the committed rows have other lengths now, but not another number.
+                lengths = [len(record) for record, _ in zip(records, range(self._rows), strict=False)]
+                length = len(header) + sum(lengths)
+                if len(lengths) < self._rows:
+                    raise self._file.damaged("was cut")
+        columns = next(csv.reader(io.StringIO(header.decode(errors="replace"), newline="")), [])
+        if tuple(columns[: len(FIXED)]) != FIXED or len(header) < self.memory["header"]:
+            raise self._file.damaged("was changed")
+        self._file.cut(length)
+        return dict.fromkeys(columns)
+
+    def _widened(self, new: int, lines: bytes) -> Iterator[bytes]:
+        yield _header(self._columns)
+        with open(self._path, "rb") as file:
+            records = _records(file)
+            next(records)
+            for record in records:
+                yield record[:-1] + b"," * new + b"\n"
+        yield lines
+
+
+def _cells(item: SinkRow) -> dict[str, str]:
+    row = item.row
+    timestamp = repr(row.timestamp) if math.isfinite(row.timestamp) else ""
+    cells = dict(zip(FIXED, (str(row.step), timestamp, str(row.attempt), item.stream), strict=True))
+    cells.update((named(item, name), repr(float(number))) for name, number in row.numbers.items())
+    cells.update((named(item, name), _quoted(text)) for name, text in row.texts.items())
+    return cells
+
+
+def _line(cells: Mapping[str, str], columns: Iterable[str]) -> str:
+    return ",".join([cells.get(name, "") for name in columns]) + "\n"
+
+
+def _header(columns: Iterable[str]) -> bytes:
+    return (",".join(_quoted(name) if re.search(r'[",\r\n]', name) else name for name in columns) + "\n").encode()
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _records(file: io.BufferedReader) -> Iterator[bytes]:
+    """Whole records; one goes over several lines where a text does: as long as a quote is open."""
+    record = b""
+    for line in file:
+        record += line
+        if record.count(b'"') % 2 == 0 and record.endswith(b"\n"):
+            yield record
+            record = b""

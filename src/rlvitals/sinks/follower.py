@@ -1,0 +1,219 @@
+"""Follows a run's logs and hands rows to its trackers, each at its own pace.
+
+One feed, with a thread and a cursor of its own, for each tracker: a slow, failing or hanging back end holds up nobody
+else. A cursor advances only past rows the back end is known to hold; after an error or a crash the rest is sent again
+from there. Runs in a process of its own (`rlvitals.follow`), in `rlvitals sync`, or, where no process may be spawned,
+in a thread of the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlvitals import plugins
+from rlvitals.config import mask_text
+from rlvitals.errors import RunLocked
+from rlvitals.sinks.base import RunFacts, Sink, SinkRow
+from rlvitals.store.cards import read_attempts, read_config, read_info
+from rlvitals.store.cursors import STREAMS, Cursor, State, bytes_behind, cursor_place, read_cursor, write_cursor
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
+from rlvitals.store.reader import read_batch
+
+logger = logging.getLogger("rlvitals")
+
+BATCH_ROWS = 1000
+POLL_SECONDS = 0.5
+WATCH_SECONDS = 0.2
+LONGEST_PAUSE = 30.0
+LINGER_SECONDS = 600.0
+"""How long a follower goes on trying after the run has ended and a tracker has made no progress."""
+
+
+class Feed:
+    """One tracker's way through the logs."""
+
+    def __init__(self, run_dir: RunDir, name: str, settings: Mapping[str, Any], *, once: bool = False) -> None:
+        self.name = name
+        self._once = once
+        self.is_over = False
+        """Nothing more to do: the run has ended and the tracker holds all of it."""
+        self.last_progress = time.monotonic()
+        self._dir = run_dir
+        self._settings = settings
+        self._lock = RunLock(cursor_place(run_dir, name))
+        self._has_lock = False
+        self._cursor = Cursor(name)
+        self._sink: Sink | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Forward until the run has ended and all is handed over, or until told to stop."""
+        pause = POLL_SECONDS
+        while not stop.is_set() and not self.is_over:
+            try:
+                moved = self.advance()
+            except RunLocked:
+                moved, pause = False, POLL_SECONDS  # another follower is at it; it may end
+            except Exception as error:  # noqa: BLE001 - the one place where a tracker's failures are swallowed, and counted
+                self._failed(error)
+                pause = min(max(pause, POLL_SECONDS) * 2, LONGEST_PAUSE)
+                moved = False
+            else:
+                pause = POLL_SECONDS
+            if not moved and not self.is_over:
+                stop.wait(pause)
+        self.let_go()
+
+    def advance(self) -> bool:
+        """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises."""
+        if not self._has_lock:
+            self._dir.sinks.mkdir(exist_ok=True)
+            self._lock.acquire()
+            self._has_lock = True
+            self._cursor = read_cursor(self._dir, self.name)
+        has_ended = self._once or not _is_recorded(self._dir)
+        rows, offsets = self._read()
+        if offsets == self._cursor.offsets:
+            if has_ended:
+                self._finish()
+            return False
+        sink = self._open(rows)
+        sink.write(rows)
+        sink.commit()
+        self._cursor.offsets = offsets
+        self._cursor.rows += len(rows)
+        self._save("following")
+        self.last_progress = time.monotonic()
+        return True
+
+    def beat(self) -> None:
+        """Show that the feed is being looked after."""
+        if self._has_lock:
+            with contextlib.suppress(OSError):
+                self._lock.beat()
+
+    def let_go(self) -> None:
+        """Give the cursor's lock back."""
+        if self._has_lock:
+            self._has_lock = False
+            self._lock.release()
+
+    def _read(self) -> tuple[list[SinkRow], dict[str, int]]:
+        rows: list[SinkRow] = []
+        offsets = dict(self._cursor.offsets)
+        for stream in STREAMS:
+            lines, offsets[stream] = read_batch(self._dir.log(stream), offsets[stream], BATCH_ROWS)
+            for line in lines:
+                with contextlib.suppress(BadLine):
+                    rows.append(SinkRow(stream, decode(line)))
+        return rows, offsets
+
+    def _open(self, rows: list[SinkRow]) -> Sink:
+        """The tracker, opened where it is not; anew where an attempt has begun that it has not heard of."""
+        sink = self._sink
+        if sink is not None and self._is_news(sink.facts, rows):
+            self._sink = None
+            sink.close()
+            sink = None
+        if sink is None:
+            sink = plugins.tracker_class(self.name)(run_facts(self._dir), self._settings, dict(self._cursor.memory))
+            self._sink = sink
+        return sink
+
+    def _is_news(self, facts: RunFacts, rows: list[SinkRow]) -> bool:
+        """Whether rows are of an attempt that began after the tracker was opened, and is on record."""
+        unheard = any(facts.attempt(item.row.attempt) is None for item in rows)
+        return unheard and len(read_attempts(self._dir)) > len(facts.attempts)
+
+    def _finish(self) -> None:
+        if self._sink is None and self._cursor.rows and self._cursor.state != "done":
+            self._open([])  # a killed follower left it unfinished
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+            self._cursor.memory = sink.memory
+        self._save("done")
+        self.is_over = True
+
+    def _save(self, state: State, error: str = "") -> None:
+        if self._sink is not None:
+            self._cursor.memory = self._sink.memory
+        if (state, error) != (self._cursor.state, self._cursor.error):
+            self._cursor.since = round(time.time(), 3)
+        self._cursor.state, self._cursor.error = state, error
+        write_cursor(self._dir, self._cursor)
+
+    def _failed(self, error: Exception) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            with contextlib.suppress(Exception):
+                sink.abandon()
+        said = mask_text(f"{error}" if str(error) else type(error).__name__)[:1000]
+        logger.warning("tracker %s: %s", self.name, said)
+        if self._has_lock:
+            # Memory goes back to the last commit: what the broken sink thought does not count.
+            self._cursor = read_cursor(self._dir, self.name)
+            with contextlib.suppress(OSError):
+                self._save("failing", said)
+
+
+def follow(
+    run_dir: RunDir,
+    trackers: Mapping[str, Mapping[str, Any]],
+    *,
+    linger: float = LINGER_SECONDS,
+    once: bool = False,
+    progress: Callable[[], None] | None = None,
+    stop: threading.Event | None = None,
+) -> bool:
+    """Forward to all trackers until the run has ended and each holds it, or has made no progress for too long.
+
+    Returns whether all of them hold everything. `once` stops when all that is logged now is handed over, though the
+    run goes on. `progress` is called several times a second.
+    """
+    stop = stop or threading.Event()
+    feeds = [Feed(run_dir, name, settings, once=once) for name, settings in trackers.items()]
+    threads = [threading.Thread(target=feed.run, args=(stop,), name=feed.name, daemon=True) for feed in feeds]
+    for thread in threads:
+        thread.start()
+    next_beat = 0.0
+    while any(thread.is_alive() for thread in threads) and not stop.is_set():
+        if time.monotonic() >= next_beat:
+            next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            for feed in feeds:
+                feed.beat()
+        if progress is not None:
+            progress()
+        waiting = [feed for feed in feeds if not feed.is_over]
+        has_ended = once or not _is_recorded(run_dir)
+        if has_ended and waiting and all(time.monotonic() - feed.last_progress > linger for feed in waiting):
+            break
+        for thread in threads:
+            thread.join(timeout=WATCH_SECONDS / len(threads))
+    stop.set()
+    for feed in feeds:
+        feed.let_go()
+    return all(feed.is_over for feed in feeds)
+
+
+def run_facts(run_dir: RunDir) -> RunFacts:
+    """What trackers are told of a run."""
+    info = read_info(run_dir)
+    config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
+    return RunFacts(run_dir.root, info.id, info.name, info.algorithm, config, tuple(read_attempts(run_dir)))
+
+
+def is_caught_up(run_dir: RunDir, name: str) -> bool:
+    """Whether a tracker holds all of the logs as they are now."""
+    return bytes_behind(run_dir, read_cursor(run_dir, name)) == 0
+
+
+def _is_recorded(run_dir: RunDir) -> bool:
+    holder = read_holder(run_dir)
+    return holder is not None and holder.is_live

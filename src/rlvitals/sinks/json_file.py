@@ -1,0 +1,105 @@
+"""The JSON tracker: every row of the run in one array, a whole document at any time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from rlvitals.codec import encode
+from rlvitals.sinks.base import RunFacts, Sink, SinkRow, check_settings
+from rlvitals.sinks.local_file import LocalFile, begin, choose_path, how_to_repeat, named
+from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, write_nonfinite
+
+OPENING, CLOSING = b"[", b"\n]\n"
+
+
+class JsonSink(Sink):
+    """Writes `logs/metrics.json`, or the file the setting `path` names: an array of rows, one a line.
+
+    A row is what the log has (`step`, `timestamp`, `attempt`, the metrics, `_nonfinite`, `_m`, `_gap`) and its
+    `stream`; metrics of evaluations begin with `eval/`. New rows are written over the closing bracket, with a new one
+    behind them, so the file is strict JSON after every batch. Non-finite numbers are in `_nonfinite`, as in the log.
+
+    After a crash the file may end in half a row until the tracker is opened again; then it is cut to what was
+    committed, closed with its bracket, and goes on: every row is there once. After a resume the rows of all attempts
+    are there, told apart by `attempt`; those a later attempt overtook stay, under their own (`rlvitals export` leaves
+    them out). A file that stands at `path` before the run is kept as NAME.1. Where committed rows have vanished the
+    tracker stops and says how to have the file written again.
+
+    Memory: `path` as given, and `length` in bytes.
+    """
+
+    known_settings: ClassVar[frozenset[str] | None] = frozenset({"path"})
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        check_settings("json", settings, frozenset({"path"}))
+        path = choose_path("json", facts, settings, "metrics.json")
+        given = str(settings.get("path") or "")
+        self._is_new = memory.get("path") != given
+        """No commit yet, or only to another file."""
+        if self._is_new:
+            begin(path, OPENING + CLOSING, is_ours=not given)
+            self.memory = {"path": given, "length": len(OPENING + CLOSING)}
+        self._file = LocalFile(path, how_to_repeat("json", facts))
+        self._end = int(self.memory["length"]) - len(CLOSING)
+        """Where the closing bracket is, and the next row goes."""
+        try:
+            self._cut_back()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        """Put the rows over the closing bracket, and a new one behind them."""
+        if not rows:
+            return
+        lines = b",\n".join(encode(_line(item)).rstrip() for item in rows)
+        added = (b"\n" if self._end == len(OPENING) else b",\n") + lines
+        self._file.put(self._end, added + CLOSING)
+        self._end += len(added)
+
+    def commit(self) -> None:
+        self._file.sync()
+        self._is_new = False
+        self.memory["length"] = self._end + len(CLOSING)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        if self._is_new:
+            self._file.discard()
+        else:
+            self._file.close()
+
+    def _cut_back(self) -> None:
+        """Drop what no commit covers, and close the array there."""
+        last = OPENING if self._end == len(OPENING) else b"}"
+        if self._file.byte_at(0) != OPENING or self._file.byte_at(self._end - 1) != last:
+            raise self._file.damaged("was changed")
+        self._file.put(self._end, CLOSING)
+        self._file.cut(self._end + len(CLOSING))
+
+
+def _line(item: SinkRow) -> dict[str, Any]:
+    """One row as the log writes it, with its stream."""
+    row = item.row
+    line: dict[str, Any] = {"step": row.step, "timestamp": row.timestamp, "attempt": row.attempt, "stream": item.stream}
+    if not math.isfinite(row.timestamp):
+        del line["timestamp"]
+    nonfinite = {}
+    for name, number in row.numbers.items():
+        if math.isfinite(number):
+            line[named(item, name)] = number
+        else:
+            nonfinite[named(item, name)] = number
+    line.update((named(item, name), text) for name, text in row.texts.items())
+    if row.values:
+        line[MOMENTS] = {named(item, name): value.to_list() for name, value in row.values.items()}
+    if nonfinite:
+        line[NONFINITE] = write_nonfinite(nonfinite)
+    if row.gap:
+        line[GAP] = {"rows": row.gap}
+    return line

@@ -1,0 +1,152 @@
+"""What the CSV and the JSON tracker share: where their file is, how it grows, and what a metric is called in it.
+
+A file grows by whole batches. Its committed length is kept with the tracker's cursor; whatever a crash left beyond it
+is cut off at the next opening. What the bytes mean is up to the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rlvitals.sinks.base import RunFacts, SinkError, SinkRow
+from rlvitals.store.layout import RunDir
+
+FIXED = ("step", "timestamp", "attempt", "stream")
+"""What every row begins with."""
+
+
+class LocalFile:
+    """One open file of a tracker: bytes put at its end, cut back, and known to be on the disk after `sync`."""
+
+    def __init__(self, path: Path, fix: str) -> None:
+        self.path = path
+        self._fix = fix
+        try:
+            self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the tracker is
+        except FileNotFoundError:
+            raise self.damaged("is gone") from None
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def byte_at(self, offset: int) -> bytes:
+        """One byte, or none beyond the end."""
+        self._file.seek(offset)
+        return self._file.read(1)
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write over and beyond; in one call where the disk takes it, so that readers see whole batches."""
+        self._file.seek(offset)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def cut(self, length: int) -> None:
+        """Drop what no commit covers. A file shorter than that has lost rows, which nobody here can bring back."""
+        if self.size < length:
+            raise self.damaged("was cut")
+        self._file.truncate(length)
+
+    def sync(self) -> None:
+        """Return when the disk holds the file under its name: a deleted one still takes writes."""
+        try:
+            is_there = os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise self.damaged("is gone")
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def discard(self) -> None:
+        """Close and delete it: for a file that no commit has covered yet."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def damaged(self, what: str) -> SinkError:
+        """What to tell when rows that were handed over are not there any more."""
+        return SinkError(f"{self.path} {what} after rows were written to it. {self._fix}")
+
+
+def choose_path(tracker: str, facts: RunFacts, settings: Mapping[str, Any], default: str) -> Path:
+    """The file a tracker writes: the setting `path` as given, or one in the run's logs."""
+    given = settings.get("path")
+    if given is None:
+        return RunDir(facts.root).logs / default
+    if not isinstance(given, str | Path) or not str(given).strip():
+        raise SinkError(f"tracker {tracker!r}: path must be a file name, not {given!r}")
+    path = Path(given).expanduser()
+    own = {owned.resolve() for owned in RunDir(facts.root).written_paths}
+    if path.resolve() in own:
+        raise SinkError(f"tracker {tracker!r}: {path} belongs to the run itself; choose another path")
+    return path
+
+
+def how_to_repeat(tracker: str, facts: RunFacts) -> str:
+    """The way out when a file has lost what was committed to it."""
+    return (
+        f"Bring it back, or delete {RunDir(facts.root).sinks / f'{tracker}.json'} to have the whole log written again"
+    )
+
+
+def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
+    """Start a file. One that is there already is kept as NAME.1 (or .2, ...), unless it can only be our own."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not is_ours and path.exists() and path.read_bytes() not in (b"", first):
+            spare = next(spare for number in count(1) if not (spare := Path(f"{path}.{number}")).exists())
+            os.replace(path, spare)
+        replace_durably(path, [first])
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def replace_durably(path: Path, pieces: Iterable[bytes]) -> None:
+    """Put a whole file in place of another at once, on the disk before it takes the name."""
+    draft = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves is written over the next time
+    try:
+        with open(draft, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    with contextlib.suppress(OSError):  # not every system lets a folder be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def unwritable(path: Path, error: OSError) -> SinkError:
+    """What to tell when the disk will not have a file."""
+    return SinkError(f"cannot write {path}: {error.strerror or error}. Free the disk, or choose another file with path")
+
+
+def named(item: SinkRow, name: str) -> str:
+    """What a metric is called in the file: evaluations apart from training, and no clash with the column `stream`.
+
+    >>> from rlvitals.records import Row
+    >>> training, evaluation = SinkRow("train", Row(1, 0.0, 1, {})), SinkRow("eval", Row(1, 0.0, 1, {}))
+    >>> named(evaluation, "loss"), named(evaluation, "eval_loss"), named(training, "stream")
+    ('eval/loss', 'eval_loss', 'metric/stream')
+    """
+    if item.stream == "eval" and not name.startswith("eval"):
+        return f"eval/{name}"
+    return f"metric/{name}" if name in FIXED else name

@@ -1,0 +1,355 @@
+"""SwanLab: one experiment for each attempt, all in one group.
+
+What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it overtook stays in
+the first one. A crash of the follower in the modes `offline` and `local`: a SwanLab file cannot be continued, so when
+the next row comes the attempt is written anew from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
+before it is removed once the new one is on disk; one folder per attempt remains. (Killed after the very last row, the
+file holds everything and reads as crashed, for want of an end.) In the mode `online` the experiment is resumed under
+its id, and SwanLab itself passes over what it holds; it then also passes over rows that come late, below a step it
+already has of that metric.
+
+SwanLab keeps float64, NaN and infinities included, and texts as text media; of two values of one metric at one step the
+first; no negative step; and the time of delivery, not that of the row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvitals.records import Row
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.store.cursors import STREAMS
+from rlvitals.store.layout import RunDir
+from rlvitals.store.reader import read_rows
+
+OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
+"""What `swanlab.init` takes and this sink decides, as the attempts' experiments depend on it."""
+
+OLDER_NAMES = frozenset({"experiment_name", "logdir", "notes"})
+"""What `swanlab.init` still takes without naming it in its signature."""
+
+TAKE_SECONDS = 120.0
+"""How long SwanLab's threads may take for a batch before it counts as failed."""
+
+LETTING_GO_SECONDS = 5.0
+
+MOST_UNDER_WAY = 100_000
+"""Values in SwanLab's queue at a time, so that writing an attempt anew does not fill the memory."""
+
+HIGHEST_STEP = 2**48
+
+
+class SwanLabSink(Sink):
+    """Forwards to SwanLab. Owns the experiments of this run, and in the local modes their folders."""
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        self._swanlab = _import_swanlab()
+        known = frozenset(inspect.signature(self._swanlab.init).parameters) | OLDER_NAMES | {"login_kwargs"}
+        check_settings("swanlab", settings, known - OWN_CHOICES)
+        login = settings.get("login_kwargs") or {}
+        check_settings("swanlab, login_kwargs", login, frozenset(inspect.signature(self._swanlab.login).parameters))
+        self._swanlab.pkg.console.c.quiet = True
+        try:
+            self._options = self._swanlab.Settings(**_options(settings.get("settings") or {}))
+            mode = settings.get("mode") or self._options.mode
+        except ValueError as error:
+            raise SinkError(f"tracker 'swanlab': its settings are not as SwanLab wants them: {error}") from error
+        if mode == "disabled":
+            raise SinkError("tracker 'swanlab': mode 'disabled' keeps nothing. Use online, offline or local.")
+        self._is_online = mode in ("online", "cloud")
+        self._folder = Path(settings.get("log_dir") or settings.get("logdir") or self._options.log_dir).absolute()
+        self._run_id = re.sub(r"[^\w.-]", "_", facts.id) or hashlib.sha256(str(facts.root).encode()).hexdigest()[:12]
+        self._held: dict[str, dict[str, int]] = copy.deepcopy(memory.get("experiments", {}))
+        """For each attempt: how often it was begun, and how many rows of each stream its experiment holds."""
+        self._taken: list[SinkRow] = []
+        self._experiment: _Experiment | None = None
+        self._attempt = 0
+        if not self._is_online:
+            self._remove_all_but_held()
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        self._taken.extend(rows)
+
+    def commit(self) -> None:
+        for attempt in sorted({item.row.attempt for item in self._taken}):
+            rows = [item for item in self._taken if item.row.attempt == attempt]
+            experiment = self._open(attempt)
+            experiment.log(rows)
+            experiment.settle()
+            held = self._held[str(attempt)]
+            for item in rows:
+                held[item.stream] += 1
+        self._taken = []
+        self.memory = {"experiments": copy.deepcopy(self._held)}
+        if not self._is_online:
+            self._remove_all_but_held()
+
+    def close(self) -> None:
+        experiment, self._experiment = self._experiment, None
+        if experiment is not None:
+            experiment.finish()
+
+    def abandon(self) -> None:
+        experiment, self._experiment = self._experiment, None
+        if experiment is not None:
+            experiment.let_go()
+
+    def _open(self, attempt: int) -> _Experiment:
+        """The attempt's experiment; begun, and where an earlier one cannot be continued, written anew from the log."""
+        if self._experiment is not None and self._attempt == attempt:
+            return self._experiment
+        self.close()
+        before = self._held.get(str(attempt))
+        held: dict[str, int] = {"begun": 0, "train": 0, "eval": 0} | (before or {})
+        held["begun"] += 1
+        self._held[str(attempt)] = held
+        self._experiment = self._begin(attempt, held["begun"])
+        self._attempt = attempt
+        if before and not self._is_online:
+            self._experiment.log(self._rows_held(attempt, before))
+        return self._experiment
+
+    def _begin(self, attempt: int, count: int) -> _Experiment:
+        given = {key: value for key, value in self.settings.items() if key not in ("login_kwargs", "settings")}
+        name = given.pop("experiment_name", None) or given.pop("name", None) or self.facts.name
+        given.pop("name", None)
+        given.pop("logdir", None)
+        options = self._options.model_copy(deep=True)
+        if self._is_online:
+            identity = {"id": f"{self._run_id}-{attempt}", "resume": "allow"}
+        else:
+            identity = {"id": self._id(attempt, count)}
+            options.merge_settings({"run": {"dir": f"run-{identity['id']}"}})
+        arguments = {
+            "project": "rlvitals",
+            "group": name,
+            **given,
+            **identity,
+            "name": name if attempt == 1 else f"{name} (attempt {attempt})",
+            "log_dir": str(self._folder),
+            "config": {**self.facts.config, **(given.get("config") or {}), "rlvitals": self._story(attempt)},
+            "settings": options,
+        }
+        try:
+            if self._is_online and self.settings.get("login_kwargs"):
+                self._swanlab.login(**self.settings["login_kwargs"])
+            return _Experiment(self._swanlab, arguments, is_online=self._is_online)
+        except SinkError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"SwanLab cannot start: {error}. A key is in your settings at https://swanlab.cn; give it as "
+                "login_kwargs: {api_key: ...} or SWANLAB_API_KEY, or use mode: offline."
+            ) from error
+
+    def _story(self, attempt: int) -> dict[str, Any]:
+        record = self.facts.attempt(attempt)
+        story = {"run": self.facts.id, "algorithm": self.facts.algorithm, "attempt": attempt}
+        return {**story, **({"from_step": record.from_step} if record and record.from_step is not None else {})}
+
+    def _id(self, attempt: int, count: int) -> str:
+        return f"{self._run_id}-{attempt}-{count}"
+
+    def _rows_held(self, attempt: int, held: Mapping[str, int]) -> Iterator[SinkRow]:
+        """The attempt's first rows in the logs, as many as its experiment held at the last commit."""
+        for stream in STREAMS:
+            left = held[stream]
+            for row in read_rows(RunDir(self.facts.root).log(stream)):
+                if left == 0:
+                    break
+                if row.attempt == attempt:
+                    left -= 1
+                    yield SinkRow(stream, row)
+            if left:
+                raise SinkError(
+                    f"SwanLab's experiment of attempt {attempt} must be written anew, and the log lacks {left} of its "
+                    f"{held[stream]} rows. Bring {RunDir(self.facts.root).log(stream)} back."
+                )
+
+    def _remove_all_but_held(self) -> None:
+        """Remove folders of this run that a crash left behind or that were written anew."""
+        keep = {f"run-{self._id(int(attempt), held['begun'])}" for attempt, held in self._held.items()}
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                if path.name.startswith(f"run-{self._run_id}-") and path.name not in keep:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+class _Experiment:
+    """One open SwanLab run, and the knowledge of what it really holds."""
+
+    def __init__(self, swanlab: Any, arguments: Mapping[str, Any], *, is_online: bool) -> None:
+        self._swanlab = swanlab
+        self._is_online = is_online
+        self._tally = _new_tally(swanlab)
+        self._sent = 0
+        self._is_text: dict[str, bool] = {}
+        self._run = swanlab.init(callbacks=[self._tally], **arguments)
+        try:
+            core = self._run._core
+            self._store = core._store = _WatchedStore(core._store)
+        except AttributeError as error:
+            self.let_go()
+            raise SinkError(
+                f"swanlab {swanlab.__version__} keeps its records in a way this rlvitals does not know; "
+                "pip install 'swanlab>=0.10,<0.11'"
+            ) from error
+
+    def log(self, rows: Iterable[SinkRow]) -> None:
+        for item in rows:
+            values = self._values(item.row, "eval/" if item.stream == "eval" else "")
+            if values and 0 <= item.row.step <= HIGHEST_STEP:
+                self._run.log(values, step=item.row.step)
+                self._sent += len(values)
+                if self._sent - self._tally.count > MOST_UNDER_WAY:
+                    self._await_threads()
+
+    def settle(self) -> None:
+        """Return when what was logged is on disk, and online acknowledged."""
+        self._await_threads()
+        self._store.check()
+        self._store.ensure_flushed()
+        for path in self._run.dir.glob("*.swanlab"):
+            _fsync(path)
+        deadline = time.monotonic() + TAKE_SECONDS
+        while self._is_online:
+            stats = self._run._core.get_operation_stats().stats
+            if stats.uploaded_records >= stats.total_records:
+                break
+            if time.monotonic() > deadline:
+                raise SinkError(
+                    f"SwanLab's server has acknowledged {stats.uploaded_records} of {stats.total_records} records"
+                )
+            time.sleep(0.1)
+
+    def finish(self) -> None:
+        self._run.finish()
+        self._store.check()
+        for path in self._run.dir.glob("*.swanlab"):
+            _fsync(path)
+
+    def let_go(self) -> None:
+        """End it without waiting for a network or a disk that does not answer."""
+
+        def finish() -> None:
+            with contextlib.suppress(Exception):
+                self._run.finish(state="aborted")
+
+        ending = threading.Thread(target=finish, daemon=True)
+        ending.start()
+        ending.join(LETTING_GO_SECONDS)
+
+    def _await_threads(self) -> None:
+        """SwanLab hands records from thread to thread; wait until its writer has had all that was logged."""
+        with self._tally.changed:
+            done = self._tally.changed.wait_for(lambda: self._tally.count >= self._sent, TAKE_SECONDS)
+        if not done:
+            raise SinkError(f"SwanLab has taken {self._tally.count} of {self._sent} values in {TAKE_SECONDS:.0f} s")
+
+    def _values(self, row: Row, prefix: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in [*row.numbers.items(), *row.texts.items()]:
+            is_text = isinstance(value, str)
+            key = _metric_key(name if name.startswith("eval") else prefix + name)
+            if self._is_text.setdefault(key, is_text) != is_text:
+                # SwanLab drops what is not of the metric's first kind.
+                key += "/text" if is_text else "/number"
+            values[key] = self._swanlab.Text(value) if is_text else value
+        return values
+
+
+class _WatchedStore:
+    """SwanLab's own file writer, watched: its errors (a full disk) are swallowed, and nothing public flushes it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._store.write(data)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise SinkError(f"SwanLab could not write its file: {self._error}") from self._error
+
+
+def _new_tally(swanlab: Any) -> Any:
+    """A SwanLab callback that counts the values its writer has had."""
+
+    class Tally(swanlab.Callback):  # type: ignore[misc]
+        name = "rlvitals"
+
+        def __init__(self) -> None:
+            self.count = 0
+            self.changed = threading.Condition()
+
+        def on_scalar_flush(self, scalar_records: list[Any], *_: Any, **__: Any) -> None:
+            self._add(len(scalar_records))
+
+        def on_media_flush(self, media_records: list[Any], *_: Any, **__: Any) -> None:
+            self._add(len(media_records))
+
+        def _add(self, count: int) -> None:
+            with self.changed:
+                self.count += count
+                self.changed.notify_all()
+
+    return Tally()
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """SwanLab's settings here: no questions, no copy of the terminal, nothing of the host; then the user's own."""
+    probes = ("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor")
+    options: dict[str, Any] = {
+        "interactive": False,
+        "terminal": {"proxy_type": "none"},
+        "probe": dict.fromkeys(probes, False),
+    }
+    for key, value in given.items():
+        options[key] = {**options.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return options
+
+
+def _metric_key(name: str) -> str:
+    """The name as SwanLab will store it; it drops a value whose name it does not like.
+
+    >>> _metric_key("/rewards/margins."), _metric_key("..."), _metric_key("__swanlab__.x")
+    ('rewards/margins', 'metric', 'metric/__swanlab__.x')
+    """
+    key = re.sub(r"[\x00-\x1f\x7f]", "_", name).strip(" ./")[:500].strip(" ./") or "metric"
+    return f"metric/{key}" if key.startswith("__swanlab__") else key
+
+
+def _import_swanlab() -> Any:
+    try:
+        return importlib.import_module("swanlab")
+    except ImportError as error:
+        raise SinkError(f"tracker 'swanlab' needs a package: pip install 'rlvitals[swanlab]' ({error})") from error
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

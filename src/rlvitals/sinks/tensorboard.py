@@ -1,0 +1,322 @@
+"""TensorBoard event files, written with the `tensorboard` package alone (no torch, no tensorflow).
+
+One event a row, with all its values at float32, at the row's own step and time; NaN and infinities are kept. Texts and
+the configuration are text summaries, named as PyTorch's SummaryWriter names them; the catalogue's metric groups are the
+layout of the Custom Scalars tab.
+
+After a crash a user sees every row once: the file that was being written is cut to what was committed, files nobody
+committed are removed, and a new file goes on from there. (A TensorBoard that was just showing rows which are then taken
+back shows them twice until it is restarted.) After a resume TensorBoard shows the line that lives: a session start at
+the step the attempt came from makes it drop what was overtaken, and overtaken rows that arrive later are not written.
+
+TensorBoard's default loader goes by steps alone, metric by metric: a metric that only an overtaken attempt logged stays
+there, and a late row, with a step behind its metric's last one, hides the points beyond it. The files hold them, and
+`tensorboard --load_fast=false` shows things as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlvitals import catalog
+from rlvitals.errors import UnknownMetric
+from rlvitals.records import Row
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.store.layout import RunDir
+from rlvitals.store.reader import read_rows
+
+BUFFER_BYTES = 2**20
+"""Rows wait here for their commit, so that an open TensorBoard rarely sees any that may be taken back."""
+
+BEYOND_ALL_STEPS = 2**62
+
+STRING_TYPE = 7
+"""DT_STRING in TensorFlow's types."""
+
+
+class TensorBoardSink(Sink):
+    """Writes one run's event files into `log_dir`. Owns the files there that carry the run's id, and no others.
+
+    Its memory: `serial` and `length` (the last file, and how much of it is committed); `cuts` (attempt -> first step of
+    earlier attempts that it overtook), `newest` (attempt) and `early` (how many evaluations of the newest attempt came
+    before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout).
+    """
+
+    known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"})
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        check_settings("tensorboard", settings, self.known_settings)
+        self._protos = _Protos()
+        self._dir = Path(settings.get("log_dir") or facts.root / "logs" / "tensorboard")
+        self._serial: int = memory.get("serial", 0)
+        self._cuts = {int(number): step for number, step in memory.get("cuts", {}).items()}
+        self._newest: int = memory.get("newest", 0)
+        self._early: int | None = memory.get("early")
+        self._has_config: bool = memory.get("has_config", False)
+        self._members: set[str] = set(memory.get("members", ()))
+        self._looked_up: set[str] = set()
+        self._raw: io.FileIO | None = None
+        self._file: io.BufferedWriter | None = None
+        self._records: Any = None
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+            self._take_back(memory.get("length", 0))
+        except OSError as error:
+            raise SinkError(f"cannot write to log_dir {str(self._dir)!r} ({error}). Give another log_dir") from error
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        for item in rows:
+            self._follow_attempts(item)
+            if not self._is_ghost(item.row):
+                self._write_row(item)
+
+    def commit(self) -> None:
+        if self._file is None:
+            return  # nothing but overtaken rows
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.memory.update(
+            serial=self._serial,
+            length=self._file.tell(),
+            cuts={str(number): step for number, step in self._cuts.items()},
+            newest=self._newest,
+            early=self._early,
+            has_config=self._has_config,
+            members=sorted(self._members),
+        )
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def abandon(self) -> None:
+        if self._raw is not None:
+            # The file below the buffer: what the buffer holds shall not be tried again, nobody was told it is written.
+            with contextlib.suppress(OSError):
+                self._raw.close()
+
+    def _take_back(self, length: int) -> None:
+        """Undo what was written after the last commit."""
+        for path in self._dir.iterdir():
+            serial = self._serial_of(path.name)
+            if serial is None:
+                continue
+            if serial > self._serial:
+                path.unlink()
+            elif serial == self._serial and path.stat().st_size > length:
+                os.truncate(path, length)
+
+    @property
+    def _mark(self) -> str:
+        return f".rlvitals-{re.sub(r'[^A-Za-z0-9-]', '_', self.facts.id)}."
+
+    def _serial_of(self, name: str) -> int | None:
+        """The number of one of our files; None for anybody else's."""
+        head, mark, number = name.rpartition(self._mark)
+        return int(number) if mark and head.startswith("events.out.tfevents.") and number.isdecimal() else None
+
+    def _open_file(self) -> None:
+        self._serial += 1
+        # TensorBoard reads a folder's files in the order of their names.
+        started = int(self.facts.attempts[0].started) if self.facts.attempts else 0
+        path = self._dir / f"events.out.tfevents.{started:010d}{self._mark}{self._serial:06d}"
+        self._raw = io.FileIO(path, "w")
+        self._file = io.BufferedWriter(self._raw, BUFFER_BYTES)
+        self._records = self._protos.RecordWriter(self._file)
+        _sync_folder(self._dir)
+        # From version 2 on, a session start is what drops points, not a step that goes back.
+        self._records.write(self._protos.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        if self._serial == 1:
+            # TensorBoard's pages take the second start for the first restart; its reader for scripts takes any, hence
+            # the step.
+            self._put(BEYOND_ALL_STEPS, time.time(), session_log=self._protos.session_start())
+
+    def _put(self, step: int, wall_time: float, **what: Any) -> None:
+        if self._file is None:
+            self._open_file()
+        self._records.write(self._protos.Event(step=step, wall_time=wall_time, **what).SerializeToString())
+
+    def _write_row(self, item: SinkRow) -> None:
+        row, when = item.row, _wall_time(item.row)
+        if not self._has_config:
+            self._has_config = True
+            self._put(0, when, summary=self._protos.summary([self._config_value()]))
+        tags = {name: _tag(name, item.stream) for name in (*row.numbers, *row.texts)}
+        values = [self._protos.Value(tag=tags[name], simple_value=number) for name, number in row.numbers.items()]
+        values += [self._protos.text(tags[name], text) for name, text in row.texts.items()]
+        self._put(row.step, when, summary=self._protos.summary(values))
+        if new := {tags[name] for name in row.numbers} - self._looked_up:
+            self._looked_up |= new
+            self._extend_layout(new, when)
+
+    def _config_value(self) -> Any:
+        lines = json.dumps(self.facts.config, indent=2, ensure_ascii=False, default=str).splitlines()
+        return self._protos.text("config", "\n".join(f"    {line}" for line in lines))  # Markdown for: as it is
+
+    def _extend_layout(self, new: set[str], when: float) -> None:
+        """Write the Custom Scalars layout again when metrics of a group have appeared; the last one counts."""
+        members = self._members | {tag for tag in new if _groups_of(tag)}
+        if members != self._members:
+            self._members = members
+            self._put(0, when, summary=self._protos.summary([self._protos.layout(sorted(members))]))
+
+    def _is_ghost(self, row: Row) -> bool:
+        return any(number > row.attempt and row.step >= cut for number, cut in self._cuts.items())
+
+    def _follow_attempts(self, item: SinkRow) -> None:
+        """Have TensorBoard drop what a new attempt overtakes, when its first row of either stream comes."""
+        row = item.row
+        if row.attempt > self._newest:
+            known, self._newest = self._newest, row.attempt
+            self._early = 0
+            if row.attempt > 1:
+                self._cuts = self._trace(item)
+            if known:
+                self._start_session(min(cut for number, cut in self._cuts.items() if number > known), row)
+        if row.attempt == self._newest and self._early is not None:
+            if item.stream == "eval":
+                self._early += 1
+            else:
+                self._settle_attempt(item, self._early)
+
+    def _settle_attempt(self, item: SinkRow, early: int) -> None:
+        """The newest attempt's first training row decides. Evaluations that came before it may have promised more."""
+        self._early = None
+        if self._newest not in self._cuts or item.row.step >= self._cuts[self._newest]:
+            return
+        self._cuts = self._trace(item)
+        self._start_session(self._cuts[self._newest], item.row)
+        evaluations = (row for row in read_rows(RunDir(self.facts.root).eval_log) if row.attempt == self._newest)
+        for row in islice(evaluations, early):  # the session start has dropped these as well
+            if row.step >= self._cuts[self._newest]:
+                self._write_row(SinkRow("eval", row))
+
+    def _start_session(self, cut: int, row: Row) -> None:
+        self._put(cut, _wall_time(row), session_log=self._protos.session_start())
+        if cut <= 0:  # what is written at step 0 has gone too
+            self._has_config = False
+            self._members.clear()
+            self._looked_up.clear()
+
+    def _trace(self, item: SinkRow) -> dict[int, int]:
+        """The cuts of all attempts, from the whole logs: with two streams followed side by side, rows of attempts come
+        in any order.
+        """
+        import numpy as np
+
+        from rlvitals.store.lineage import trace
+
+        columns = []
+        for stream in ("train", "eval"):
+            rows = [(row.attempt, row.step) for row in read_rows(RunDir(self.facts.root).log(stream))]
+            if item.stream == stream:
+                rows.append((item.row.attempt, item.row.step))  # in the log already, where there is one
+            attempts, steps = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+            columns.append((attempts, steps))
+        return trace(self.facts.attempts, *columns).cuts
+
+
+class _Protos:
+    """The record types of the `tensorboard` package, imported when a sink is opened."""
+
+    def __init__(self) -> None:
+        try:
+            event = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            summary = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+            tensor = importlib.import_module("tensorboard.compat.proto.tensor_pb2")
+            self._text = importlib.import_module("tensorboard.plugins.text.metadata")
+            self._scalars = importlib.import_module("tensorboard.plugins.custom_scalar.metadata")
+            self._layout = importlib.import_module("tensorboard.plugins.custom_scalar.layout_pb2")
+            records = importlib.import_module("tensorboard.summary.writer.record_writer")
+        except ImportError as error:
+            raise SinkError(
+                "tracker 'tensorboard' needs the package tensorboard. Install it with: pip install "
+                "'rlvitals[tensorboard]'"
+            ) from error
+        self.Event, self._SessionLog = event.Event, event.SessionLog
+        self.Summary, self.Value = summary.Summary, summary.Summary.Value
+        self.TensorProto = tensor.TensorProto
+        self.RecordWriter = records.RecordWriter
+
+    def session_start(self) -> Any:
+        return self._SessionLog(status=self._SessionLog.START)
+
+    def summary(self, values: list[Any]) -> Any:
+        return self.Summary(value=values)
+
+    def text(self, tag: str, text: str) -> Any:
+        """A text summary. The suffix keeps it apart from numbers logged under the same name."""
+        tensor = self.TensorProto(dtype=STRING_TYPE, string_val=[text.encode("utf-8", "replace")])
+        tensor.tensor_shape.dim.add(size=1)
+        return self.Value(
+            tag=f"{tag}/text_summary", metadata=self._text.create_summary_metadata(tag, ""), tensor=tensor
+        )
+
+    def layout(self, tags: list[str]) -> Any:
+        """One category a group of the catalogue, one chart a metric in it."""
+        charts: dict[str, dict[str, list[str]]] = {}
+        for tag in tags:
+            for group, title in _groups_of(tag):
+                charts.setdefault(group, {}).setdefault(title, []).append(f"^{re.escape(tag)}$")
+        categories = [
+            self._layout.Category(
+                title=group,
+                chart=[
+                    self._layout.Chart(title=title, multiline=self._layout.MultilineChartContent(tag=patterns))
+                    for title, patterns in charts[group].items()
+                ],
+            )
+            for group in (group.title for group in catalog.groups())
+            if group in charts
+        ]
+        layout = self._layout.Layout(category=categories).SerializeToString()
+        tensor = self.TensorProto(dtype=STRING_TYPE, string_val=[layout])
+        return self.Value(
+            tag=self._scalars.CONFIG_SUMMARY_TAG, metadata=self._scalars.create_summary_metadata(), tensor=tensor
+        )
+
+
+def _groups_of(tag: str) -> list[tuple[str, str]]:
+    """The groups a metric is in, each with the title of its chart; an evaluation's goes beside the training one."""
+    titles = {}
+    for name in (tag, tag.removeprefix("eval/")):
+        titles[name] = name
+        with contextlib.suppress(UnknownMetric):
+            metric = catalog.find(name)[0].metric
+            titles[metric.id] = titles[name] = metric.title
+    return [
+        (group.title, next(title for key, title in titles.items() if key in group.metrics))
+        for group in catalog.groups()
+        if not titles.keys().isdisjoint(group.metrics)
+    ]
+
+
+def _tag(name: str, stream: str) -> str:
+    return name if stream == "train" or name.startswith("eval") else f"eval/{name}"
+
+
+def _wall_time(row: Row) -> float:
+    """A row's own time; that of its writing where it has none, because TensorBoard's charts need one."""
+    return row.timestamp if math.isfinite(row.timestamp) else time.time()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the disk know a new file's name, where folders can be asked for that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

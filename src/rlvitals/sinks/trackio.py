@@ -1,0 +1,217 @@
+"""Trackio: one run for each attempt, all in one group of the project.
+
+What a user sees. A crash of the follower leaves no trace: every row carries an id made of the run and its place in the
+log, and Trackio's database takes an id once. A resume opens a second run, "NAME (attempt 2)", in the same group; what
+it overtook stays in the first one.
+
+Trackio's own `log` puts rows into a queue and forgets them when the process dies, so rows go past it: into its storage
+(`SQLiteStorage.bulk_log`, what its own sender calls; JSONL fragments where Trackio keeps off SQLite, as on network
+disks), or with `space_id` or `server_url` to the server's `/bulk_log`, which answers when it has them. `trackio.init`
+is called only where it has something to do: a Space to make, or `auto_log_gpu`/`auto_log_cpu`, which are off unless
+asked for. Where the local files are is TRACKIO_DIR's to say.
+
+Trackio keeps float64, NaN and both infinities, texts, every row of a step, and (locally) the row's own time. The names
+it reserves (`time`, `run`, `project`, `metrics`) get its prefix `__`. It has no tags: they are in the run's config.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import math
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlvitals.records import Row
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+
+OWN_CHOICES = frozenset({"resume", "settings", "embed"})
+"""What `trackio.init` takes and this sink decides, or has no use for."""
+
+SPEAKERS = ("trackio", "trackio.run", "trackio.deploy", "trackio.utils")
+"""Its modules that print, with no setting against it. They do so from threads as well, so turning stdout itself away
+would catch the output of others.
+"""
+
+MONITORS = ("auto_log_gpu", "auto_log_cpu")
+
+
+class TrackioSink(Sink):
+    """Forwards to Trackio, local or remote. Owns the ids its rows are known by."""
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        trackio = _import("trackio")
+        known = frozenset(inspect.signature(trackio.init).parameters) | {"tags"}
+        check_settings("trackio", settings, known - OWN_CHOICES)
+        for module in SPEAKERS:
+            vars(_import(module))["print"] = partial(print, file=sys.stderr)
+        self._utils = _import("trackio.utils")
+        self._storage = _import("trackio.sqlite_storage").SQLiteStorage
+        self._project = str(settings.get("project") or "rlvitals")
+        self._name = str(settings.get("name") or facts.name)
+        self._places: dict[str, int] = dict(memory.get("places", {}))
+        """How many rows of each stream are held: the next row's place in its log."""
+        self._taken: list[SinkRow] = []
+        self._described: set[int] = set()
+        """Attempts whose config has been sent."""
+        self._run: Any = None
+        self._client: Any = None
+        try:
+            self._storage.validate_project_name(self._project)
+            self._start(trackio)
+        except Exception as error:
+            raise SinkError(
+                f"Trackio cannot start: {error}. A Space needs a Hugging Face token (hf auth login, or HF_TOKEN); a "
+                "server of your own needs its write token in server_url or TRACKIO_WRITE_TOKEN."
+            ) from error
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        self._taken.extend(rows)
+
+    def commit(self) -> None:
+        places = dict(self._places)
+        entries = []
+        for item in self._taken:
+            place = places.get(item.stream, 0)
+            places[item.stream] = place + 1
+            entries.append(self._entry(item, f"{self.facts.id}:{item.stream}:{place}"))
+        described = {entry["attempt"] for entry in entries} - self._described
+        for attempt in described:
+            first = next(entry for entry in entries if entry["attempt"] == attempt)
+            first["config"] = self._config(attempt)
+        for attempt in sorted({entry.pop("attempt") for entry in entries}):
+            self._send([entry for entry in entries if entry["run_id"] == self._run_id(attempt)])
+        self._taken = []
+        self._places = places
+        self._described |= described
+        self.memory = {"places": dict(places)}
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+    def abandon(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            # Trackio's own farewell waits for its threads for half a minute; nobody has to wait for that.
+            threading.Thread(target=run.finish, daemon=True).start()
+
+    def _start(self, trackio: Any) -> None:
+        """Let Trackio make what it has to make, and connect where rows go to a server."""
+        space, server = self._utils.resolve_space_id_and_server_url(
+            self.settings.get("space_id"), self.settings.get("server_url")
+        )
+        if space or server or any(self.settings.get(monitor) for monitor in MONITORS):
+            given = {key: value for key, value in self.settings.items() if key not in ("tags", "config")}
+            attempt = self.facts.attempts[-1].number if self.facts.attempts else 1
+            given |= {"project": self._project, "name": self._run_name(attempt), "group": self._group, "embed": False}
+            self._run = trackio.init(**{**dict.fromkeys(MONITORS, False), **given})
+            self._run.id = self._run_id(attempt)
+        if space or server:
+            self._token = _import("huggingface_hub").get_token() if space else None
+            base, token = self._utils.parse_trackio_server_url(server) if server else (space, None)
+            self._client = _import("trackio.remote_client").RemoteClient(
+                base, hf_token=self._token, write_token=token or os.environ.get("TRACKIO_WRITE_TOKEN")
+            )
+
+    def _send(self, entries: list[dict[str, Any]]) -> None:
+        """Bring rows of one attempt to where they last."""
+        if self._client is not None:
+            self._client.predict(api_name="/bulk_log", logs=entries, hf_token=self._token)
+        elif self._utils.get_storage_mode() == "jsonl":
+            fragments = _import("trackio.fragments")
+            _fsync(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
+        else:
+            self._storage.bulk_log(
+                project=self._project,
+                run=entries[0]["run"],
+                run_id=entries[0]["run_id"],
+                metrics_list=[entry["metrics"] for entry in entries],
+                steps=[entry["step"] for entry in entries],
+                timestamps=[entry["timestamp"] for entry in entries],
+                log_ids=[entry["log_id"] for entry in entries],
+                config=entries[0]["config"],
+            )
+            database = Path(self._storage.get_project_db_path(self._project))
+            for path in (database.with_name(f"{database.name}-wal"), database):
+                with contextlib.suppress(FileNotFoundError):
+                    _fsync(path)
+
+    def _entry(self, item: SinkRow, log_id: str) -> dict[str, Any]:
+        row = item.row
+        return {
+            "attempt": row.attempt,
+            "project": self._project,
+            "run": self._run_name(row.attempt),
+            "run_id": self._run_id(row.attempt),
+            "metrics": self._utils.serialize_values(self._metrics(row, is_eval=item.stream == "eval")),
+            "step": row.step,
+            "timestamp": _iso(row.timestamp),
+            "config": None,
+            "log_id": log_id,
+        }
+
+    def _metrics(self, row: Row, *, is_eval: bool) -> dict[str, float | str]:
+        metrics: dict[str, float | str] = {}
+        given: dict[str, float | str] = {**row.numbers, **row.texts}
+        for name, value in given.items():
+            key = f"eval/{name}" if is_eval and not name.startswith("eval") else name
+            metrics[f"__{key}" if key in self._utils.RESERVED_KEYS or key.startswith("__") else key] = value
+        return metrics
+
+    def _config(self, attempt: int) -> dict[str, Any]:
+        """The attempt's config; names with a leading `_` are Trackio's own, as are the two at its end."""
+        record = self.facts.attempt(attempt)
+        config = {**self.facts.config, **(self.settings.get("config") or {})}
+        config = {key.lstrip("_") or "value": value for key, value in config.items()}
+        if self.settings.get("tags"):
+            config["tags"] = list(self.settings["tags"])
+        config["rlvitals"] = {
+            "run": self.facts.id,
+            "algorithm": self.facts.algorithm,
+            "attempt": attempt,
+            "from_step": record.from_step if record else None,
+        }
+        created = _iso(record.started if record else math.nan)
+        return {**self._utils.serialize_values(config), "_Created": created, "_Group": self._group}
+
+    @property
+    def _group(self) -> str:
+        return str(self.settings.get("group") or self._name)
+
+    def _run_name(self, attempt: int) -> str:
+        return self._name if attempt == 1 else f"{self._name} (attempt {attempt})"
+
+    def _run_id(self, attempt: int) -> str:
+        return f"{self.facts.id}-{attempt}"
+
+
+def _iso(timestamp: float) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):  # none, or no time of this world
+        return datetime.now(UTC).isoformat()
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SinkError(f"tracker 'trackio' needs a package: pip install 'rlvitals[trackio]' ({error})") from error
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,316 @@
+"""Weights & Biases: one W&B run for each attempt, all in one group, on the run's own step axis.
+
+Every row is one history row that carries `rlvitals/step`, the x axis of all charts, so late and out-of-order steps are
+where they belong; values keep their full precision, NaN and infinities included. What a later attempt overtook is in
+the earlier attempt's W&B run, never mixed with it.
+
+W&B writes each run to a file of its own (`offline-run-.../run-ID.wandb`) before anything else. A commit waits until
+that file holds the rows and is on the disk. Nothing can be appended to it once its writer is gone, so after a crash, or
+when rows come for an attempt that was closed, that attempt is written anew from the log into a fresh file under the
+same W&B id, and the old file is removed as soon as the new one holds as much. What a user sees after a crash: one
+offline folder an attempt, every row once. Where the old file had been uploaded with `wandb sync` already, the new one
+has the same W&B id and begins anew, so that it takes the upload's place instead of adding to it (as W&B treats a run
+that is not resumed; not covered by tests). After a resume: another W&B run in the group, named "... (attempt 2)".
+
+Online, a commit means the same file; `close` waits for the upload, and a run that was not closed is written anew at the
+next opening. The online mode is not covered by tests: there is no network where they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import math
+import os
+import re
+import shutil
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlvitals.records import Row
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.store.cursors import STREAMS
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.reader import read_rows
+
+STEP = "rlvitals/step"
+
+OURS = frozenset({"resume", "resume_from", "fork_from", "reinit"})
+"""What `wandb.init` takes and this sink decides: each attempt is one W&B run, written from its beginning."""
+
+FLUSH = "x_transaction_log_flush_interval"
+
+QUIET: dict[str, Any] = {
+    "silent": True,
+    "console": "off",
+    "host": "",
+    "disable_git": True,
+    "disable_code": True,
+    "disable_job_creation": True,
+    "x_disable_stats": True,  # they would be the follower's
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+    FLUSH: 0.1,
+}
+"""Nothing on the console, nothing of the machine or the user; the file written often enough to wait for it."""
+
+PATIENCE_SECONDS = 60.0
+"""How long a commit waits while W&B's file does not grow."""
+
+ABANDON_SECONDS = 5.0
+
+
+class WandbSink(Sink):
+    """Owns the W&B runs of one run's attempts and their folders, found by their ids.
+
+    Its memory: `attempts`, number -> rows committed of each stream, and whether its W&B run was closed.
+    """
+
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
+        super().__init__(facts, settings, memory)
+        self._wandb = _import_wandb()
+        known = frozenset(inspect.signature(self._wandb.init).parameters) - {"anonymous"} | {"api_key", "log_dir"}
+        check_settings("wandb", settings, known)
+        for name in sorted(OURS.intersection(settings)):
+            raise SinkError(f"tracker 'wandb' decides {name!r} itself (one W&B run for each attempt). Remove it")
+        self._mode: str = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
+        if self._mode == "disabled":
+            raise SinkError("mode is 'disabled', so W&B would keep nothing. Use 'online' or 'offline', or leave it out")
+        self._vendor_settings = self._gather_settings()
+        self._dir = Path(settings.get("dir") or settings.get("log_dir") or facts.root / "logs")
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError(f"cannot write to dir {str(self._dir)!r} ({error}). Give another dir") from error
+        self._runs: dict[int, _AttemptRun] = {}
+        if self._mode == "online":
+            for number, committed in memory.get("attempts", {}).items():
+                if not committed["closed"]:
+                    self._open_attempt(int(number))
+
+    def write(self, rows: Sequence[SinkRow]) -> None:
+        for item in rows:
+            run = self._runs.get(item.row.attempt) or self._open_attempt(item.row.attempt)
+            run.log(item.stream, item.row)
+
+    def commit(self) -> None:
+        attempts = dict(self.memory.get("attempts", {}))
+        for number, run in self._runs.items():
+            run.wait_for_rows()
+            run.remove_older()
+            attempts[str(number)] = {**{stream: run.logged[stream] for stream in STREAMS}, "closed": False}
+        self.memory["attempts"] = attempts
+
+    def close(self) -> None:
+        for number, run in self._runs.items():
+            run.finish()
+            if str(number) in self.memory.get("attempts", {}):
+                self.memory["attempts"][str(number)]["closed"] = True
+
+    def abandon(self) -> None:
+        # Finishing frees the id for the next opening; without a network it may take for ever, so it is not waited for.
+        threads = [threading.Thread(target=run.drop, daemon=True) for run in self._runs.values()]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + ABANDON_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _open_attempt(self, number: int) -> _AttemptRun:
+        """The W&B run of an attempt, with what was committed of it before written again."""
+        committed = self.memory.get("attempts", {}).get(str(number), {})
+        logs = {stream: RunDir(self.facts.root).log(stream) for stream in STREAMS if committed.get(stream)}
+        for path in logs.values():
+            if not path.is_file():
+                raise SinkError(f"{path} is gone, and W&B's run of attempt {number} has to be written anew from it")
+        run = _AttemptRun(self._start_vendor_run(number))
+        self._runs[number] = run
+        for stream, path in logs.items():
+            rows = (row for row in read_rows(path) if row.attempt == number)
+            for row in islice(rows, committed[stream]):
+                run.log(stream, row)
+        return run
+
+    def _start_vendor_run(self, number: int) -> Any:
+        given = {key: value for key, value in self.settings.items() if key not in ("api_key", "log_dir", "settings")}
+        attempt = self.facts.attempt(number)
+        about = {"run": self.facts.id, "attempt": number, "from_step": attempt.from_step if attempt else None}
+        name = given.get("name") or self.facts.name
+        config = given.get("config") or {}
+        if not isinstance(config, Mapping):
+            raise SinkError(f"config must be a mapping, found {type(config).__name__}; it is added to the run's own")
+        tags = given.get("tags")
+        given |= {
+            "id": re.sub(r"[^\w.-]", "-", f"{given.get('id') or self.facts.id}-a{number}"),
+            "name": name if number == 1 else f"{name} (attempt {number})",
+            "group": given.get("group") or self.facts.id,
+            "tags": [tags] if isinstance(tags, str) else tags,
+            "config": {**self.facts.config, **config, "rlvitals": about},
+            "dir": str(self._dir),
+            "mode": self._mode,
+            "reinit": "create_new",
+        }
+        try:
+            run = self._wandb.init(**given, settings=self._wandb.Settings(**self._vendor_settings))
+            run.define_metric(STEP)
+            run.define_metric("*", step_metric=STEP)
+        except Exception as error:
+            raise SinkError(
+                f"W&B does not start: {error}. Without an account or a network use mode: offline; otherwise give "
+                "api_key, set WANDB_API_KEY, or run `wandb login`"
+            ) from error
+        return run
+
+    def _gather_settings(self) -> dict[str, Any]:
+        """What goes into `wandb.Settings`: ours for quiet, the user's over them, and the key where it is needed."""
+        given = self.settings.get("settings") or {}
+        if not isinstance(given, Mapping):
+            raise SinkError(f"settings must be a mapping of W&B settings, found {type(given).__name__}")
+        known = frozenset(self._wandb.Settings.model_fields)
+        if FLUSH not in known:
+            raise SinkError("this wandb is too old. Install a newer one with: pip install -U 'rlvitals[wandb]'")
+        check_settings("wandb", given, known)
+        # Through settings, the key stays in this process; `wandb.login` would write it to ~/.netrc.
+        key = self.settings.get("api_key")
+        secret = {"api_key": key} if key and self._mode != "offline" else {}
+        return {**{name: value for name, value in QUIET.items() if name in known}, **given, **secret}
+
+
+class _AttemptRun:
+    """One W&B run being written: what was logged to it, and how much of that its file holds."""
+
+    def __init__(self, run: Any) -> None:
+        self.logged: Counter[Stream] = Counter()
+        self._run = run
+        self._file = _RunFile(Path(run.settings.sync_file))
+        folder = self._file.path.parent
+        siblings = re.compile(rf"(offline-)?run-\d{{8}}_\d{{6}}-{re.escape(run.id)}(-\w+)?")
+        self._older = [
+            path for path in folder.parent.iterdir() if path.name != folder.name and siblings.fullmatch(path.name)
+        ]
+
+    def log(self, stream: Stream, row: Row) -> None:
+        values: dict[str, Any] = {STEP: row.step}
+        if math.isfinite(row.timestamp):
+            values["_timestamp"] = row.timestamp
+        for name, value in (*row.numbers.items(), *row.texts.items()):
+            values[name if stream == "train" or name.startswith("eval") else f"eval/{name}"] = value
+        self._run.log(values)
+        self.logged[stream] += 1
+
+    def wait_for_rows(self) -> None:
+        """Return when the file holds every row and is on the disk."""
+        self._wait(lambda: self._file.rows >= self.logged.total())
+        self._file.sync()
+
+    def finish(self) -> None:
+        """End the W&B run: uploaded where it is online, the file whole in any case."""
+        self._run.finish(exit_code=0)
+        self._wait(lambda: self._file.has_ended)
+        self._file.sync()
+
+    def drop(self) -> None:
+        with contextlib.suppress(Exception):
+            self._run.finish(exit_code=1)
+
+    def remove_older(self) -> None:
+        """Earlier writings of this attempt; now that this one holds as much, `wandb sync` shall not find them."""
+        for folder in self._older:
+            for file in folder.glob("*.wandb"):
+                file.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+        self._older = []
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            has_grown = self._file.read_on()
+            if is_there():
+                return
+            if has_grown:
+                until = time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > until:
+                raise SinkError(
+                    f"W&B has written {self._file.rows} of {self.logged.total()} rows to {self._file.path} and goes no "
+                    "further. Is the disk full?"
+                )
+            else:
+                time.sleep(0.01)
+
+
+class _RunFile:
+    """W&B's file of one run, read as it grows: 7 bytes of header, then a LevelDB log of protobuf records."""
+
+    BLOCK, CHUNK = 32768, struct.Struct("<IHB")  # a chunk: checksum, length, kind; none crosses a block
+    WHOLE, LAST = 1, 4
+    READ_BYTES = 4 * 2**20
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self.has_ended = False
+        self._position = 7
+        self._begun = b""
+        self._record: Any = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+
+    def read_on(self) -> bool:
+        """Take in what has been added; False when there was nothing."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._position)
+                data = file.read(self.READ_BYTES)
+        except FileNotFoundError:
+            return False
+        start = self._position
+        while True:
+            at, left = self._position - start, self.BLOCK - self._position % self.BLOCK
+            if left < self.CHUNK.size and at + left <= len(data):
+                self._position += left  # too small for a chunk: padding
+                continue
+            if at + self.CHUNK.size > len(data):
+                break
+            _, length, kind = self.CHUNK.unpack_from(data, at)
+            end = at + self.CHUNK.size + length
+            if kind == 0 or end > len(data):
+                break
+            self._position = start + end
+            self._begun += data[end - length : end]
+            if kind in (self.WHOLE, self.LAST):
+                self._count(self._begun)
+                self._begun = b""
+        return self._position > start
+
+    def sync(self) -> None:
+        """Have the disk hold it, whoever wrote it."""
+        descriptor = os.open(self.path, os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _count(self, record: bytes) -> None:
+        kind = self._record.FromString(record).WhichOneof("record_type")
+        self.rows += kind == "history"
+        self.has_ended |= kind == "exit"
+
+
+def _import_wandb() -> Any:
+    if "wandb" not in sys.modules:
+        # A trainer that uses W&B itself hands its own service and run down to its children.
+        for name in ("WANDB_SERVICE", "WANDB_RUN_ID", "WANDB_RESUME"):
+            os.environ.pop(name, None)
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise SinkError(
+            "tracker 'wandb' needs the package wandb. Install it with: pip install 'rlvitals[wandb]'"
+        ) from error

@@ -1,0 +1,195 @@
+"""Finished logs, packed without losing a byte.
+
+`training_metrics.jsonl.archive` stands in for `training_metrics.jsonl`. `open_log` gives the log's own bytes from
+whichever of the two is there, so that readers need not know. How a block of lines is packed is in `packing`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from rlvitals.codec import encode, parse_json
+from rlvitals.errors import RunUnreadable
+from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir, Stream, archive_of
+
+BLOCK_BYTES = 8 * 2**20
+_MAGIC = b"RLVARCH1"
+_SIZE = struct.Struct("<Q")
+
+
+class _Block(NamedTuple):
+    start: int
+    end: int
+    """Its byte range in the log."""
+    offset: int
+    size: int
+    checksum: int
+
+
+def open_log(log: Path) -> BinaryIO:
+    """A log's bytes for reading, from the log or its archive. Raises FileNotFoundError where there is neither."""
+    try:
+        return open(log, "rb")
+    except FileNotFoundError:
+        try:
+            return cast(BinaryIO, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20))
+        except FileNotFoundError:
+            raise FileNotFoundError(2, "no such log", str(log)) from None
+
+
+def log_state(log: Path) -> tuple[int, int, int]:
+    """Inode, size and modification time of a log, or of the archive in its place; zeros where there is neither."""
+    try:
+        found = os.stat(log)
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
+    except OSError:
+        pass
+    try:
+        found = os.stat(archive_of(log))
+        with ArchiveFile(archive_of(log)) as archive:
+            return (found.st_ino, archive.size, found.st_mtime_ns)
+    except OSError:
+        return (0, 0, 0)
+
+
+def logs_of(run_dir: RunDir) -> list[Path]:
+    """Every log file a run has, plain or packed."""
+    streams: tuple[Stream, Stream] = ("train", "eval")
+    logs = [run_dir.log(stream, rank) for stream in streams for rank in (0, *run_dir.rank_numbers(stream))]
+    return [log for log in logs if log.exists() or archive_of(log).exists()]
+
+
+def compact_logs(run_dir: RunDir) -> tuple[int, int]:
+    """Pack every log of a run that is not being recorded; returns the bytes before and after. The index is let go."""
+    before = after = 0
+    for log in logs_of(run_dir):
+        sizes = compact(log) if log.exists() else (log_state(log)[1], archive_of(log).stat().st_size)
+        before, after = before + sizes[0], after + sizes[1]
+    shutil.rmtree(run_dir.index, ignore_errors=True)
+    return before, after
+
+
+def expand_logs(run_dir: RunDir) -> int:
+    """Bring every packed log of a run back; returns how many there were."""
+    packed = [log for log in logs_of(run_dir) if not log.exists()]
+    for log in packed:
+        expand(log)
+    return len(packed)
+
+
+def compact(log: Path) -> tuple[int, int]:
+    """Put an archive in a log's place; returns the bytes before and after. What cannot be read back exactly stays as it
+    is.
+    """
+    from rlvitals.store.packing import pack, unpack
+
+    parts, blocks, offset, start = [_MAGIC], [], len(_MAGIC), 0
+    with open(log, "rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            data += file.readline()
+            packed = pack(data)
+            if unpack(packed) != data:
+                raise RunUnreadable(f"{log} cannot be packed without loss at byte {start}; it is left as it is")
+            blocks.append(_Block(start, start + len(data), offset, len(packed), zlib.crc32(packed)))
+            parts.append(packed)
+            offset += len(packed)
+            start += len(data)
+    footer = encode({"blocks": [[*block] for block in blocks]})
+    replace_file(archive_of(log), b"".join([*parts, footer, _SIZE.pack(len(footer)), _MAGIC]))
+    _check(log)
+    log.unlink()
+    return start, archive_of(log).stat().st_size
+
+
+def expand(log: Path) -> int:
+    """Put the log back in its archive's place; returns its bytes."""
+    with open_log(log) as archive:
+        data = archive.read()
+    replace_file(log, data)
+    archive_of(log).unlink(missing_ok=True)
+    return len(data)
+
+
+def _check(log: Path) -> None:
+    """The archive on disk reads as the log does, byte by byte, before the log is let go of."""
+    with open(log, "rb") as file, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20) as archive:
+        while block := file.read(2**20):
+            if archive.read(len(block)) != block:
+                raise RunUnreadable(f"{archive_of(log)} does not read back as {log}; the log is kept")
+
+
+class ArchiveFile(io.RawIOBase):
+    """An archive as the log it was made from: seekable, read-only."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = open(path, "rb")  # noqa: SIM115 - closed with this object
+        self._position = 0
+        self._current: tuple[int, bytes] = (-1, b"")
+        try:
+            self._blocks = self._read_footer()
+        except (ValueError, KeyError, TypeError, OSError, struct.error) as error:
+            self._file.close()
+            raise RunUnreadable(f"{path} is damaged: {error}") from error
+
+    @property
+    def size(self) -> int:
+        return self._blocks[-1].end if self._blocks else 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        places = enumerate(self._blocks)
+        found = next((number for number, block in places if block.start <= self._position < block.end), None)
+        if found is None:
+            return 0
+        data = self._block(found)
+        start = self._position - self._blocks[found].start
+        piece = data[start : start + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    def _block(self, number: int) -> bytes:
+        if self._current[0] != number:
+            from rlvitals.store.packing import unpack  # brings numpy, which the write path does without
+
+            block = self._blocks[number]
+            self._file.seek(block.offset)
+            packed = self._file.read(block.size)
+            if zlib.crc32(packed) != block.checksum:
+                raise RunUnreadable(f"{self._path} is damaged: block {number} does not match its checksum")
+            self._current = (number, unpack(packed))
+        return self._current[1]
+
+    def _read_footer(self) -> list[_Block]:
+        end = self._file.seek(0, os.SEEK_END) - len(_MAGIC) - _SIZE.size
+        self._file.seek(max(end, 0))
+        trailer = self._file.read()
+        if end < 0 or trailer[_SIZE.size :] != _MAGIC:
+            raise ValueError("no archive, or cut short")
+        (size,) = _SIZE.unpack(trailer[: _SIZE.size])
+        self._file.seek(end - size)
+        return [_Block(*block) for block in parse_json(self._file.read(size))["blocks"]]

@@ -1,0 +1,92 @@
+"""How far each tracker is: `sinks/NAME.json`, written whole after every commit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rlvitals.codec import to_json
+from rlvitals.store.archive import log_state, open_log
+from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir, Stream
+
+State = Literal["waiting", "following", "failing", "done"]
+"""waiting: not opened yet. following: rows are handed over. failing: the last try raised. done: the run has ended, all
+is there."""
+
+STREAMS: tuple[Stream, Stream] = ("train", "eval")
+
+
+@dataclass(slots=True)
+class Cursor:
+    """One tracker's place in the logs, and what it remembers for its next opening."""
+
+    name: str
+    state: State = "waiting"
+    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    """Bytes of each log the back end is known to hold."""
+    rows: int = 0
+    error: str = ""
+    since: float = 0.0
+    """When the present state began."""
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPlace:
+    """Where a tracker's lock and heartbeat are; one live follower for each tracker."""
+
+    root: Path
+    lock: Path
+    heartbeat: Path
+
+
+def cursor_place(run_dir: RunDir, name: str) -> CursorPlace:
+    """The lock and heartbeat of one tracker."""
+    return CursorPlace(run_dir.sinks, run_dir.sinks / f"{name}.lock", run_dir.sinks / f"{name}.heartbeat")
+
+
+def read_cursor(run_dir: RunDir, name: str) -> Cursor:
+    """A tracker's cursor; a fresh one where there is none or it is damaged."""
+    try:
+        raw = json.loads((run_dir.sinks / f"{name}.json").read_text(encoding="utf-8"))
+        known = {field.name for field in fields(Cursor)}
+        cursor = Cursor(**{key: value for key, value in raw.items() if key in known})
+        cursor.offsets = {stream: int(cursor.offsets.get(stream, 0)) for stream in STREAMS}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return Cursor(name)
+    return cursor
+
+
+def write_cursor(run_dir: RunDir, cursor: Cursor) -> None:
+    """Save a cursor, whole."""
+    replace_file(run_dir.sinks / f"{cursor.name}.json", to_json(asdict(cursor)))
+
+
+def read_cursors(run_dir: RunDir) -> list[Cursor]:
+    """Every tracker's cursor, by name."""
+    return [read_cursor(run_dir, path.stem) for path in sorted(run_dir.sinks.glob("*.json"))]
+
+
+def bytes_behind(run_dir: RunDir, cursor: Cursor) -> int:
+    """How much of the logs a tracker does not hold yet."""
+    behind = 0
+    for stream in STREAMS:
+        behind += max(0, log_state(run_dir.log(stream))[1] - cursor.offsets[stream])
+    return behind
+
+
+def rows_behind(run_dir: RunDir, cursor: Cursor) -> int:
+    """The same in rows: lines beyond the cursor."""
+    behind = 0
+    for stream in STREAMS:
+        try:
+            with open_log(run_dir.log(stream)) as file:
+                file.seek(cursor.offsets[stream])
+                while block := file.read(2**20):
+                    behind += block.count(b"\n")
+        except OSError:
+            continue
+    return behind

@@ -1,0 +1,41 @@
+"""Finds the runs below a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlvitals.errors import RunNotFound, did_you_mean
+from rlvitals.store.layout import RunDir
+
+
+def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
+    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise RunNotFound(f"{root} is no directory.{near_directory(root)}")
+    yield from _search(root, depth)
+
+
+def _search(folder: Path, depth: int) -> Iterator[Path]:
+    if RunDir(folder).holds_run:
+        yield folder
+        return
+    if depth == 0:
+        return
+    try:
+        children = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for child in children:
+        if not Path(child).name.startswith("."):
+            yield from _search(Path(child), depth - 1)
+
+
+def near_directory(path: Path) -> str:
+    """A suggestion for a directory that is not there: its neighbour with the nearest name."""
+    try:
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
+    except OSError:
+        return ""

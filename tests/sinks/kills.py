@@ -1,0 +1,95 @@
+"""A child process that feeds a sink and saves its cursor as the follower does, killed at random moments.
+
+For the crash tests of several sinks: `from kills import feed_through_kills, fed_row`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rows import facts, row
+
+from rlvitals.records import Attempt
+from rlvitals.sinks.base import SinkRow
+
+START = 1_763_190_000.0
+BATCH = 3
+
+
+def fed_row(index: int) -> SinkRow:
+    """Row number `index`: steps out of order, two attempts, a new metric every 40 rows, now and then a text."""
+    return row(
+        index ^ 1,
+        attempt=1 if index < 100 else 2,
+        stream="eval" if index % 10 == 9 else "train",
+        timestamp=START + index,
+        texts={"note": f'row {index}, "quoted"\nsecond line'} if index % 7 == 0 else None,
+        numbers={"loss": index / 7, f"metric/{index // 40}": float(index)},
+    )
+
+
+def fed_facts(tmp_path: Path):
+    return facts(tmp_path, attempts=(Attempt(1, START), Attempt(2, START + 100, from_step=90)))
+
+
+def feed_through_kills(
+    module: str, name: str, tmp_path: Path, settings: dict[str, Any], *, total: int, kills: int, environment: Any
+) -> dict[str, Any]:
+    """Feed `total` rows to a sink in children, all but the last of them killed; returns the last memory."""
+    task = {"module": module, "name": name, "tmp": str(tmp_path), "settings": settings, "total": total}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    chance = random.Random(total)
+    for _ in range(kills):
+        child = _start(tmp_path, environment)
+        for _ in range(chance.randrange(1, 25)):
+            assert child.stdout.readline()
+        try:
+            child.wait(timeout=chance.uniform(0, 0.005))  # a random moment later
+        except subprocess.TimeoutExpired:
+            child.kill()
+        _, errors = child.communicate()
+        assert child.returncode == -signal.SIGKILL, f"the child had ended before it was killed: {errors}"
+    child = _start(tmp_path, environment)
+    _, errors = child.communicate()
+    assert child.returncode == 0, errors
+    cursor = json.loads((tmp_path / "cursor.json").read_text())
+    assert cursor["rows"] == total
+    return cursor["memory"]
+
+
+def _start(tmp_path: Path, environment: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+
+
+def _feed(tmp_path: Path) -> None:
+    """What the child does: open from the cursor, hand over, commit, save the cursor, say so."""
+    from importlib import import_module
+
+    task = json.loads((tmp_path / "task.json").read_text())
+    place = tmp_path / "cursor.json"
+    cursor = json.loads(place.read_text()) if place.exists() else {"memory": {}, "rows": 0}
+    sink_class = getattr(import_module(task["module"]), task["name"])
+    sink = sink_class(fed_facts(Path(task["tmp"])), task["settings"], cursor["memory"])
+    print("opened", flush=True)
+    for first in range(cursor["rows"], task["total"], BATCH):
+        batch = [fed_row(index) for index in range(first, min(first + BATCH, task["total"]))]
+        sink.write(batch)
+        sink.commit()
+        draft = place.with_suffix(".draft")
+        draft.write_text(json.dumps({"memory": sink.memory, "rows": first + len(batch)}))
+        draft.replace(place)
+        print("committed", flush=True)
+    sink.close()
+
+
+if __name__ == "__main__":
+    _feed(Path(sys.argv[1]))

@@ -1,0 +1,390 @@
+"""Following the log: cursors, failing and hanging trackers, crashes, catching up, and what people are told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import rlvitals
+from rlvitals import plugins
+from rlvitals.cli.main import main
+from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.sinks.base import Sink, SinkError
+from rlvitals.sinks.follower import Feed, follow
+from rlvitals.store.cursors import read_cursor
+from rlvitals.store.layout import RunDir
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
+    """Wait for something to come true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+class Ledger(Sink):
+    """A tracker whose back end is a list: `held` is what it was told to keep, `taken` what is on the way."""
+
+    held: ClassVar[list[tuple[str, int, float]]] = []
+    opened = 0
+
+    def __init__(self, facts, settings, memory):
+        super().__init__(facts, settings, memory)
+        type(self).opened += 1
+        self.taken: list[tuple[str, int, float]] = []
+
+    def write(self, rows):
+        self.taken += [(item.stream, item.row.step, item.row.numbers.get("loss", -1.0)) for item in rows]
+
+    def commit(self):
+        type(self).held += self.taken
+        self.taken = []
+        self.memory["count"] = len(type(self).held)
+
+    def close(self):
+        self.memory["closed"] = True
+
+
+@pytest.fixture
+def ledger(monkeypatch):
+    """A fresh ledger under the name "ledger"."""
+    kind = type("FreshLedger", (Ledger,), {"held": [], "opened": 0})
+    install(monkeypatch, "ledger", kind)
+    return kind
+
+
+def install(monkeypatch, name: str, kind: type) -> None:
+    real = plugins.tracker_class
+    monkeypatch.setattr(plugins, "tracker_class", lambda asked: kind if asked == name else real(asked))
+
+
+def record(path: Path, steps, **settings) -> None:
+    with rlvitals.start(path, **settings) as run:
+        for step in steps:
+            run.log({"loss": float(step)}, step=step)
+
+
+def expected(steps) -> list[tuple[str, int, float]]:
+    return [("train", step, float(step)) for step in steps]
+
+
+def test_every_row_arrives_once_and_in_order(tmp_path, ledger):
+    record(tmp_path, range(2500))
+    assert follow(RunDir(tmp_path), {"ledger": {}})
+    assert ledger.held == expected(range(2500))
+    cursor = read_cursor(RunDir(tmp_path), "ledger")
+    assert (cursor.state, cursor.rows, cursor.memory) == ("done", 2500, {"count": 2500, "closed": True})
+
+
+def test_a_second_round_sends_only_what_is_new(tmp_path, ledger):
+    record(tmp_path, range(10))
+    follow(RunDir(tmp_path), {"ledger": {}})
+    record(tmp_path, range(10, 15), resume=True)
+    follow(RunDir(tmp_path), {"ledger": {}})
+    assert ledger.held == expected(range(15))
+
+
+def test_what_a_killed_follower_left_unfinished_is_closed_by_the_next(tmp_path, ledger):
+    record(tmp_path, range(3))
+    feed = Feed(RunDir(tmp_path), "ledger", {})
+    assert feed.advance()
+    feed.let_go()  # and never comes to close it
+    assert "closed" not in read_cursor(RunDir(tmp_path), "ledger").memory
+    assert follow(RunDir(tmp_path), {"ledger": {}})
+    assert read_cursor(RunDir(tmp_path), "ledger").memory["closed"]
+    assert ledger.opened == 2
+    assert follow(RunDir(tmp_path), {"ledger": {}})
+    assert ledger.opened == 2  # finished is finished
+
+
+def test_a_live_run_is_followed_until_it_ends(tmp_path, ledger):
+    with rlvitals.start(tmp_path) as run:
+        thread = threading.Thread(target=follow, args=(RunDir(tmp_path), {"ledger": {}}))
+        thread.start()
+        for step in range(20):
+            run.log({"loss": float(step)}, step=step)
+        assert until(lambda: len(ledger.held) == 20)
+        assert thread.is_alive()
+        run.log_eval({"loss": 7.0}, step=19)
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert sorted(ledger.held) == sorted([*expected(range(20)), ("eval", 19, 7.0)])
+
+
+def test_a_failing_tracker_is_tried_again_from_its_last_commit(tmp_path, monkeypatch):
+    class Flaky(Ledger):
+        held: ClassVar[list[tuple[str, int, float]]] = []
+        failures = 3
+
+        def commit(self):
+            if type(self).failures:
+                type(self).failures -= 1
+                raise ConnectionError("connection refused")
+            super().commit()
+
+    install(monkeypatch, "flaky", Flaky)
+    monkeypatch.setattr("rlvitals.sinks.follower.POLL_SECONDS", 0.01)
+    record(tmp_path, range(5))
+    assert follow(RunDir(tmp_path), {"flaky": {}})
+    assert Flaky.held == expected(range(5))
+    assert Flaky.opened == 4
+
+
+def test_what_fails_is_told_with_its_reason_and_since_when(tmp_path, monkeypatch, capsys):
+    class Broken(Ledger):
+        def __init__(self, facts, settings, memory):
+            raise SinkError("no key for the service; run: service login")
+
+    install(monkeypatch, "broken", Broken)
+    record(tmp_path, range(7))
+    assert not follow(RunDir(tmp_path), {"broken": {}}, linger=0.3)
+    (tracker,) = rlvitals.open_run(tmp_path).trackers
+    assert (tracker["state"], tracker["rows"], tracker["behind"]) == ("failing", 0, 7)
+    assert tracker["error"] == "no key for the service; run: service login"
+    assert tracker["since"] > 0
+    assert main(["show", str(tmp_path)]) == 0
+    assert "broken: 0 rows, 7 behind since" in capsys.readouterr().out
+
+
+def test_a_hanging_tracker_holds_up_nobody_else(tmp_path, ledger, monkeypatch):
+    release = threading.Event()
+
+    class Hanging(Ledger):
+        def commit(self):
+            release.wait(60)
+
+    hanging = Hanging
+    real = plugins.tracker_class
+    monkeypatch.setattr(plugins, "tracker_class", lambda name: hanging if name == "hanging" else real(name))
+    record(tmp_path, range(50))
+    try:
+        assert not follow(RunDir(tmp_path), {"hanging": {}, "ledger": {}}, linger=1.0)
+    finally:
+        release.set()
+    assert ledger.held == expected(range(50))
+    assert read_cursor(RunDir(tmp_path), "ledger").state == "done"
+
+
+def test_one_tracker_has_one_follower(tmp_path, ledger):
+    record(tmp_path, range(3))
+    first = Feed(RunDir(tmp_path), "ledger", {})
+    assert first.advance()
+    second = Feed(RunDir(tmp_path), "ledger", {})
+    with pytest.raises(rlvitals.errors.RunLocked):
+        second.advance()
+    first.let_go()
+    assert second.advance() is False
+
+
+def test_a_bad_line_is_passed_over_and_not_sent_again(tmp_path, ledger):
+    record(tmp_path, range(3))
+    log = tmp_path / "logs" / "training_metrics.jsonl"
+    log.write_bytes(log.read_bytes() + b"garbage\n")
+    assert follow(RunDir(tmp_path), {"ledger": {}})
+    assert ledger.held == expected(range(3))
+    assert rlvitals.open_run(tmp_path).trackers[0]["behind"] == 0
+
+
+def test_a_bare_log_without_a_list_of_attempts_is_followed_by_one_sink(tmp_path, ledger):
+    log = tmp_path / "logs" / "training_metrics.jsonl"
+    log.parent.mkdir()
+    log.write_text("".join(f'{{"step":{step},"loss":{step}.0}}\n' for step in range(2500)))
+    assert follow(RunDir(tmp_path), {"ledger": {}})
+    assert ledger.held == expected(range(2500))
+    assert ledger.opened == 1
+
+
+# In the process that `start` spawns
+
+
+def rows_in(path: Path) -> list[dict]:
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def test_start_spawns_a_follower_and_finish_waits_for_it(tmp_path):
+    record(tmp_path / "run", range(100), track_with=["csv", "json"])
+    rows = rows_in(tmp_path / "run" / "logs" / "metrics.json")
+    assert [row["step"] for row in rows] == list(range(100))
+    assert len((tmp_path / "run" / "logs" / "metrics.csv").read_text().splitlines()) == 101
+    assert [tracker["state"] for tracker in rlvitals.open_run(tmp_path / "run").trackers] == ["done", "done"]
+
+
+def test_settings_go_to_the_one_tracker_or_to_each_by_name(tmp_path):
+    record(tmp_path / "one", [1], track_with="csv", tracker_kwargs={"path": str(tmp_path / "one.csv")})
+    assert (tmp_path / "one.csv").exists()
+    both = {"csv": {"path": str(tmp_path / "two.csv")}, "json": {"path": str(tmp_path / "two.json")}}
+    record(tmp_path / "two", [1], track_with=["csv", "json"], tracker_kwargs=both)
+    assert (tmp_path / "two.csv").exists()
+    assert (tmp_path / "two.json").exists()
+
+
+def test_an_unknown_tracker_lists_the_known_ones(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"unknown tracker 'wandbb'\. Did you mean 'wandb'\? Known trackers: csv, json"
+    ):
+        rlvitals.start(tmp_path, track_with="wandbb")
+    with pytest.raises(ConfigError, match="settings for 'jsn', which is not among track_with"):
+        rlvitals.start(tmp_path, track_with=["csv", "json"], tracker_kwargs={"csv": {}, "jsn": {}})
+
+
+def test_a_tracker_whose_package_is_missing_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(plugins.TRACKERS, "ghost", plugins.Tracker("rlvitals.sinks.ghost", "G", "no_such_package_here"))
+    with pytest.raises(MissingDependency, match=r"pip install 'rlvitals\[ghost\]'"):
+        rlvitals.start(tmp_path, track_with="ghost")
+
+
+def test_a_tracker_that_cannot_keep_up_is_left_behind_with_the_way_on(tmp_path, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        began = time.monotonic()
+        record(
+            tmp_path / "run",
+            range(3),
+            track_with="csv",
+            tracker_kwargs={"path": str(blocked / "x.csv")},
+            tracker_wait=1.0,
+        )
+    assert time.monotonic() - began < 15
+    assert "csv: 3 rows are not there yet" in caplog.text
+    assert f"rlvitals sync {tmp_path / 'run'} --to csv" in caplog.text
+    blocked.unlink()
+    blocked.mkdir()
+    assert main(["sync", str(tmp_path / "run"), "--to", "csv"]) in (0, 64)
+    assert until(lambda: (blocked / "x.csv").exists() and len((blocked / "x.csv").read_text().splitlines()) == 4)
+
+
+def test_secrets_for_trackers_stay_off_the_disk(tmp_path):
+    kwargs = {"csv": {"path": str(tmp_path / "x.csv")}, "json": {}}
+    secret = "0123456789abcdef-secret"
+    record(
+        tmp_path / "run",
+        [1],
+        track_with=["csv", "json"],
+        tracker_kwargs={**kwargs, "csv": {**kwargs["csv"]}},
+        config={"wandb": {"api_key": secret}},
+    )
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes()
+
+
+TRAINER = """
+    import sys, time, rlvitals
+    folder, first, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"
+    run = rlvitals.start(folder, track_with=["csv", "json"], resume=resume)
+    print("ready", flush=True)
+    for step in range(first, 10**9):
+        run.log({"loss": float(step)}, step=step)
+        print(step, flush=True)
+        time.sleep(0.002)
+"""
+
+
+def follower_pids(run: Path) -> set[int]:
+    found = set()
+    for lock in (run / "sinks").glob("*.lock"):
+        try:
+            found.add(json.loads(lock.read_text())["pid"])
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp_path):
+    """Trainer and follower are killed at random moments, resumed, and synced in the end."""
+    run = tmp_path / "run"
+    first = 0
+    for round_number in range(6):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(TRAINER), str(run), str(first), "resume" if round_number else "new"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout.readline() == "ready\n"
+        acknowledged = -1
+        for _ in range(150 + 70 * round_number):
+            acknowledged = int(child.stdout.readline())
+        if (
+            round_number % 2
+        ):  # the follower first, then the trainer; otherwise the trainer, and the follower a little later
+            for pid in follower_pids(run):
+                os.kill(pid, signal.SIGKILL)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        if not round_number % 2:
+            time.sleep(0.03 * round_number)
+            for pid in follower_pids(run):
+                os.kill(pid, signal.SIGKILL)
+        log = rlvitals.open_run(run)
+        assert log.last_step >= acknowledged
+        first = log.last_step + 1
+    assert main(["sync", str(run)]) == 0
+    steps = rlvitals.open_run(run).series("loss").steps.tolist()
+    assert [row["step"] for row in rows_in(run / "logs" / "metrics.json")] == steps
+    csv_steps = [int(line.split(",")[0]) for line in (run / "logs" / "metrics.csv").read_text().splitlines()[1:]]
+    assert csv_steps == steps
+
+
+def test_a_follower_outlives_its_trainer_and_finishes_the_forwarding(tmp_path):
+    script = """
+        import os, sys, rlvitals
+        run = rlvitals.start(sys.argv[1], track_with="json")
+        for step in range(2000):
+            run.log({"loss": float(step)}, step=step)
+        os.kill(os.getpid(), 9)
+    """
+    run = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(run)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert until(lambda: read_cursor(RunDir(run), "json").state == "done")
+    assert len(rows_in(run / "logs" / "metrics.json")) == 2000
+
+
+def test_a_resume_takes_over_from_the_old_follower(tmp_path):
+    run = tmp_path / "run"
+    record(run, range(5), track_with="json", tracker_wait=0.0)
+    record(run, range(5, 9), track_with="json", resume=True)
+    assert [row["step"] for row in rows_in(run / "logs" / "metrics.json")] == list(range(9))
+    assert {row["attempt"] for row in rows_in(run / "logs" / "metrics.json")} == {1, 2}
+
+
+def test_overwriting_a_run_starts_its_trackers_anew(tmp_path):
+    run = tmp_path / "run"
+    record(run, range(5), track_with="json")
+    record(run, range(3), track_with="json", overwrite=True)
+    assert [row["step"] for row in rows_in(run / "logs" / "metrics.json")] == [0, 1, 2]
+
+
+def test_sync_brings_a_tracker_that_was_never_asked_for(tmp_path, capsys):
+    record(tmp_path / "run", range(4))
+    assert main(["sync", str(tmp_path / "run")]) == 64
+    assert "has no trackers yet" in capsys.readouterr().err
+    assert main(["sync", str(tmp_path / "run"), "--to", "json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["rows"] == 4
+    assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 4
+
+
+def test_without_processes_a_thread_follows(tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise PermissionError("not allowed to spawn")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    record(tmp_path / "run", range(10), track_with="json")
+    assert "a thread follows the log instead" in caplog.text
+    assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 10
