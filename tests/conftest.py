@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,27 @@ def shared() -> Path:
 def child_environment() -> dict[str, str]:
     """The environment for a Python child process that imports rlvitals."""
     return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 256 KiB of our own; only root may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(disk):
+    """Use up the last byte; returns the file to delete for room."""
+    filler = disk / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        filler.write_bytes(b"x" * 2**20)
+    return filler

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
+from conftest import fill
 from rlvitals.store.reader import Problems, read_rows
 
 LOG = Path("logs/training_metrics.jsonl")
@@ -283,30 +284,6 @@ def test_a_torn_line_in_the_list_of_attempts_does_not_cost_the_next_one(tmp_path
 
 
 # A full disk
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 256 KiB of our own; only root may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def fill(disk):
-    """Use up the last byte; returns the file to delete for room."""
-    filler = disk / "filler"
-    with pytest.raises(OSError, match="No space left"):
-        filler.write_bytes(b"x" * 2**20)
-    return filler
 
 
 def test_rows_for_a_full_disk_wait_in_memory_and_are_written_when_there_is_room(small_disk, caplog):

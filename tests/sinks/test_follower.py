@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from typing import ClassVar
 import pytest
 
 import rlvitals
+from conftest import fill
 from rlvitals import plugins
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
@@ -286,7 +288,7 @@ def test_secrets_for_trackers_stay_off_the_disk(tmp_path):
 TRAINER = """
     import sys, time, rlvitals
     folder, first, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"
-    run = rlvitals.start(folder, track_with=["csv", "json"], resume=resume)
+    run = rlvitals.start(folder, track_with=["csv", "json", "tensorboard"], resume=resume)
     print("ready", flush=True)
     for step in range(first, 10**9):
         run.log({"loss": float(step)}, step=step)
@@ -305,9 +307,19 @@ def follower_pids(run: Path) -> set[int]:
     return found
 
 
+def tensorboard_steps(folder: Path) -> list[int]:
+    """What TensorBoard's own reader shows."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=True)
+    reader.Reload()
+    return [event.step for event in reader.Scalars("loss")]
+
+
 @pytest.mark.slow
 def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp_path):
     """Trainer and follower are killed at random moments, resumed, and synced in the end."""
+    pytest.importorskip("tensorboard")
     run = tmp_path / "run"
     first = 0
     for round_number in range(6):
@@ -339,6 +351,7 @@ def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp
     assert [row["step"] for row in rows_in(run / "logs" / "metrics.json")] == steps
     csv_steps = [int(line.split(",")[0]) for line in (run / "logs" / "metrics.csv").read_text().splitlines()[1:]]
     assert csv_steps == steps
+    assert tensorboard_steps(run / "logs" / "tensorboard") == steps
 
 
 def test_a_follower_outlives_its_trainer_and_finishes_the_forwarding(tmp_path):
@@ -388,3 +401,56 @@ def test_without_processes_a_thread_follows(tmp_path, monkeypatch, caplog):
     record(tmp_path / "run", range(10), track_with="json")
     assert "a thread follows the log instead" in caplog.text
     assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 10
+
+
+def test_a_tracker_whose_disk_is_full_for_the_whole_run_is_caught_up_afterwards(tmp_path, small_disk):
+    run, target = tmp_path / "run", small_disk / "x.json"
+    filler = fill(small_disk)
+    record(run, range(200), track_with="json", tracker_kwargs={"path": str(target)}, tracker_wait=2.0)
+    (tracker,) = rlvitals.open_run(run).trackers
+    assert (tracker["state"], tracker["rows"], tracker["behind"]) == ("failing", 0, 200)
+    assert "No space left" in tracker["error"]
+    filler.unlink()
+    assert until(lambda: read_cursor(RunDir(run), "json").state == "done", seconds=60)  # the follower is still at it
+    assert [row["step"] for row in rows_in(target)] == list(range(200))
+
+
+def test_a_tracker_without_a_network_for_the_whole_run_is_caught_up_afterwards(tmp_path, monkeypatch):
+    """The back end is a server on this machine that is not there until the run is over."""
+    address: dict[str, int] = {}
+
+    class Remote(Ledger):
+        held: ClassVar[list[tuple[str, int, float]]] = []
+
+        def write(self, rows):
+            with socket.create_connection(("127.0.0.1", address["port"]), timeout=5) as connection:
+                connection.sendall(b"".join(b"%d\n" % item.row.step for item in rows))
+                connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(2) == b"ok"
+            super().write(rows)
+
+    install(monkeypatch, "remote", Remote)
+    monkeypatch.setattr("rlvitals.sinks.follower.POLL_SECONDS", 0.01)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address["port"] = server.getsockname()[1]  # nobody listens yet: connection refused
+        with rlvitals.start(tmp_path) as run:
+            follower = threading.Thread(target=follow, args=(RunDir(tmp_path), {"remote": {}}))
+            follower.start()
+            for step in range(50):
+                run.log({"loss": float(step)}, step=step)
+            assert until(lambda: read_cursor(RunDir(tmp_path), "remote").state == "failing")
+        assert "refused" in rlvitals.open_run(tmp_path).trackers[0]["error"]
+        server.listen()
+        received = []
+        while follower.is_alive():
+            server.settimeout(0.2)
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                continue
+            with connection, connection.makefile("rb") as lines:
+                received += [int(line) for line in lines]
+                connection.sendall(b"ok")
+    assert received == list(range(50))
+    assert Remote.held == expected(range(50))
