@@ -40,13 +40,13 @@ FULL = {
     "memory": {"steps": 200_000, "seconds": 150},
 }
 QUICK = {
-    "log": {"steps": 400, "paced_calls": 20, "cap_s": 1},
-    "kill": {"steps": 100, "cap_s": 1},
+    "log": {"steps": 400, "paced_calls": 20, "cap_s": 0.5},
+    "kill": {"steps": 100, "cap_s": 0.5},
     "start": {"processes": 3},
     "read": {"one": (1, 2000), "many": (50, 200), "cap_s": 3},
     "memory": {"steps": 20_000, "seconds": 15},
 }
-HELPER_SECONDS = 2  # how long a helper process may go on after its trainer was killed
+HELPER_SECONDS = 1.5  # how long a helper process may go on after its trainer was killed
 LONGEST_SECONDS = 400
 
 BARE = """
@@ -146,7 +146,7 @@ def measure_reading(bench, tool, settings, repeats):
         task, folder = {"series": series, "steps": steps}, bench.folder()
         try:
             bench.measure(tool, "fill", folder, cap_s=settings["cap_s"], **task)
-            if tool.kind == "rlvitals":
+            if tool.name == recording_report.OURS:
                 bench.measure(tool, "read", folder, **task)  # builds the index
             results = [bench.measure(tool, "read", folder, **task) for _ in range(repeats)]
             wrong = [result["wrong"] for result in results if "wrong" in result]

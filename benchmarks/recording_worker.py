@@ -54,6 +54,9 @@ def log(tool, folder, task):
     times += [time.perf_counter()]
     sync_all(folder)
     durable = time.perf_counter()
+    size = bytes_below(folder)
+    if tool.kind != "peer" and count(tool, folder, task) != {"rows": step}:  # the peers' rows are in the other parts
+        raise RuntimeError(f"{count(tool, folder, task)} instead of {step} rows were recorded")
     return {
         "hot": percentiles(hot),
         "paced": percentiles(paced),
@@ -64,7 +67,7 @@ def log(tool, folder, task):
         "added_mib": memory,
         "values_per_s": len(hot) * len(NAMES) / (durable - began),
         "values": step * len(NAMES),
-        "bytes": bytes_below(folder),
+        "bytes": size,
         "sizes": {} if tool.is_only_timed else tool.sizes(folder),
     }
 

@@ -525,22 +525,6 @@ def test_a_directory_without_permission_is_refused_with_the_reason(tmp_path):
         tmp_path.chmod(0o700)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 256 KiB of our own; only root may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def test_a_read_only_disk_is_refused_and_its_run_can_still_be_read(small_disk):
     record(small_disk / "run", range(300))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)

@@ -8,9 +8,11 @@ and only then).
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +31,32 @@ class SinkRow:
 
     stream: Stream
     row: Row
+
+
+def metric_name(stream: Stream, name: str) -> str:
+    """What a tracker calls a metric: evaluations are kept apart from training.
+
+    >>> metric_name("eval", "loss"), metric_name("eval", "eval_loss"), metric_name("train", "loss")
+    ('eval/loss', 'eval_loss', 'loss')
+    """
+    return name if stream == "train" or name.startswith("eval") else f"eval/{name}"
+
+
+def import_vendor(module: str, tracker: str) -> Any:
+    """Import a vendor's module, or raise SinkError with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise SinkError(f"tracker {tracker!r} needs a package: pip install 'rlvitals[{tracker}]' ({error})") from error
+
+
+def fsync_path(path: Path) -> None:
+    """Have a file that somebody else wrote on the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rlvitals.sinks.base import RunFacts, SinkError, SinkRow
+from rlvitals.sinks.base import RunFacts, SinkError, SinkRow, metric_name
 from rlvitals.store.layout import RunDir
 
 FIXED = ("step", "timestamp", "attempt", "stream")
@@ -147,6 +147,5 @@ def named(item: SinkRow, name: str) -> str:
     >>> named(evaluation, "loss"), named(evaluation, "eval_loss"), named(training, "stream")
     ('eval/loss', 'eval_loss', 'metric/stream')
     """
-    if item.stream == "eval" and not name.startswith("eval"):
-        return f"eval/{name}"
-    return f"metric/{name}" if name in FIXED else name
+    key = metric_name(item.stream, name)
+    return f"metric/{key}" if key in FIXED else key

@@ -12,11 +12,10 @@ import posixpath
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from rlvitals.config import flatten, mask_text
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
 from rlvitals.store.layout import RunDir
 
 METRICS_A_BATCH = 500
@@ -90,7 +89,7 @@ class MlflowSink(Sink):
             waiting = self._metrics.setdefault(number, [])
             waiting.extend(metric(_named(item, name), value, time, row.step) for name, value in row.numbers.items())
             for name, text in row.texts.items():
-                self._texts.setdefault(number, {})[_spell(f"text/{_prefixed(item, name)}")] = text[:TAG_LENGTH]
+                self._texts.setdefault(number, {})[_spell(f"text/{metric_name(item.stream, name)}")] = text[:TAG_LENGTH]
             if len(waiting) >= METRICS_A_BATCH:
                 self._send(number)
 
@@ -215,12 +214,7 @@ def _load_mlflow() -> Any:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it announces every table it makes
-    try:
-        return import_module("mlflow")
-    except ImportError as error:
-        raise SinkError(
-            f"tracker 'mlflow' needs the package mlflow ({error}). Install it with: pip install 'rlvitals[mlflow]'"
-        ) from None
+    return import_vendor("mlflow", "mlflow")
 
 
 def _parameters(function: Any) -> frozenset[str]:
@@ -252,12 +246,8 @@ def _tags(settings: Mapping[str, Any]) -> dict[str, str]:
     return tags
 
 
-def _prefixed(item: SinkRow, name: str) -> str:
-    return name if item.stream == "train" or name.startswith("eval") else f"eval/{name}"
-
-
 def _named(item: SinkRow, name: str) -> str:
-    return _spell(_prefixed(item, name))
+    return _spell(metric_name(item.stream, name))
 
 
 def _spell(name: str) -> str:

@@ -17,9 +17,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import importlib
 import inspect
-import os
 import re
 import shutil
 import threading
@@ -28,8 +26,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    SinkError,
+    SinkRow,
+    check_settings,
+    fsync_path,
+    import_vendor,
+    metric_name,
+)
 from rlvitals.store.cursors import STREAMS
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
@@ -56,7 +62,7 @@ class SwanLabSink(Sink):
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
-        self._swanlab = _import_swanlab()
+        self._swanlab = import_vendor("swanlab", "swanlab")
         known = frozenset(inspect.signature(self._swanlab.init).parameters) | OLDER_NAMES | {"login_kwargs"}
         check_settings("swanlab", settings, known - OWN_CHOICES)
         login = settings.get("login_kwargs") or {}
@@ -210,7 +216,7 @@ class _Experiment:
 
     def log(self, rows: Iterable[SinkRow]) -> None:
         for item in rows:
-            values = self._values(item.row, "eval/" if item.stream == "eval" else "")
+            values = self._values(item)
             if values and 0 <= item.row.step <= HIGHEST_STEP:
                 self._run.log(values, step=item.row.step)
                 self._sent += len(values)
@@ -223,7 +229,7 @@ class _Experiment:
         self._store.check()
         self._store.ensure_flushed()
         for path in self._run.dir.glob("*.swanlab"):
-            _fsync(path)
+            fsync_path(path)
         deadline = time.monotonic() + TAKE_SECONDS
         while self._is_online:
             stats = self._run._core.get_operation_stats().stats
@@ -239,7 +245,7 @@ class _Experiment:
         self._run.finish()
         self._store.check()
         for path in self._run.dir.glob("*.swanlab"):
-            _fsync(path)
+            fsync_path(path)
 
     def let_go(self) -> None:
         """End it without waiting for a network or a disk that does not answer."""
@@ -259,11 +265,11 @@ class _Experiment:
         if not done:
             raise SinkError(f"SwanLab has taken {self._tally.count} of {self._sent} values in {TAKE_SECONDS:.0f} s")
 
-    def _values(self, row: Row, prefix: str) -> dict[str, Any]:
+    def _values(self, item: SinkRow) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for name, value in [*row.numbers.items(), *row.texts.items()]:
+        for name, value in [*item.row.numbers.items(), *item.row.texts.items()]:
             is_text = isinstance(value, str)
-            key = _metric_key(name if name.startswith("eval") else prefix + name)
+            key = _metric_key(metric_name(item.stream, name))
             if self._is_text.setdefault(key, is_text) != is_text:
                 # SwanLab drops what is not of the metric's first kind.
                 key += "/text" if is_text else "/number"
@@ -338,18 +344,3 @@ def _metric_key(name: str) -> str:
     """
     key = re.sub(r"[\x00-\x1f\x7f]", "_", name).strip(" ./")[:500].strip(" ./") or "metric"
     return f"metric/{key}" if key.startswith("__swanlab__") else key
-
-
-def _import_swanlab() -> Any:
-    try:
-        return importlib.import_module("swanlab")
-    except ImportError as error:
-        raise SinkError(f"tracker 'swanlab' needs a package: pip install 'rlvitals[swanlab]' ({error})") from error
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

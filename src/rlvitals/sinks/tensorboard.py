@@ -17,7 +17,6 @@ there, and a late row, with a step behind its metric's last one, hides the point
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import math
@@ -32,7 +31,7 @@ from typing import Any, ClassVar
 from rlvitals import catalog
 from rlvitals.errors import UnknownMetric
 from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
@@ -153,7 +152,7 @@ class TensorBoardSink(Sink):
         if not self._has_config:
             self._has_config = True
             self._put(0, when, summary=self._protos.summary([self._config_value()]))
-        tags = {name: _tag(name, item.stream) for name in (*row.numbers, *row.texts)}
+        tags = {name: metric_name(item.stream, name) for name in (*row.numbers, *row.texts)}
         values = [self._protos.Value(tag=tags[name], simple_value=number) for name, number in row.numbers.items()]
         values += [self._protos.text(tags[name], text) for name, text in row.texts.items()]
         self._put(row.step, when, summary=self._protos.summary(values))
@@ -232,19 +231,13 @@ class _Protos:
     """The record types of the `tensorboard` package, imported when a sink is opened."""
 
     def __init__(self) -> None:
-        try:
-            event = importlib.import_module("tensorboard.compat.proto.event_pb2")
-            summary = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-            tensor = importlib.import_module("tensorboard.compat.proto.tensor_pb2")
-            self._text = importlib.import_module("tensorboard.plugins.text.metadata")
-            self._scalars = importlib.import_module("tensorboard.plugins.custom_scalar.metadata")
-            self._layout = importlib.import_module("tensorboard.plugins.custom_scalar.layout_pb2")
-            records = importlib.import_module("tensorboard.summary.writer.record_writer")
-        except ImportError as error:
-            raise SinkError(
-                "tracker 'tensorboard' needs the package tensorboard. Install it with: pip install "
-                "'rlvitals[tensorboard]'"
-            ) from error
+        event = _import("compat.proto.event_pb2")
+        summary = _import("compat.proto.summary_pb2")
+        tensor = _import("compat.proto.tensor_pb2")
+        self._text = _import("plugins.text.metadata")
+        self._scalars = _import("plugins.custom_scalar.metadata")
+        self._layout = _import("plugins.custom_scalar.layout_pb2")
+        records = _import("summary.writer.record_writer")
         self.Event, self._SessionLog = event.Event, event.SessionLog
         self.Summary, self.Value = summary.Summary, summary.Summary.Value
         self.TensorProto = tensor.TensorProto
@@ -303,8 +296,8 @@ def _groups_of(tag: str) -> list[tuple[str, str]]:
     ]
 
 
-def _tag(name: str, stream: str) -> str:
-    return name if stream == "train" or name.startswith("eval") else f"eval/{name}"
+def _import(module: str) -> Any:
+    return import_vendor(f"tensorboard.{module}", "tensorboard")
 
 
 def _wall_time(row: Row) -> float:

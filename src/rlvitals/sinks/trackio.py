@@ -17,7 +17,6 @@ it reserves (`time`, `run`, `project`, `metrics`) get its prefix `__`. It has no
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import math
 import os
@@ -29,8 +28,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    SinkError,
+    SinkRow,
+    check_settings,
+    fsync_path,
+    import_vendor,
+    metric_name,
+)
 
 OWN_CHOICES = frozenset({"resume", "settings", "embed"})
 """What `trackio.init` takes and this sink decides, or has no use for."""
@@ -48,13 +55,13 @@ class TrackioSink(Sink):
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
-        trackio = _import("trackio")
+        trackio = import_vendor("trackio", "trackio")
         known = frozenset(inspect.signature(trackio.init).parameters) | {"tags"}
         check_settings("trackio", settings, known - OWN_CHOICES)
         for module in SPEAKERS:
-            vars(_import(module))["print"] = partial(print, file=sys.stderr)
-        self._utils = _import("trackio.utils")
-        self._storage = _import("trackio.sqlite_storage").SQLiteStorage
+            vars(import_vendor(module, "trackio"))["print"] = partial(print, file=sys.stderr)
+        self._utils = import_vendor("trackio.utils", "trackio")
+        self._storage = import_vendor("trackio.sqlite_storage", "trackio").SQLiteStorage
         self._project = str(settings.get("project") or "rlvitals")
         self._name = str(settings.get("name") or facts.name)
         self._places: dict[str, int] = dict(memory.get("places", {}))
@@ -117,9 +124,9 @@ class TrackioSink(Sink):
             self._run = trackio.init(**{**dict.fromkeys(MONITORS, False), **given})
             self._run.id = self._run_id(attempt)
         if space or server:
-            self._token = _import("huggingface_hub").get_token() if space else None
+            self._token = import_vendor("huggingface_hub", "trackio").get_token() if space else None
             base, token = self._utils.parse_trackio_server_url(server) if server else (space, None)
-            self._client = _import("trackio.remote_client").RemoteClient(
+            self._client = import_vendor("trackio.remote_client", "trackio").RemoteClient(
                 base, hf_token=self._token, write_token=token or os.environ.get("TRACKIO_WRITE_TOKEN")
             )
 
@@ -128,8 +135,8 @@ class TrackioSink(Sink):
         if self._client is not None:
             self._client.predict(api_name="/bulk_log", logs=entries, hf_token=self._token)
         elif self._utils.get_storage_mode() == "jsonl":
-            fragments = _import("trackio.fragments")
-            _fsync(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
+            fragments = import_vendor("trackio.fragments", "trackio")
+            fsync_path(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
         else:
             self._storage.bulk_log(
                 project=self._project,
@@ -144,7 +151,7 @@ class TrackioSink(Sink):
             database = Path(self._storage.get_project_db_path(self._project))
             for path in (database.with_name(f"{database.name}-wal"), database):
                 with contextlib.suppress(FileNotFoundError):
-                    _fsync(path)
+                    fsync_path(path)
 
     def _entry(self, item: SinkRow, log_id: str) -> dict[str, Any]:
         row = item.row
@@ -153,18 +160,18 @@ class TrackioSink(Sink):
             "project": self._project,
             "run": self._run_name(row.attempt),
             "run_id": self._run_id(row.attempt),
-            "metrics": self._utils.serialize_values(self._metrics(row, is_eval=item.stream == "eval")),
+            "metrics": self._utils.serialize_values(self._metrics(item)),
             "step": row.step,
             "timestamp": _iso(row.timestamp),
             "config": None,
             "log_id": log_id,
         }
 
-    def _metrics(self, row: Row, *, is_eval: bool) -> dict[str, float | str]:
+    def _metrics(self, item: SinkRow) -> dict[str, float | str]:
         metrics: dict[str, float | str] = {}
-        given: dict[str, float | str] = {**row.numbers, **row.texts}
+        given: dict[str, float | str] = {**item.row.numbers, **item.row.texts}
         for name, value in given.items():
-            key = f"eval/{name}" if is_eval and not name.startswith("eval") else name
+            key = metric_name(item.stream, name)
             metrics[f"__{key}" if key in self._utils.RESERVED_KEYS or key.startswith("__") else key] = value
         return metrics
 
@@ -200,18 +207,3 @@ def _iso(timestamp: float) -> str:
         return datetime.fromtimestamp(timestamp, UTC).isoformat()
     except (ValueError, OverflowError, OSError):  # none, or no time of this world
         return datetime.now(UTC).isoformat()
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise SinkError(f"tracker 'trackio' needs a package: pip install 'rlvitals[trackio]' ({error})") from error
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,6 @@ next opening. The online mode is not covered by tests: there is no network where
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import math
 import os
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
 from rlvitals.store.cursors import STREAMS
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.reader import read_rows
@@ -203,7 +202,7 @@ class _AttemptRun:
         if math.isfinite(row.timestamp):
             values["_timestamp"] = row.timestamp
         for name, value in (*row.numbers.items(), *row.texts.items()):
-            values[name if stream == "train" or name.startswith("eval") else f"eval/{name}"] = value
+            values[metric_name(stream, name)] = value
         self._run.log(values)
         self.logged[stream] += 1
 
@@ -260,7 +259,7 @@ class _RunFile:
         self.has_ended = False
         self._position = 7
         self._begun = b""
-        self._record: Any = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+        self._record: Any = import_vendor("wandb.proto.wandb_internal_pb2", "wandb").Record
 
     def read_on(self) -> bool:
         """Take in what has been added; False when there was nothing."""
@@ -308,9 +307,4 @@ def _import_wandb() -> Any:
         # A trainer that uses W&B itself hands its own service and run down to its children.
         for name in ("WANDB_SERVICE", "WANDB_RUN_ID", "WANDB_RESUME"):
             os.environ.pop(name, None)
-    try:
-        return importlib.import_module("wandb")
-    except ImportError as error:
-        raise SinkError(
-            "tracker 'wandb' needs the package wandb. Install it with: pip install 'rlvitals[wandb]'"
-        ) from error
+    return import_vendor("wandb", "wandb")
