@@ -4,8 +4,8 @@
 
 Every measurement is a fresh process, one at a time; rounds go through all tools in turn, so that a busy minute of the
 machine hits all alike, and each figure is the median of the rounds. Peers are offline, their system metrics off; one
-that is too slow for all the steps is stopped in time, and the table says how many it managed. Targets are those of the
-project's issue on speed, as ratios within one run. Needs Linux (memory and helper processes are found in /proc).
+that is too slow for all the steps is stopped in time, and the table says how many it managed. Targets are the
+project's own, as ratios within one run. Needs Linux (memory and helper processes are found in /proc).
 """
 
 from __future__ import annotations

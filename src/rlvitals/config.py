@@ -249,9 +249,20 @@ def masked(value: Any, key: str = "") -> Any:
     return mask_text(value) if isinstance(value, str) else value
 
 
-def mask_text(text: str) -> str:
-    """Mask what looks like a key or a login inside a text."""
+def mask_text(text: str, settings: Mapping[str, Any] | None = None) -> str:
+    """Mask what looks like a key or a login inside a text, and every secret that the settings hold.
+
+    >>> mask_text("401 for key abc123 at https://me:pw@host", {"login": {"api_key": "abc123"}})
+    '401 for key *** at https://***@host'
+    """
+    for secret in _secrets_in(settings or {}):
+        text = text.replace(secret, MASK)
     return _URL_LOGIN.sub(f"{MASK}@", _SECRET_VALUE.sub(MASK, text))
+
+
+def _secrets_in(settings: Mapping[str, Any]) -> list[str]:
+    kept, shown = flatten(settings), flatten(masked(settings))
+    return [value for key, value in kept.items() if shown[key] == MASK and isinstance(value, str) and value != MASK]
 
 
 def _text(merged: Mapping[str, Any], key: str) -> str | None:

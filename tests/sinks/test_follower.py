@@ -454,3 +454,16 @@ def test_a_tracker_without_a_network_for_the_whole_run_is_caught_up_afterwards(t
                 connection.sendall(b"ok")
     assert received == list(range(50))
     assert Remote.held == expected(range(50))
+
+
+def test_a_key_in_a_trackers_error_is_masked_everywhere(tmp_path, monkeypatch, caplog):
+    class Leaky(Ledger):
+        def __init__(self, facts, settings, memory):
+            raise ConnectionError(f"401 for key {settings['login_kwargs']['api_key']}")
+
+    install(monkeypatch, "leaky", Leaky)
+    record(tmp_path, [1])
+    assert not follow(RunDir(tmp_path), {"leaky": {"login_kwargs": {"api_key": "abc123secret"}}}, linger=0.2)
+    assert rlvitals.open_run(tmp_path).trackers[0]["error"] == "401 for key ***"
+    assert "abc123secret" not in caplog.text
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"abc123secret" in path.read_bytes()]

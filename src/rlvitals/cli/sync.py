@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not names:
         raise ConfigError(f"{view.path} has no trackers yet; name one: rlvitals sync {view.path} --to tensorboard")
     settings = _settings(view, names, arguments.config)
-    done = follow(RunDir(Path(arguments.path)), settings, linger=LINGER_SECONDS, once=not arguments.follow)
+    run_dir = RunDir(Path(arguments.path))
+    progress = _Progress(view, names)
+    done = follow(run_dir, settings, linger=LINGER_SECONDS, once=not arguments.follow, progress=progress.show)
+    progress.clear()
     trackers = [tracker for tracker in open_run(arguments.path).trackers if tracker["name"] in names]
     if arguments.json:
         print_json(trackers)
@@ -44,6 +48,30 @@ def run(arguments: argparse.Namespace) -> int:
             said = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
             sys.stdout.write(f"{tracker['name']}: {tracker['rows']} rows, {said}\n")
     return 0 if done else EXIT_BEHIND
+
+
+class _Progress:
+    """One line on a terminal, about once a second; nothing elsewhere."""
+
+    def __init__(self, view: RunView, names: list[str]) -> None:
+        self._view = view
+        self._names = names
+        self._next = time.monotonic() + 1.0
+        self._width = 0
+
+    def show(self) -> None:
+        if not sys.stderr.isatty() or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 1.0
+        trackers = [tracker for tracker in self._view.trackers if tracker["name"] in self._names]
+        said = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
+        sys.stderr.write(f"\r{said:<{self._width}}")
+        sys.stderr.flush()
+        self._width = len(said)
+
+    def clear(self) -> None:
+        if self._width:
+            sys.stderr.write(f"\r{'':<{self._width}}\r")
 
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:

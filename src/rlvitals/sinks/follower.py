@@ -154,7 +154,7 @@ class Feed:
         if sink is not None:
             with contextlib.suppress(Exception):
                 sink.abandon()
-        said = mask_text(f"{error}" if str(error) else type(error).__name__)[:1000]
+        said = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
         logger.warning("tracker %s: %s", self.name, said)
         if self._has_lock:
             # Memory goes back to the last commit: what the broken sink thought does not count.
