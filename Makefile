@@ -40,6 +40,7 @@ lint: $(BIN)/.dev
 
 bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/index_formats.py
 
 catalog: $(BIN)/.dev  ## compile the catalogue and its docs pages

@@ -5,7 +5,8 @@
 Every measurement is a fresh process, one at a time; rounds go through all tools in turn, so that a busy minute of the
 machine hits all alike, and each figure is the median of the rounds. Peers are offline, their system metrics off; one
 that is too slow for all the steps is stopped in time, and the table says how many it managed. Targets are the
-project's own, as ratios within one run. Needs Linux (memory and helper processes are found in /proc).
+project's own, as ratios within one run; --quick is too short to judge them by. Needs Linux (memory and helper
+processes are found in /proc). The whole takes about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -34,19 +35,18 @@ from recording_worker import MARK, TOOLS, marked_processes
 PARTS = ("log", "kill", "start", "read")
 FULL = {
     "log": {"steps": 10_000, "paced_calls": 250, "cap_s": 10},
-    "kill": {"steps": 1000, "cap_s": 15},
+    "kill": {"steps": 1000, "cap_s": 15, "helper_s": 4},
     "start": {"processes": 11},
     "read": {"one": (1, 100_000), "many": (50, 10_000), "cap_s": 60},
     "memory": {"steps": 200_000, "seconds": 150},
 }
 QUICK = {
-    "log": {"steps": 400, "paced_calls": 20, "cap_s": 0.5},
-    "kill": {"steps": 100, "cap_s": 0.5},
+    "log": {"steps": 400, "paced_calls": 10, "cap_s": 0.3},
+    "kill": {"steps": 100, "cap_s": 0.3, "helper_s": 1},
     "start": {"processes": 3},
     "read": {"one": (1, 2000), "many": (50, 200), "cap_s": 3},
     "memory": {"steps": 20_000, "seconds": 15},
 }
-HELPER_SECONDS = 1.5  # how long a helper process may go on after its trainer was killed
 LONGEST_SECONDS = 400
 
 BARE = """
@@ -131,7 +131,7 @@ def measure_kill(bench, tool, settings):
     found = {}
     for whole_tree in (False, True) if tool.has_helper else (False,):
         folder = bench.folder()
-        settle = 0 if whole_tree or not tool.has_helper else HELPER_SECONDS
+        settle = settings["helper_s"] if tool.has_helper and not whole_tree else 0  # it may go on without its trainer
         died = bench.measure(tool, "kill", folder, settle=settle, may_die=True, whole_tree=whole_tree, **settings)
         kept = bench.measure(tool, "count", folder)
         found["tree" if whole_tree else "trainer"] = {**died, **kept}

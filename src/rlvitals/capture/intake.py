@@ -43,18 +43,20 @@ class Intake:
         self._warn = warn
         self._strict = strict
         self._clean_names: set[str] = set()
+        self._plain_names: list[str] = []
         self._renamed: set[str] = set()
 
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
+        names = list(metrics)
+        if names != self._plain_names:  # nearly always the same objects in the same order: nothing is hashed
+            if not metrics.keys() <= self._clean_names:
+                return False
+            self._plain_names = names
         values = metrics.values()
         try:
-            return (
-                metrics.keys() <= self._clean_names
-                and _PLAIN.issuperset(map(type, values))
-                # One sum finds any NaN or infinity among them.
-                and math.isfinite(sum(values))
-            )
+            # One sum finds any NaN or infinity among them.
+            return _PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
         except OverflowError:
             return False
 

@@ -65,7 +65,7 @@ class Run:
         self._recording = True
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
-        self._rows = 0
+        self._shown: Mapping[str, Any] = {}
         self._forwarding: Forwarding | None = None
         self._console = open_console(
             settings.display,
@@ -125,12 +125,11 @@ class Run:
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self._last_step + 1 if step is None else self._whole_step(step)
-                row, line = self._row(metrics, step)
-                self._writer.append(line)
+                now = time.time()
+                self._writer.append(self._line(metrics, step, now))
                 self._last_step = step
-                self._rows += 1
                 if self._console.is_on:
-                    self._console.step(step, row, row["timestamp"])
+                    self._console.step(step, self._shown, now)
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
@@ -153,7 +152,7 @@ class Run:
                 if "eval" not in self._writers:
                     self._open_log("eval")
                 whole = {key: value for key, value in stats.items() if key != "step"}
-                self._writers["eval"].append(self._row(_without_sequences(whole), number)[1])
+                self._writers["eval"].append(self._line(_without_sequences(whole), number, time.time()))
                 if self.rank == 0:
                     self._write_eval_file({"step": number, **_file_form(whole)}, number)
         except BadValue:
@@ -231,16 +230,23 @@ class Run:
         self._recording = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
 
-    def _row(self, metrics: Mapping[str, Any], step: int) -> tuple[dict[str, Any], bytes]:
-        head = {"step": step, "timestamp": round(time.time(), 3), "attempt": self._attempt.number}
-        if type(metrics) is dict and self._intake.is_plain(metrics):
+    def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
+        """One row as the log holds it."""
+        if type(metrics) is dict and metrics and self._intake.is_plain(metrics):
+            self._shown = metrics
             try:
-                row = head | metrics
-                return row, encode(row)
+                # Vetted names are none of the head's, so the two are joined as text: merging dicts costs more.
+                return b'{"step":%d,"timestamp":%a,"attempt":%d,%b' % (
+                    step,
+                    round(now, 3),
+                    self._attempt.number,
+                    encode(metrics)[1:],
+                )
             except (TypeError, ValueError):  # a whole number beyond 64 bits
                 pass
-        row = head | self._intake.take(metrics)
-        return row, encode(row)
+        self._shown = self._intake.take(metrics)
+        head = {"step": step, "timestamp": round(now, 3), "attempt": self._attempt.number}
+        return encode(head | self._shown)
 
     def _whole_step(self, step: Any) -> int:
         try:
