@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 try:
@@ -16,16 +17,14 @@ except ImportError:
     orjson = None  # type: ignore[assignment]
 
 
-def _encode_with_orjson(row: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
 def encode_with_json(row: Mapping[str, Any]) -> bytes:
     """`encode` without orjson."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-encode: Callable[[Mapping[str, Any]], bytes] = encode_with_json if orjson is None else _encode_with_orjson
+encode: Callable[[Mapping[str, Any]], bytes] = (
+    encode_with_json if orjson is None else partial(orjson.dumps, option=orjson.OPT_APPEND_NEWLINE)
+)
 """One mapping to one line. Callers check the values before: what JSON cannot hold raises, and orjson writes a NaN as
 null."""
 

@@ -232,20 +232,22 @@ class Run:
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
         """One row as the log holds it."""
+        milliseconds = int(now * 1000)
         if type(metrics) is dict and metrics and self._intake.is_plain(metrics):
             self._shown = metrics
             try:
                 # Vetted names are none of the head's, so the two are joined as text: merging dicts costs more.
-                return b'{"step":%d,"timestamp":%a,"attempt":%d,%b' % (
+                return b'{"step":%d,"timestamp":%d.%03d,"attempt":%d,%b' % (
                     step,
-                    round(now, 3),
+                    milliseconds // 1000,
+                    milliseconds % 1000,
                     self._attempt.number,
                     encode(metrics)[1:],
                 )
             except (TypeError, ValueError):  # a whole number beyond 64 bits
                 pass
         self._shown = self._intake.take(metrics)
-        head = {"step": step, "timestamp": round(now, 3), "attempt": self._attempt.number}
+        head = {"step": step, "timestamp": milliseconds / 1000, "attempt": self._attempt.number}
         return encode(head | self._shown)
 
     def _whole_step(self, step: Any) -> int:

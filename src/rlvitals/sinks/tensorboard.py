@@ -44,6 +44,11 @@ STRING_TYPE = 7
 """DT_STRING in TensorFlow's types."""
 
 
+WRITER_SETTINGS = frozenset({"comment", "purge_step", "max_queue", "flush_secs", "filename_suffix"})
+"""What SummaryWriter takes besides. Settings files have them, so they are taken too; they have no meaning here, where
+every commit is flushed and resumes are known."""
+
+
 class TensorBoardSink(Sink):
     """Writes one run's event files into `log_dir`. Owns the files there that carry the run's id, and no others.
 
@@ -52,7 +57,7 @@ class TensorBoardSink(Sink):
     before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout).
     """
 
-    known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"})
+    known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"} | WRITER_SETTINGS)
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)

@@ -24,8 +24,10 @@ from rlvitals.codec import encode, parse_json
 
 _SIZE = struct.Struct("<Q")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)')
-_FLOAT, _INT = b"\x01", b"\x02"
-"""Where a number was, in a template. Control characters cannot stand in JSON; a line with one is kept as it is."""
+_THOUSANDTHS = re.compile(rb"(0|[1-9]\d{0,14})\.(\d{3})")
+_FLOAT, _INT, _FIXED = b"\x01", b"\x02", b"\x03"
+"""Where a number was, in a template; fixed ones have three decimals, as timestamps do, and are kept as whole
+thousandths. Control characters cannot stand in JSON; a line with one is kept as it is."""
 
 
 def pack(data: bytes) -> bytes:
@@ -75,7 +77,7 @@ def unpack(packed: bytes) -> bytes:
 
 def _take_apart(line: bytes) -> tuple[bytes, list[float], list[int]]:
     """A line as template and numbers; as a template alone where it would not come back exactly."""
-    if _FLOAT in line or _INT in line:
+    if _FLOAT in line or _INT in line or _FIXED in line:
         return line, [], []
     floats: list[float] = []
     ints: list[int] = []
@@ -87,6 +89,9 @@ def _take_apart(line: bytes) -> tuple[bytes, list[float], list[int]]:
         if token.isdigit() or token[1:].isdigit():
             ints.append(int(token))
             return _INT
+        if fixed := _THOUSANDTHS.fullmatch(token):
+            ints.append(int(fixed[1] + fixed[2]))
+            return _FIXED
         floats.append(float(token))
         return _FLOAT
 
@@ -101,10 +106,17 @@ def _put_together(template: bytes, floats: list[float], ints: list[int]) -> byte
     own, _, whole = words[6:].partition(b'],"i":[')
     float_words = iter(own.split(b","))
     int_words = iter(whole.rstrip().rstrip(b"}").rstrip(b"]").split(b","))
-    pieces = re.split(rb"([\x01\x02])", template)
-    return b"".join(
-        next(float_words) if piece == _FLOAT else next(int_words) if piece == _INT else piece for piece in pieces
-    )
+    fill = {
+        _FLOAT: lambda: next(float_words),
+        _INT: lambda: next(int_words),
+        _FIXED: lambda: _with_point(next(int_words)),
+    }
+    return b"".join(fill[piece]() if piece in fill else piece for piece in re.split(rb"([\x01-\x03])", template))
+
+
+def _with_point(digits: bytes) -> bytes:
+    digits = digits.zfill(4)
+    return digits[:-3] + b"." + digits[-3:]
 
 
 def _shuffled(table: NDArray[Any], prepare: Callable[[NDArray[Any]], NDArray[Any]]) -> bytes:

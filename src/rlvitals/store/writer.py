@@ -77,7 +77,12 @@ class LogWriter:
                 self._retry()
                 return
             try:
-                self._write(line)
+                # The common case is one call: what is not so simple goes the long way.
+                written = 0 if self._torn else os.write(self._fd, line)
+                if written != len(line) or self._fsync_each:
+                    self._write(line, written)
+                else:
+                    self._rows_written += 1
             except OSError as error:
                 self._keep(line)
                 self._report(error)
@@ -118,14 +123,15 @@ class LogWriter:
             self._fd = -1
             return rescue
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: bytes, written: int = 0) -> None:
+        """Write a line, so many bytes of which are written already; a part of it is taken back when the rest fails."""
         data = b"\n" + line if self._torn else line
-        written = os.write(self._fd, data)
         try:
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError:
-            self._cut_back(written)
+            if written:
+                self._cut_back(written)
             raise
         self._torn = False
         self._rows_written += 1
