@@ -31,6 +31,8 @@ from rlvitals.sinks import swanlab as module
 from rlvitals.sinks.base import SinkError, SinkRow
 from rlvitals.sinks.swanlab import SwanLabSink
 
+pytestmark = pytest.mark.slow
+
 TWO_ATTEMPTS = (Attempt(1, START), Attempt(2, START + 50, from_step=3))
 
 

@@ -23,6 +23,8 @@ from rlvitals.records import Attempt
 from rlvitals.sinks.base import SinkError
 from rlvitals.sinks.trackio import TrackioSink
 
+pytestmark = pytest.mark.slow
+
 PROJECT = "kto"
 TWO_ATTEMPTS = (Attempt(1, START), Attempt(2, START + 50, from_step=3))
 

@@ -23,6 +23,8 @@ from rlvitals.records import Attempt
 from rlvitals.sinks.base import SinkError
 from rlvitals.sinks.wandb import WandbSink
 
+pytestmark = pytest.mark.slow
+
 RESUMED = (Attempt(1, START), Attempt(2, START + 1000, from_step=5))
 
 

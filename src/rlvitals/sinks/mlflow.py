@@ -10,7 +10,6 @@ import math
 import os
 import posixpath
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -210,8 +209,7 @@ class MlflowSink(Sink):
 
 
 def _load_mlflow() -> Any:
-    if "mlflow" not in sys.modules:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it announces every table it makes
     return import_vendor("mlflow", "mlflow")
