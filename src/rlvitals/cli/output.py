@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from rlvitals.codec import to_json
+from rlvitals.render.text import visible
 
 PIPED_WIDTH = 120
 """Columns when the output is no terminal."""
@@ -30,9 +31,7 @@ def printable(facts: Any) -> Any:
         return {key: printable(value) for key, value in facts.items()}
     if isinstance(facts, list):
         return [printable(value) for value in facts]
-    if isinstance(facts, str) and not facts.isprintable():
-        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in facts)
-    return facts
+    return visible(facts) if isinstance(facts, str) else facts
 
 
 def show(view: RenderableType) -> None:

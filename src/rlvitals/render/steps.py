@@ -17,6 +17,7 @@ from unicodedata import east_asian_width
 
 from rlvitals.codec import encode
 from rlvitals.render.numbers import duration, number
+from rlvitals.render.text import visible
 
 Role = Literal["", "title", "step", "first", "bad", "note"]
 """What a piece of a line is, for those who colour it. `first`: the most vital sign; `bad`: a number that is none."""
@@ -180,8 +181,7 @@ def printable(text: str, encoding: str) -> str:
     >>> printable("loss\x1b[2J", "utf-8"), printable("奖励", "ascii")
     ('loss\\x1b[2J', '\\u5956\\u52b1')
     """
-    if not text.isprintable():
-        text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    text = visible(text)
     return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -20,7 +20,7 @@ from rlvitals.config import mask_text
 from rlvitals.errors import RunLocked
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
-from rlvitals.store.cursors import STREAMS, Cursor, State, bytes_behind, cursor_place, read_cursor, write_cursor
+from rlvitals.store.cursors import STREAMS, Cursor, State, cursor_place, read_cursor, write_cursor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
@@ -207,11 +207,6 @@ def run_facts(run_dir: RunDir) -> RunFacts:
     info = read_info(run_dir)
     config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
     return RunFacts(run_dir.root, info.id, info.name, info.algorithm, config, tuple(read_attempts(run_dir)))
-
-
-def is_caught_up(run_dir: RunDir, name: str) -> bool:
-    """Whether a tracker holds all of the logs as they are now."""
-    return bytes_behind(run_dir, read_cursor(run_dir, name)) == 0
 
 
 def _is_recorded(run_dir: RunDir) -> bool:

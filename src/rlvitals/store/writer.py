@@ -64,11 +64,6 @@ class LogWriter:
         repair_tail(path, notify)
         self._fd = _open(path)
 
-    @property
-    def rows_waiting(self) -> int:
-        """Lines in memory that the disk has not taken yet."""
-        return len(self._waiting)
-
     def append(self, line: bytes) -> None:
         """Hand one line (with its newline) to the operating system, or keep it until the disk takes it again."""
         with self._lock:
