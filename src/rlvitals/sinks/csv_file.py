@@ -7,13 +7,22 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from rlvitals.sinks.base import RunFacts, Sink, SinkRow, check_settings
-from rlvitals.sinks.local_file import FIXED, LocalFile, begin, choose_path, how_to_repeat, named, replace_durably
+from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
+from rlvitals.sinks.local_file import (
+    FIXED,
+    FileSink,
+    LocalFile,
+    begin,
+    choose_path,
+    how_to_repeat,
+    named,
+    replace_durably,
+)
 
 
-class CsvSink(Sink):
+class CsvSink(FileSink):
     """Writes `logs/metrics.csv`, or the file the setting `path` names.
 
     Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance; those of evaluations
@@ -29,16 +38,13 @@ class CsvSink(Sink):
     file tells that it was widened after the last commit.
     """
 
-    known_settings: ClassVar[frozenset[str] | None] = frozenset({"path"})
-
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
-        check_settings("csv", settings, frozenset({"path"}))
+        check_settings("csv", settings, self.known_settings)
         self._path = choose_path("csv", facts, settings, "metrics.csv")
         self._fix = how_to_repeat("csv", facts)
         given = str(settings.get("path") or "")
         self._is_new = memory.get("path") != given
-        """No commit yet, or only to another file."""
         if self._is_new:
             begin(self._path, _header(FIXED), is_ours=not given)
             self.memory = {"path": given, "header": len(_header(FIXED)), "length": len(_header(FIXED)), "rows": 0}
@@ -73,15 +79,6 @@ class CsvSink(Sink):
         self._is_new = False
         header = len(_header(self._columns))
         self.memory.update({"header": header, "length": self._length, "rows": self._rows})
-
-    def close(self) -> None:
-        self._file.close()
-
-    def abandon(self) -> None:
-        if self._is_new:
-            self._file.discard()
-        else:
-            self._file.close()
 
     def _cut_back(self) -> dict[str, None]:
         """Drop what no commit covers; the columns of the file as it is."""

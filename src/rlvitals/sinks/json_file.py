@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from rlvitals.codec import encode
-from rlvitals.sinks.base import RunFacts, Sink, SinkRow, check_settings
-from rlvitals.sinks.local_file import LocalFile, begin, choose_path, how_to_repeat, named
+from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
+from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, named
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, write_nonfinite
 
 OPENING, CLOSING = b"[", b"\n]\n"
 
 
-class JsonSink(Sink):
+class JsonSink(FileSink):
     """Writes `logs/metrics.json`, or the file the setting `path` names: an array of rows, one a line.
 
     A row is what the log has (`step`, `timestamp`, `attempt`, the metrics, `_nonfinite`, `_m`, `_gap`) and its
@@ -30,15 +30,12 @@ class JsonSink(Sink):
     Memory: `path` as given, and `length` in bytes.
     """
 
-    known_settings: ClassVar[frozenset[str] | None] = frozenset({"path"})
-
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
-        check_settings("json", settings, frozenset({"path"}))
+        check_settings("json", settings, self.known_settings)
         path = choose_path("json", facts, settings, "metrics.json")
         given = str(settings.get("path") or "")
         self._is_new = memory.get("path") != given
-        """No commit yet, or only to another file."""
         if self._is_new:
             begin(path, OPENING + CLOSING, is_ours=not given)
             self.memory = {"path": given, "length": len(OPENING + CLOSING)}
@@ -64,15 +61,6 @@ class JsonSink(Sink):
         self._file.sync()
         self._is_new = False
         self.memory["length"] = self._end + len(CLOSING)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def abandon(self) -> None:
-        if self._is_new:
-            self._file.discard()
-        else:
-            self._file.close()
 
     def _cut_back(self) -> None:
         """Drop what no commit covers, and close the array there."""

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from rlvitals.sinks.base import RunFacts, SinkError, SinkRow, metric_name
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
 from rlvitals.store.layout import RunDir
 
 FIXED = ("step", "timestamp", "attempt", "stream")
@@ -78,6 +78,25 @@ class LocalFile:
     def damaged(self, what: str) -> SinkError:
         """What to tell when rows that were handed over are not there any more."""
         return SinkError(f"{self.path} {what} after rows were written to it. {self._fix}")
+
+
+class FileSink(Sink):
+    """What the trackers that are one local file have in common: how they end. A subclass opens `_file`."""
+
+    known_settings: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    _file: LocalFile
+    _is_new: bool
+    """No commit yet, or only to another file: then there is nothing to keep."""
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        if self._is_new:
+            self._file.discard()
+        else:
+            self._file.close()
 
 
 def choose_path(tracker: str, facts: RunFacts, settings: Mapping[str, Any], default: str) -> Path:
