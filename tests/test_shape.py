@@ -31,10 +31,11 @@ MAY_IMPORT = {
     "render": DATA | {"catalog"},
     "store": DATA,
     "sinks": DATA | {"store", "catalog", "render"},
-    "capture": DATA | {"store", "render", "catalog", "sinks"},  # sinks only where no process may be spawned
-    "views": DATA | {"store", "catalog", "render"},
+    "health": DATA | {"catalog"},
+    "capture": DATA | {"store", "render", "catalog", "health", "sinks"},  # sinks only where no process may be spawned
+    "views": DATA | {"store", "catalog", "health", "render"},
     "follow": DATA | {"store", "sinks"},
-    "cli": DATA | {"store", "catalog", "render", "views", "capture", "sinks"},
+    "cli": DATA | {"store", "catalog", "health", "render", "views", "capture", "sinks"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

@@ -6,6 +6,7 @@ RlvitalsError
 ├── MissingDependency    a feature needs a package that is not installed
 ├── UnknownMetric        a name the catalogue does not know
 ├── CatalogError         a catalogue entry (ours, a plug-in's or the user's) is malformed
+├── RuleError            a health rule (a preset's or the user's) is malformed
 ├── BadValue             a logged value cannot be taken (only with strict=True)
 ├── NotComparable        two series are not the same quantity
 └── RunError             something about a run's directory
@@ -57,6 +58,10 @@ class UnknownMetric(RlvitalsError):
 
 class CatalogError(RlvitalsError):
     """A catalogue entry is malformed; the message names the file and the entry."""
+
+
+class RuleError(RlvitalsError):
+    """A health rule is malformed; the message names the file and the line."""
 
 
 class BadValue(RlvitalsError):

@@ -1,4 +1,4 @@
-"""The few frozen records passed around: one logged row, one attempt, one run's identity.
+"""The few frozen records passed around: one logged row, one attempt, one run's identity, one finding, one request.
 
 Plain data without behaviour beyond its own shape; who writes and reads them is in `store`.
 """
@@ -6,7 +6,7 @@ Plain data without behaviour beyond its own shape; who writes and reads them is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlvitals.values import Value
 
@@ -17,6 +17,27 @@ ones."""
 Status = Literal["running", "finished", "failed", "interrupted"]
 
 STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted")
+
+Severity = Literal["info", "warning", "critical"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+"""From harmless to grave."""
+
+Action = Literal["none", "warn", "checkpoint", "reduce_lr", "revert", "stop"]
+"""What a finding asks of the trainer."""
+
+ACTIONS: tuple[Action, ...] = get_args(Action)
+
+KINDS: tuple[str, ...] = (
+    "nonfinite", "dead_gradient", "grad_explosion", "loss_divergence", "instability", "lr_too_low", "lr_too_high",
+    "kl_explosion", "kl_negative", "entropy_collapse", "entropy_explosion", "reward_collapse", "reward_floor",
+    "not_learning", "plateau", "zero_variance", "reward_hacking", "reward_composition", "length_explosion",
+    "length_collapse", "truncation", "clip_saturation", "ratio_off", "logprob_mismatch", "staleness", "value_failure",
+    "margin_inversion", "preference_signal_lost", "likelihood_displacement", "logprob_crash", "saturated", "overfit",
+    "class_imbalance", "tool_abandonment", "turn_runaway", "tool_errors", "agent_loop", "early_exit",
+    "groups_filtered", "stall", "throughput", "memory", "gpu_idle", "data",
+)  # fmt: skip
+"""Every kind of trouble a finding can name. A closed list: other people's code switches on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +101,29 @@ class RunInfo:
     packages: dict[str, str] = field(default_factory=dict)
     git: dict[str, str] = field(default_factory=dict)
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing the doctor found: what, since when, how it knows, why it happens and what to do."""
+
+    rule: str
+    kind: str
+    """One of KINDS."""
+    severity: Severity
+    step: int
+    """The step at which it was said."""
+    onset_step: int
+    """The step at which the statistic left its band."""
+    title: str
+    confidence: float = 0.5
+    """The share of such findings that are right, as far as the calibration knows."""
+    evidence: dict[str, float | str] = field(default_factory=dict)
+    """The metric's name, its values, its band and the window, by name."""
+    causes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    """What to do, with the setting to change."""
+    action: Action = "none"
+    """What is asked of the trainer, where it may act."""
+    metrics: tuple[str, ...] = ()
+    """The logged names it was read from."""

@@ -30,6 +30,30 @@ def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
         raise error(f"{name!r} is not valid YAML: {problem}") from problem
 
 
+def read_yaml_with_lines(
+    path: str | os.PathLike[str], error: type[RlvitalsError]
+) -> tuple[Any, dict[tuple[Any, ...], int]]:
+    """Parse a file and say on which line each value begins, by its path of keys and indices."""
+    import yaml
+
+    data = read_yaml(path, error)
+    lines: dict[tuple[Any, ...], int] = {}
+
+    def walk(node: Any, place: tuple[Any, ...]) -> None:
+        lines[place] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                walk(value, (*place, key.value))
+        elif isinstance(node, yaml.SequenceNode):
+            for number, value in enumerate(node.value):
+                walk(value, (*place, number))
+
+    root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=_loader())
+    if root is not None:
+        walk(root, ())
+    return data, lines
+
+
 @cache
 def _loader() -> Any:
     import yaml

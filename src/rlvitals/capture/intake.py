@@ -22,7 +22,9 @@ MAX_TEXT = 1000
 MAX_DEPTH = 16
 """Mappings nested deeper than this are a mistake (or refer to themselves)."""
 
-_PLAIN = frozenset({float, int, bool})
+PLAIN = frozenset({float, int, bool})
+"""The types a row can hold as they are."""
+
 _INT64 = 2**63
 
 
@@ -43,20 +45,20 @@ class Intake:
         self._warn = warn
         self._strict = strict
         self._clean_names: set[str] = set()
-        self._plain_names: list[str] = []
+        self.plain_names: list[str] = []
         self._renamed: set[str] = set()
 
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
         names = list(metrics)
-        if names != self._plain_names:  # nearly always the same objects in the same order: nothing is hashed
+        if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
             if not metrics.keys() <= self._clean_names:
                 return False
-            self._plain_names = names
+            self.plain_names = names
         values = metrics.values()
         try:
             # One sum finds any NaN or infinity among them.
-            return _PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
+            return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
         except OverflowError:
             return False
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from typing import Any, Self
 from rlvitals.capture import endings
 from rlvitals.capture.console import open_console
 from rlvitals.capture.forwarding import Forwarding
-from rlvitals.capture.intake import Intake
+from rlvitals.capture.intake import PLAIN, Intake
 from rlvitals.capture.pulse import Pulse
 from rlvitals.codec import encode, to_json
 from rlvitals.config import Settings, mask_text, resolved
@@ -29,10 +30,22 @@ from rlvitals.store.cards import append_attempt, read_attempts, replace_file, wr
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
-from rlvitals.store.writer import LogWriter
+from rlvitals.store.writer import VERIFY_BYTES, LogWriter
 from rlvitals.values import Value
 
+try:
+    from orjson import OPT_APPEND_NEWLINE as _NEWLINE
+    from orjson import dumps as _dumps
+except ImportError:
+    _NEWLINE = 0
+
+    def _dumps(__obj: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
+        return encode(__obj)
+
+
 logger = logging.getLogger("rlvitals")
+
+_clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: see Run.log
 
 
 class Run:
@@ -56,16 +69,17 @@ class Run:
         self._dir = run_dir
         self._info = info
         self._attempt = attempt
+        self._number = attempt.number
         self._file_lock = lock
         self._last_step = last_step
         self._intake = Intake(logger.warning, strict=settings.strict)
-        self._lock = threading.RLock()
         self._card_lock = threading.RLock()  # the background thread, a signal handler and finish all save the card
         self._writers: dict[Stream, LogWriter] = {}
         self._recording = True
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
         self._shown: Mapping[str, Any] = {}
+        self._vetted: list[str] = []  # names that need no second look, in the order of the last plain row
         self._forwarding: Forwarding | None = None
         self._console = open_console(
             settings.display,
@@ -78,6 +92,7 @@ class Run:
         )
         self._saved_counts: tuple[int, int] = (0, 0)
         self._writer = self._open_log("train")
+        self._lock = self._writer.lock  # one for both, so that a row takes it once
         if lock is not None:
             self._write_cards()
             append_attempt(run_dir, attempt)
@@ -120,13 +135,47 @@ class Run:
         """
         try:
             with self._lock:
+                # The common row is written right here: between two training steps the caches go cold, and then each
+                # further function or object touched costs a microsecond. Anything unusual goes the long way below.
+                writer, written = self._writer, 0
+                try:
+                    if (
+                        type(step) is int
+                        and -MAX_STEP <= step <= MAX_STEP
+                        and type(metrics) is dict
+                        and list(metrics) == self._vetted
+                        and PLAIN.issuperset(map(type, values := metrics.values()))
+                        and _isfinite(sum(values))
+                        and self._recording
+                        and not (writer.waiting or writer.is_torn or writer.fsync_each)
+                    ):
+                        now = _clock()
+                        head = {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": self._number}
+                        line = _dumps(head | metrics, None, _NEWLINE)
+                        written = _write(writer.fd, line)
+                        self._last_step = step
+                except (OSError, OverflowError, TypeError, ValueError):
+                    pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
+                if written:
+                    if written == len(line):
+                        writer.rows_written += 1
+                        writer.unverified.append(line)
+                        writer.unverified_bytes += written
+                        if now >= writer.next_verify or writer.unverified_bytes > VERIFY_BYTES:
+                            writer.verify()
+                    else:
+                        writer.complete(line, written)
+                    if self._console.is_on:
+                        self._console.step(self._last_step, metrics, now)
+                    return
                 if not self._recording:
                     self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self._last_step + 1 if step is None else self._whole_step(step)
                 now = time.time()
-                self._writer.append(self._line(metrics, step, now))
+                writer.append(self._line(metrics, step, now))
+                self._vetted = self._intake.plain_names
                 self._last_step = step
                 if self._console.is_on:
                     self._console.step(step, self._shown, now)
@@ -232,22 +281,14 @@ class Run:
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
         """One row as the log holds it."""
-        milliseconds = int(now * 1000)
-        if type(metrics) is dict and metrics and self._intake.is_plain(metrics):
+        head = {"step": step, "timestamp": int(now * 1000) / 1000, "attempt": self._number}
+        if type(metrics) is dict and self._intake.is_plain(metrics):
             self._shown = metrics
             try:
-                # Vetted names are none of the head's, so the two are joined as text: merging dicts costs more.
-                return b'{"step":%d,"timestamp":%d.%03d,"attempt":%d,%b' % (
-                    step,
-                    milliseconds // 1000,
-                    milliseconds % 1000,
-                    self._attempt.number,
-                    encode(metrics)[1:],
-                )
+                return encode(head | metrics)
             except (TypeError, ValueError):  # a whole number beyond 64 bits
                 pass
         self._shown = self._intake.take(metrics)
-        head = {"step": step, "timestamp": milliseconds / 1000, "attempt": self._attempt.number}
         return encode(head | self._shown)
 
     def _whole_step(self, step: Any) -> int:

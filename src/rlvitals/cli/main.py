@@ -25,10 +25,14 @@ VERBS = {
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "export": "every point of a run as CSV, JSON or Parquet",
+    "import": "a log other tools wrote, as a run: every point under its own name",
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
     "sync": "bring a tracker up to date with a run",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
+
+MODULES = {"import": "import_log"}
+"""Verbs whose name cannot be a module's."""
 
 
 class Verb(Protocol):
@@ -57,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
     name = words[0]
     if name not in VERBS:
         top.error(f"there is no verb {name!r}.{did_you_mean(name, VERBS)} Verbs: {', '.join(VERBS)}")
-    verb: Verb = import_module(f"rlvitals.cli.{name}")
+    verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
     parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
     verb.add_arguments(parser)
     arguments = parser.parse_args(words[1:])

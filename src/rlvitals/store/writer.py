@@ -24,7 +24,8 @@ BUFFER_BYTES = 64 * 2**20
 
 RETRY_SECONDS = 1.0
 VERIFY_SECONDS = 1.0
-VERIFY_BYTES = 4 * 2**20
+VERIFY_BYTES = 64 * 2**10
+"""Few enough that the memory of verified lines is used again while it is warm."""
 
 
 class LogWriter:
@@ -32,6 +33,8 @@ class LogWriter:
 
     `notify` gets a sentence when trouble starts and ends. `restore` is called when the directory has vanished and has
     just been made again, so that the owner can put its other files back.
+
+    The public attributes are for `Run.log`, which writes and counts the common line itself, holding `lock`.
     """
 
     def __init__(
@@ -47,61 +50,60 @@ class LogWriter:
         self.rows_dropped = 0
         self._notify = notify
         self._restore = restore
-        self._fsync_each = fsync_each
+        self.fsync_each = fsync_each
         self._buffer_bytes = buffer_bytes
-        self._lock = threading.RLock()
-        self._waiting: deque[bytes] = deque()
+        self.lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of an append
+        self.waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._gap_rows = 0
-        self._rows_written = 0
-        self._unverified: list[bytes] = []
-        self._unverified_bytes = 0
-        self._next_verify = time.monotonic() + VERIFY_SECONDS
+        self.rows_written = 0
+        self.unverified: list[bytes] = []
+        self.unverified_bytes = 0
+        self.next_verify = time.time() + VERIFY_SECONDS
         self._next_retry = 0.0
         self._in_trouble = False
         self._fsync_failed = False
-        self._torn = False
+        self.is_torn = False
         repair_tail(path, notify)
-        self._fd = _open(path)
+        self.fd = _open(path)
 
     def append(self, line: bytes) -> None:
         """Hand one line (with its newline) to the operating system, or keep it until the disk takes it again."""
-        with self._lock:
-            if self._waiting:
+        with self.lock:
+            if self.waiting:
                 self._keep(line)
                 self._retry()
                 return
-            try:
-                # The common case is one call: what is not so simple goes the long way.
-                written = 0 if self._torn else os.write(self._fd, line)
-                if written != len(line) or self._fsync_each:
-                    self._write(line, written)
-                else:
-                    self._rows_written += 1
-            except OSError as error:
-                self._keep(line)
-                self._report(error)
-                return
-            # A deleted file still takes writes through its descriptor, so lines count as safe only once the file is
-            # known to have a name; until then they can be written again.
-            self._unverified.append(line)
-            self._unverified_bytes += len(line)
-            if time.monotonic() >= self._next_verify or self._unverified_bytes > VERIFY_BYTES:
-                self._verify()
+            self.complete(line, 0)
+
+    def complete(self, line: bytes, written: int) -> None:
+        """Write the rest of a line, so many bytes of which the system has; for a caller that holds `lock`."""
+        try:
+            self._write(line, written)
+        except OSError as error:
+            self._keep(line)
+            self._report(error)
+            return
+        # A deleted file still takes writes through its descriptor, so lines count as safe only once the file is known
+        # to have a name; until then they can be written again.
+        self.unverified.append(line)
+        self.unverified_bytes += len(line)
+        if time.time() >= self.next_verify or self.unverified_bytes > VERIFY_BYTES:
+            self.verify()
 
     def tend(self) -> None:
         """Try what is waiting again and look whether the file is still there. For a background thread, every few
         seconds.
         """
-        with self._lock:
-            self._verify()
+        with self.lock:
+            self.verify()
             self._next_retry = 0.0
             self._retry()
 
     def sync(self) -> None:
         """Ask the disk itself (fsync); errors are reported, not raised. The lock is not held while the disk works."""
         try:
-            os.fsync(self._fd)
+            os.fsync(self.fd)
         except OSError as error:
             if not self._fsync_failed:
                 self._fsync_failed = True
@@ -109,58 +111,58 @@ class LogWriter:
 
     def close(self) -> Path | None:
         """Write what is left and close. Lines the disk still refuses go to a rescue file, whose path is returned."""
-        with self._lock:
-            if self._fd < 0:
+        with self.lock:
+            if self.fd < 0:
                 return None
             self.tend()
-            rescue = self._rescue() if self._waiting else None
-            os.close(self._fd)
-            self._fd = -1
+            rescue = self._rescue() if self.waiting else None
+            os.close(self.fd)
+            self.fd = -1
             return rescue
 
     def _write(self, line: bytes, written: int = 0) -> None:
         """Write a line, so many bytes of which are written already; a part of it is taken back when the rest fails."""
-        data = b"\n" + line if self._torn else line
+        data = b"\n" + line if self.is_torn else line
         try:
             while written < len(data):
-                written += os.write(self._fd, data[written:])
+                written += os.write(self.fd, data[written:])
         except OSError:
             if written:
                 self._cut_back(written)
             raise
-        self._torn = False
-        self._rows_written += 1
-        if self._fsync_each:
+        self.is_torn = False
+        self.rows_written += 1
+        if self.fsync_each:
             self.sync()
 
     def _cut_back(self, written: int) -> None:
         """Take a half-written line out again, so that every line of the file stays strict JSON."""
         try:
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
         except OSError:
-            self._torn = True
+            self.is_torn = True
 
     def _keep(self, line: bytes) -> None:
-        self._waiting.append(line)
+        self.waiting.append(line)
         self._waiting_bytes += len(line)
-        while self._waiting_bytes > self._buffer_bytes and len(self._waiting) > 1:
-            self._waiting_bytes -= len(self._waiting.popleft())
+        while self._waiting_bytes > self._buffer_bytes and len(self.waiting) > 1:
+            self._waiting_bytes -= len(self.waiting.popleft())
             self._gap_rows += 1
             self.rows_dropped += 1
 
     def _retry(self) -> None:
-        if not self._waiting or time.monotonic() < self._next_retry:
+        if not self.waiting or time.monotonic() < self._next_retry:
             return
         self._next_retry = time.monotonic() + RETRY_SECONDS
         if not self._is_there():  # what is written into a deleted file is gone; first it must be made again
             self._reopen()
             return
         try:
-            while self._waiting:
-                line = self._waiting[0]
+            while self.waiting:
+                line = self.waiting[0]
                 self._write(_with_gap(line, self._gap_rows) if self._gap_rows else line)
                 self._gap_rows = 0
-                self._waiting.popleft()
+                self.waiting.popleft()
                 self._waiting_bytes -= len(line)
         except OSError as error:
             self._report(error)
@@ -170,22 +172,23 @@ class LogWriter:
             dropped = f"; {self.rows_dropped} rows were dropped and the gap is marked" if self.rows_dropped else ""
             self._notify(f"{self.path} can be written again, all waiting rows are in it{dropped}")
 
-    def _verify(self) -> None:
-        self._next_verify = time.monotonic() + VERIFY_SECONDS
+    def verify(self) -> None:
+        """Let go of the lines of a file that still has a name, or make it again; for a caller that holds `lock`."""
+        self.next_verify = time.time() + VERIFY_SECONDS
         if self._is_there():
-            self._unverified.clear()
-            self._unverified_bytes = 0
+            self.unverified.clear()
+            self.unverified_bytes = 0
             return
-        for line in reversed(self._unverified):
-            self._waiting.appendleft(line)
-        self._waiting_bytes += self._unverified_bytes
-        self._unverified.clear()
-        self._unverified_bytes = 0
+        for line in reversed(self.unverified):
+            self.waiting.appendleft(line)
+        self._waiting_bytes += self.unverified_bytes
+        self.unverified.clear()
+        self.unverified_bytes = 0
         self._reopen()
 
     def _is_there(self) -> bool:
         try:
-            return os.fstat(self._fd).st_nlink > 0
+            return os.fstat(self.fd).st_nlink > 0
         except OSError:
             return False
 
@@ -203,11 +206,11 @@ class LogWriter:
         except OSError as error:
             self._report(error)
             return
-        os.close(self._fd)
-        self._fd = fd
+        os.close(self.fd)
+        self.fd = fd
         self._in_trouble = True
-        lost = max(0, self._rows_written - len(self._waiting))
-        self._rows_written = 0
+        lost = max(0, self.rows_written - len(self.waiting))
+        self.rows_written = 0
         self._gap_rows += lost
         self.rows_dropped += lost
         self._notify(
@@ -229,18 +232,18 @@ class LogWriter:
 
     def _rescue(self) -> Path | None:
         if self._gap_rows:
-            self._waiting[0] = _with_gap(self._waiting[0], self._gap_rows)
+            self.waiting[0] = _with_gap(self.waiting[0], self._gap_rows)
         try:
             handle, name = tempfile.mkstemp(prefix="rlvitals-rescue-", suffix=".jsonl")
             with os.fdopen(handle, "wb") as file:
-                file.write(b"".join(self._waiting))
+                file.write(b"".join(self.waiting))
         except OSError as error:
             self._notify(
-                f"{len(self._waiting)} rows could not be written anywhere and are lost: {error.strerror or error}"
+                f"{len(self.waiting)} rows could not be written anywhere and are lost: {error.strerror or error}"
             )
             return None
         self._notify(
-            f"{len(self._waiting)} rows could not be written to {self.path}; they are in {name}. "
+            f"{len(self.waiting)} rows could not be written to {self.path}; they are in {name}. "
             f"Bring them back with: cat {name} >> {self.path}"
         )
         return Path(name)

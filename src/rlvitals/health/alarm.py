@@ -1,0 +1,41 @@
+"""What a rule answers when it is not content: how bad, and the numbers that show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlvitals.health.statistics import Signal
+from rlvitals.records import Severity
+
+
+@dataclass(slots=True)
+class Alarm:
+    """A rule's answer for one row. Nothing is said to anyone until it has held as long as the rulebook asks."""
+
+    severity: Severity
+    signal: Signal | None = None
+    """The series it is about, for its name, values and onset."""
+    evidence: dict[str, float | str] = field(default_factory=dict)
+    variant: str = ""
+    """Which of the rule's wordings fits (`too_easy`, `too_hard`); empty for the plain one."""
+    confidence: float | None = None
+    """Where the rule knows better than its entry in the rulebook."""
+    onset_step: int | None = None
+    """Where the signal's own departure from its band is not the answer."""
+    kind: str | None = None
+    """Where a variant is another kind of failure than the rule's own."""
+
+
+def info(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
+    """Something worth knowing."""
+    return Alarm("info", signal, evidence, variant)
+
+
+def warning(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
+    """Something to look at."""
+    return Alarm("warning", signal, evidence, variant)
+
+
+def critical(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
+    """Something to act on."""
+    return Alarm("critical", signal, evidence, variant)

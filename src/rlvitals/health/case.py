@@ -1,0 +1,332 @@
+"""One run as the doctor sees it: which logged name feeds which signal, the algorithm, the settings, the rows so far.
+
+Names are read through the catalogue (concept, sign, scale); what it does not know is tried against a few patterns. A
+signal that several names could feed takes the best one the run logs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlvitals import catalog
+from rlvitals.catalog import Caveat
+from rlvitals.errors import UnknownMetric
+from rlvitals.health.statistics import Signal
+
+Family = Literal["policy", "preference", "other"]
+
+PREFERENCE = frozenset({"kto", "dpo", "orpo", "simpo", "ipo", "cpo", "bco", "rpo", "dpop", "apo", "sppo", "exo"})
+POLICY = frozenset(
+    {
+        "ppo", "grpo", "rloo", "reinforce", "reinforce++", "reinforce_plus_plus", "dapo", "gspo", "drgrpo", "dr_grpo",
+        "rlaif", "remax", "vpg", "pg", "cispo", "rlhf", "online_dpo", "opd", "gigpo", "starpo", "prime", "raft", "a2c",
+        "agent",
+    }
+)  # fmt: skip
+
+_UNUSABLE = frozenset({"count", "different", "derived", "test"})
+"""Caveats after which a number is not the quantity its concept names."""
+
+_MEASUREMENT = re.compile(r"(^|[/_])(timing|timings|time|latency|memory|perf|profil\w*)(_s|_ms)?/")
+_MEASURED = frozenset(
+    {"step_time", "tokens_per_s", "gpu_memory", "gpu_memory_share", "gpu_utilisation", "host_memory_share"}
+)
+"""The only signals that a name under `timing/`, `memory/` or `perf/` may feed by its pattern."""
+
+_RESERVED = frozenset({"step", "timestamp", "attempt"})
+_HELD_OUT = re.compile(r"^(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
+_REWARD_PART = re.compile(
+    r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
+)
+_NOT_A_PART = re.compile(
+    r"(^|[/_.])(std|var|variance|min|max|margins?|chosen|rejected|accurac(y|ies)|count|weight|advantage|norm)s?($|[/_.])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSource:
+    """From which concepts and names a signal is read, best first."""
+
+    name: str
+    concepts: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
+    key: str = ""
+    """One logged name or concept, for a signal that a user's rule asks for."""
+
+
+class _Reading:
+    """How one logged key is taken: into which signal, after which conversion."""
+
+    __slots__ = ("caveat", "rank", "signal")
+
+    def __init__(self, signal: Signal, rank: int, caveat: Caveat | None) -> None:
+        self.signal = signal
+        self.rank = rank
+        self.caveat = caveat
+
+
+class Case:
+    """A run's facts and signals."""
+
+    def __init__(
+        self,
+        sources: Iterable[SignalSource],
+        *,
+        algorithm: str | None = None,
+        framework: str | None = None,
+        total_steps: int | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm.lower() if algorithm else None
+        self.framework = framework
+        self.config: dict[str, Any] = dict(config or {})
+        self.total_steps = total_steps
+        self.points = 0
+        """Rows seen since the last (re)start."""
+        self.step = 0
+        self.first_step: int | None = None
+        self.restarts = 0
+        self.backward_steps = 0
+        """Rows whose step was below the one before."""
+        self.timestamp = math.nan
+        self.signals: dict[str, Signal] = {}
+        self.parts: dict[str, Signal] = {}
+        """Components of the reward, by the name the run gives them."""
+        self.others: dict[str, Signal] = {}
+        """Held-out series and second scores that are no rule's own signal, by key."""
+        self.nonfinite_others: dict[str, int] = {}
+        self.kl_is_sum = False
+        """Whether the KL is summed over a sequence's tokens instead of averaged."""
+        self.now = math.nan
+        """The time, where `Monitor.tick` tells it."""
+        self.heard_at = math.nan
+        """When the last row was noticed, for rows that carry no time of their own."""
+        self.interval = Signal("interval", "timestamp")
+        """Seconds between rows."""
+        self.raised: dict[str, tuple[str, int]] = {}
+        """Rules in alarm: their severity and the point it began at."""
+        self._given_algorithm = self.algorithm is not None
+        self._given_framework = framework is not None
+        self._sources = {source.name: source for source in sources}
+        self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
+        self._by_concept: dict[str, list[tuple[str, int]]] = {}
+        for source in self._sources.values():
+            for rank, concept in enumerate(source.concepts):
+                self._by_concept.setdefault(concept, []).append((source.name, rank))
+        self._readings: dict[str, list[_Reading] | None] = {}
+        self._feeding: dict[str, tuple[str, int]] = {}
+        self.changed = True
+        """Whether signals or facts are new since the rules were last bound to them."""
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Read one row: every value of it goes to its signal."""
+        step = row.get("step")
+        step = self.step + 1 if type(step) is not int and not isinstance(step, float) else int(step)
+        if self.first_step is None:
+            self.first_step = step
+        elif step < self.step:
+            self.backward_steps += 1
+            if step <= self.first_step + 1 and self.points > 3:
+                self.restart(step)
+        self.step = step
+        self.points += 1
+        points = self.points
+        stamp = row.get("timestamp")
+        if stamp is not None and isinstance(stamp, float | int):
+            if stamp > self.timestamp:
+                self.interval.update(stamp - self.timestamp, step)
+            self.timestamp = float(stamp)
+        if points <= 3 and not (self._given_algorithm and self._given_framework):
+            self._recognise(row)
+        readings = self._readings
+        for key, value in row.items():
+            if key in readings:
+                targets = readings[key]
+            else:
+                targets = self._resolve(key, value)
+            if targets is None:
+                if type(value) is float and value - value != 0.0 and not key.startswith("_"):
+                    self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
+                continue
+            if type(value) is not float:
+                number = _number(value)
+                if number is None:
+                    continue
+                value = number
+            if value - value != 0.0:  # NaN and both infinities, at the price of one subtraction
+                self._take_nonfinite(key, targets, step)
+                continue
+            for reading in targets:
+                signal = reading.signal
+                signal.seen_at = points
+                signal.update(reading.caveat.to_concept(value) if reading.caveat is not None else value, step)
+        marked = row.get("_nonfinite")
+        if marked:
+            self._take_marked(str(marked), step)
+
+    def restart(self, step: int) -> None:
+        """Begin again with the same names: the log holds a second run, and the first one's baselines do not fit it."""
+        self.restarts += 1
+        self.points = 0
+        self.first_step = step
+        self.raised.clear()
+        self.nonfinite_others.clear()
+        for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):
+            signal.reset()
+
+    @property
+    def family(self) -> Family:
+        """Policy gradient, preference optimisation, or something else."""
+        if self.algorithm in PREFERENCE:
+            return "preference"
+        if self.algorithm in POLICY:
+            return "policy"
+        if "margin" in self.signals and "reward" not in self.signals:
+            return "preference"
+        if any(name in self.signals for name in ("reward", "kl", "zero_variance", "clip", "turns", "length")):
+            return "policy"
+        return "other"
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the planned steps that is done."""
+        if not self.total_steps or self.first_step is None:
+            return None
+        return self.step / self.total_steps
+
+    def number(self, *names: str) -> float | None:
+        """A number of the run's settings, by the first name it is given under."""
+        for name in names:
+            value = self.config.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+        return None
+
+    def _recognise(self, row: Mapping[str, Any]) -> None:
+        names = [key for key in row if key not in _RESERVED]
+        found = catalog.recognise(names)
+        if not self._given_framework and found.framework and found.framework != self.framework:
+            self.framework = found.framework
+            self.changed = True
+            # Names that were read without knowing whose they are may mean something else now.
+            self._readings = {key: targets for key, targets in self._readings.items() if targets is not None}
+        if not self._given_algorithm and found.algorithm and self.algorithm is None:
+            self.algorithm = found.algorithm
+            self.changed = True
+
+    def _resolve(self, key: str, value: Any) -> list[_Reading] | None:
+        """Decide what a key that is new feeds."""
+        if key in _RESERVED or key.startswith("_"):
+            self._readings[key] = None
+            return None
+        if _number(value) is None:
+            return None  # nothing to judge by yet; it may come with a number later
+        claims = self._meanings(key)
+        if self._asked and (name := self._asked.get(key.casefold())):
+            claims = [*claims, (name, 0, None)]
+        readings = [reading for name, rank, caveat in claims if (reading := self._feed(key, name, rank, caveat))]
+        if not readings:
+            other = self._other(key)
+            if other is not None:
+                readings = [_Reading(other, 0, None)]
+        self._readings[key] = readings or None
+        return self._readings[key]
+
+    def _meanings(self, key: str) -> list[tuple[str, int, Caveat | None]]:
+        """The signals a key can feed, with the rank of the claim and the conversion."""
+        held_out = _HELD_OUT.match(key) is not None
+        try:
+            match = catalog.find(key, self.framework)[0]
+        except UnknownMetric:
+            match = None
+        if match is not None:
+            by_prefix = match.how == "prefix" and held_out
+            caveat = match.alias.caveat if match.alias else None
+            if not by_prefix and not (caveat is not None and caveat.kind in _UNUSABLE):
+                claims = self._by_concept.get(match.metric.id, [])
+                if caveat is not None and caveat.kind == "per_sequence" and any(name == "kl" for name, _ in claims):
+                    self.kl_is_sum = True
+                convert = caveat if caveat is not None and caveat.is_convertible else None
+                if claims:
+                    return [(name, rank, convert) for name, rank in claims]
+                if match.how != "pattern":
+                    return []  # known, and nothing a rule reads
+        folded = key.casefold()
+        measured = _MEASUREMENT.search(folded) is not None
+        if _REWARD_PART.match(key) and match is not None and match.metric.id.startswith("reward.component"):
+            return []
+        for source in self._sources.values():
+            if held_out != source.name.startswith("eval_") and not (held_out and source.name == "ratio"):
+                continue
+            if measured and source.name not in _MEASURED:
+                continue
+            for rank, pattern in enumerate(source.patterns):
+                if pattern.fullmatch(folded):
+                    return [(source.name, 100 + rank, None)]
+        return []
+
+    def _feed(self, key: str, name: str, rank: int, caveat: Caveat | None) -> _Reading | None:
+        """Let a key feed a signal, unless a better one does already."""
+        feeding = self._feeding.get(name)
+        if feeding is not None:
+            other, other_rank = feeding
+            signal = self.signals[name]
+            if other_rank <= rank or signal.n > 3:
+                return None
+            signal.reset()
+            signal.key = key
+            previous = self._readings.get(other) or []
+            self._readings[other] = [reading for reading in previous if reading.signal is not signal] or None
+        else:
+            signal = self.signals[name] = Signal(name, key)
+        self._feeding[name] = (key, rank)
+        self.changed = True
+        return _Reading(signal, rank, caveat)
+
+    def _other(self, key: str) -> Signal | None:
+        """Series no rule names, kept because a reward may be judged by them: its parts and held-out scores."""
+        part = _REWARD_PART.match(key)
+        if part and not _NOT_A_PART.search(part["part"]):
+            if len(self.parts) >= 24:
+                return None
+            self.changed = True
+            return self.parts.setdefault(part["part"], Signal(part["part"], key))
+        return None
+
+    def _take_nonfinite(self, key: str, targets: list[_Reading], step: int) -> None:
+        for reading in targets:
+            reading.signal.seen_at = self.points
+            reading.signal.update_nonfinite(step)
+        self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
+
+    def _take_marked(self, marked: str, step: int) -> None:
+        """Non-finite values as a run's own log keeps them: `loss=nan kl=inf`."""
+        for item in marked.split():
+            key = item.rpartition("=")[0]
+            targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
+            self._take_nonfinite(key, targets or [], step)
+
+
+def _number(value: Any) -> float | None:
+    """A plain float of whatever a trainer logs, or None for what is no number."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, bool | int):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if value is None or isinstance(value, str | bytes | list | tuple | dict):
+        return None
+    number = getattr(value, "number", None)
+    if isinstance(number, float | int):
+        return float(number)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

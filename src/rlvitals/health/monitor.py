@@ -1,0 +1,264 @@
+"""The monitor: one row in, new findings out. Constant time and memory, no clock of its own, never raises.
+
+It binds the rulebook's rules to the signals a run really logs, lets each rule look at every row that brought one of its
+signals something new, and says what has held for as long as the rulebook asks: once per rule and severity, again after
+it had recovered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvitals.health import rulebook as rulebooks
+from rlvitals.health.alarm import Alarm
+from rlvitals.health.binding import Bound, Missing, bind
+from rlvitals.health.case import Case
+from rlvitals.health.rulebook import Rule, Rulebook
+from rlvitals.health.wording import evidence_of, fill
+from rlvitals.records import SEVERITIES, Finding, Severity
+
+CLEAR_POINTS = 20
+"""Quiet points after which a rule may speak again."""
+
+STORM = 8
+"""Findings within `STORM_POINTS` rows after which lesser ones are counted instead of said."""
+
+STORM_POINTS = 15
+MAX_FINDINGS = 1000
+
+_RANK = {severity: rank for rank, severity in enumerate(SEVERITIES, 1)}
+
+
+class Monitor:
+    """Watches one run.
+
+    >>> monitor = Monitor(algorithm="grpo")
+    >>> for step in range(1, 40):
+    ...     found = monitor.update({"step": step, "loss": 0.1, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
+    ...     for finding in found:
+    ...         print(finding.step, finding.severity, finding.kind)
+    10 critical dead_gradient
+    """
+
+    def __init__(
+        self,
+        algorithm: str | None = None,
+        framework: str | None = None,
+        total_steps: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        rules: str | Path | Sequence[Any] | Rulebook | None = None,
+    ) -> None:
+        self.rulebook = _open_rulebook(rules)
+        self.case = Case(
+            self.rulebook.sources,
+            algorithm=algorithm,
+            framework=framework,
+            total_steps=total_steps,
+            config=config,
+        )
+        self.findings: list[Finding] = []
+        """Everything said so far, in order."""
+        self.left_unsaid = 0
+        """Findings swallowed by a storm."""
+        self.problems: dict[str, str] = {}
+        """Rules that failed on their own account, and how: a defect, never a reason to disturb training."""
+        self._states: dict[str, _State] = {}
+        self._bound: list[tuple[Bound, _State]] = []
+        self._on_tick: list[tuple[Bound, _State]] = []
+        self._missing: list[Missing] = []
+        self._recent: list[int] = []
+        self._ticked_points = -1
+
+    def update(self, row: Mapping[str, Any]) -> list[Finding]:
+        """Take one flat row with `step`; return what is new."""
+        case = self.case
+        try:
+            restarts = case.restarts
+            case.take(row)
+            if case.restarts != restarts:
+                for state in self._states.values():
+                    state.reset()
+            if case.changed:
+                self._bind()
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self.problems["(row)"] = f"{type(error).__name__}: {error}"
+            return []
+        points = case.points
+        found: list[Finding] = []
+        for bound, state in self._bound:
+            if bound.is_due(points):
+                self._look(bound, state, found)
+        return self._report(found)
+
+    def tick(self, now: float) -> list[Finding]:
+        """Tell the time (unix seconds); return what the silence says."""
+        case = self.case
+        if self._ticked_points != case.points:
+            self._ticked_points = case.points
+            if math.isnan(case.timestamp):
+                case.heard_at = now
+        case.now = now
+        if case.changed:
+            self._bind()
+        found: list[Finding] = []
+        for bound, state in self._on_tick:
+            self._look(bound, state, found)
+        return self._report(found)
+
+    @property
+    def cannot_judge(self) -> list[Missing]:
+        """The rules that cannot run, and which metric each is missing."""
+        if self.case.changed:
+            self._bind()
+        return list(self._missing)
+
+    @property
+    def verdict(self) -> str:
+        """`act` after a critical that has not recovered, `watch` after a warning, `healthy` otherwise."""
+        worst = max((state.said for state in self._states.values()), default=0)
+        return "act" if worst >= _RANK["critical"] else "watch" if worst == _RANK["warning"] else "healthy"
+
+    def _bind(self) -> None:
+        self.case.changed = False
+        bound, self._missing = bind(self.rulebook, self.case)
+        pairs = [(one, self._states.setdefault(one.rule.rule, _State(one.rule))) for one in bound]
+        self._bound = [pair for pair in pairs if not pair[0].on_tick]
+        self._on_tick = [pair for pair in pairs if pair[0].on_tick]
+
+    def _look(self, bound: Bound, state: _State, found: list[Finding]) -> None:
+        rule = bound.rule
+        if rule.rule in self.problems:
+            return
+        try:
+            alarm = bound.judge()
+        except Exception as error:  # noqa: BLE001 - a rule that breaks is put aside, training goes on
+            self.problems[rule.rule] = f"{type(error).__name__}: {error}"
+            return
+        if alarm is None and not state.is_awake:
+            return
+        severity = state.vote(alarm, self.case.points, self.case.step)
+        if alarm is not None and severity is not None:
+            self.case.raised[rule.rule] = (severity, state.since_point)
+            if _RANK[severity] > state.said:
+                state.said = _RANK[severity]
+                found.append(self._finding(rule, alarm, severity, state))
+        elif state.is_clear:
+            state.reset()
+            self.case.raised.pop(rule.rule, None)
+
+    def _finding(self, rule: Rule, alarm: Alarm, severity: Severity, state: _State) -> Finding:
+        case, signal = self.case, alarm.signal
+        onset = alarm.onset_step
+        if onset is None:
+            onset = state.since_step
+            if signal is not None and signal.is_out:
+                onset = min(onset, signal.onset_step)
+        evidence = evidence_of(alarm)
+        words = rule.says(alarm.variant)
+        confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
+        return Finding(
+            rule=rule.rule,
+            kind=alarm.kind or rule.kind,
+            severity=severity,
+            step=case.step,
+            onset_step=onset,
+            title=fill(words.title or rule.rule, evidence),
+            confidence=confidence,
+            evidence=evidence,
+            causes=tuple(fill(text, evidence) for text in words.causes),
+            advice=tuple(fill(text, evidence) for text in words.advice),
+            action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
+            metrics=(signal.key,) if signal is not None else (),
+        )
+
+    def _report(self, found: list[Finding]) -> list[Finding]:
+        """Put the grave ones first, and count instead of say when it storms."""
+        if not found:
+            return found
+        found.sort(key=lambda finding: -_RANK[finding.severity])
+        points = self.case.points
+        self._recent = [point for point in self._recent if point > points - STORM_POINTS]
+        said = []
+        for finding in found:
+            if len(self._recent) < STORM or finding.severity == "critical":
+                said.append(finding)
+                self._recent.append(points)
+            else:
+                self.left_unsaid += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.extend(said)
+        return said
+
+
+class _State:
+    """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
+
+    __slots__ = (
+        "_any",
+        "_critical",
+        "_hold",
+        "_hold_critical",
+        "_masks",
+        "_quiet",
+        "said",
+        "since_point",
+        "since_step",
+    )
+
+    def __init__(self, rule: Rule) -> None:
+        self._hold = rule.hold
+        self._hold_critical = rule.hold_critical or rule.hold
+        self._masks = ((1 << self._hold[1]) - 1, (1 << self._hold_critical[1]) - 1)
+        self.reset()
+
+    def reset(self) -> None:
+        self._any = 0
+        self._critical = 0
+        self._quiet = 0
+        self.said = 0
+        self.since_point = 0
+        self.since_step = 0
+
+    @property
+    def is_awake(self) -> bool:
+        return bool(self._any or self._critical or self.said)
+
+    @property
+    def is_clear(self) -> bool:
+        return self._quiet >= CLEAR_POINTS
+
+    def vote(self, alarm: Alarm | None, point: int, step: int) -> Severity | None:
+        """Count this row's answer; return the severity that has held long enough."""
+        if alarm is None:
+            self._quiet += 1
+        else:
+            self._quiet = 0
+            if not self._any and not self.said:
+                self.since_point, self.since_step = point, step
+        grave = alarm is not None and alarm.severity == "critical"
+        self._any = ((self._any << 1) | (alarm is not None)) & self._masks[0]
+        self._critical = ((self._critical << 1) | grave) & self._masks[1]
+        if alarm is None:
+            return None
+        if grave and self._critical.bit_count() >= self._hold_critical[0]:
+            return "critical"
+        if self._any.bit_count() >= self._hold[0]:
+            return "warning" if grave else alarm.severity
+        return None
+
+
+def _open_rulebook(rules: str | Path | Sequence[Any] | Rulebook | None) -> Rulebook:
+    if isinstance(rules, Rulebook):
+        return rules
+    if rules is None:
+        return rulebooks.load()
+    if isinstance(rules, str | Path):
+        return rulebooks.load(rules)
+    texts: Iterable[Any] = rules
+    presets_and_files = [item for item in texts if isinstance(item, str | Path)]
+    entries = [item for item in rules if not isinstance(item, str | Path)]
+    return rulebooks.load(*presets_and_files, *([entries] if entries else []))

@@ -1,0 +1,21 @@
+"""The rules: small typed functions, one module per part of training.
+
+A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts; keyword-only
+ones are the numbers of the rule's entry in `data/*.yaml`. A rule returns None while it is content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlvitals.health.alarm import Alarm
+from rlvitals.health.rules import agent, audit, optimisation, policy, preference, reward, rollout, system
+
+RuleFunction = Callable[..., Alarm | None]
+
+_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit)
+
+FUNCTIONS: dict[str, RuleFunction] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+
+ON_TICK = frozenset({"stall"})
+"""Rules that look when the clock ticks, not when a row comes."""

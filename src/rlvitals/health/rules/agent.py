@@ -1,0 +1,153 @@
+"""Agents over several turns: tools, turns, loops, exits, filtered groups."""
+
+from __future__ import annotations
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.statistics import FAST_SHARE, Signal
+
+__all__ = [
+    "early_exits",
+    "groups_filtered",
+    "repeated_actions",
+    "tool_abandonment",
+    "tool_errors",
+    "turn_runaway",
+]
+
+
+def _start(signal: Signal) -> float:
+    """The highest of points 3 to 5: collapses can begin before a longer baseline is taken."""
+    head = signal.head[2:5]
+    return max(head) if head else signal.base
+
+
+def tool_abandonment(
+    turns: Signal | None,
+    tool_calls: Signal | None,
+    reward: Signal | None,
+    case: Case,
+    *,
+    ratio: float,
+    ratio_critical: float,
+) -> Alarm | None:
+    """Fewer turns or tool calls than at the start: often the first sign, a dozen points before the reward reacts."""
+    for signal in (tool_calls, turns):
+        if signal is None or signal.n < 6 or signal.seen_at != case.points:
+            continue
+        start = _start(signal)
+        level = max(signal.fast, signal.median5)
+        if start <= 0 or start - level < 4 * FAST_SHARE * signal.noise_base:
+            continue
+        share = level / start
+        gained = reward is not None and reward.gained and not reward.dropped and reward.rising > -1
+        if share < ratio_critical:
+            return warning(signal, share=share) if gained else critical(signal, share=share)
+        if share < ratio:
+            return info(signal, share=share) if gained else warning(signal, share=share)
+    return None
+
+
+def turn_runaway(
+    turns: Signal, turn_limit: Signal | None, reward: Signal | None, case: Case, *, limit_share: float, times: float
+) -> Alarm | None:
+    """Episodes run into the turn limit, and the reward has nothing to show for it."""
+    gained = reward is not None and reward.gained and not reward.dropped
+    most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
+    level = min(turns.fast, turns.median5)
+    at_limit = most is not None and most > 2 and level > limit_share * most and level > 1.15 * turns.base
+    stuck = turn_limit is not None and turn_limit.fast > 0.5 and turn_limit.fast > turn_limit.base + 0.2
+    grown = turns.base > 0 and level > times * turns.base
+    if not (at_limit or grown or stuck):
+        return None
+    if gained:
+        return info(turns, times=level / max(turns.base, 1e-9))
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    return (critical if hurt else warning)(turns, times=level / max(turns.base, 1e-9))
+
+
+def tool_errors(tool_failures: Signal, *, share: float, share_critical: float, rise: float) -> Alarm | None:
+    """Calls that fail: the sandbox is down, or the model no longer writes them well."""
+    level = min(tool_failures.fast, tool_failures.median5)
+    risen = level - tool_failures.base > max(rise, 5 * FAST_SHARE * tool_failures.noise_base)
+    if level > share_critical and (risen or level > 1.5 * share_critical):
+        return critical(tool_failures, share=level)
+    if risen and level > 0.6 * share:
+        return warning(tool_failures, share=level)
+    return warning(tool_failures, share=level) if level > 2 * share else None
+
+
+def repeated_actions(
+    repeated_actions: Signal, tool_calls: Signal | None, *, share: float, share_critical: float, times: float
+) -> Alarm | None:
+    """The same search or call again and again."""
+    level = min(repeated_actions.fast, repeated_actions.median5)
+    is_share = repeated_actions.highest <= 1.0
+    if is_share:
+        if level < share or level < 1.3 * repeated_actions.base:
+            return None
+        return (
+            critical(repeated_actions, share=level)
+            if level > share_critical
+            else warning(repeated_actions, share=level)
+        )
+    if tool_calls is not None and tool_calls.fast > 0 and level > share_critical * tool_calls.fast:
+        return critical(repeated_actions, share=level / tool_calls.fast)
+    grown = level > times * max(repeated_actions.base, 0.25) and level > repeated_actions.base + 1
+    if grown:
+        return (critical if level > 3 * times * max(repeated_actions.base, 0.25) else warning)(
+            repeated_actions, share=level
+        )
+    return None
+
+
+def early_exits(
+    early_exit: Signal | None,
+    abstained: Signal | None,
+    reward: Signal | None,
+    case: Case,
+    *,
+    change: float,
+    noises: float,
+) -> Alarm | None:
+    """The share of episodes that end early has changed for good: giving up has become worth it, or a tool crashes."""
+    for signal in (early_exit, abstained):
+        if signal is None or signal.n < 15 or signal.seen_at != case.points:
+            continue
+        scale = 1.0 if signal.highest <= 1.0 else max(signal.highest, 4.0)
+        moved = min(signal.fast, signal.median5) - signal.base
+        if moved > change * scale and moved > noises * FAST_SHARE * signal.noise_base:
+            gained = reward is not None and reward.gained and not reward.dropped
+            if gained:
+                return info(signal, change=moved / scale)
+            hurt = reward is not None and (reward.dropped or reward.lost)
+            return (critical if hurt and moved > 2 * change * scale else warning)(signal, change=moved / scale)
+    return None
+
+
+def groups_filtered(
+    case: Case,
+    kept_share: Signal | None,
+    groups_kept: Signal | None,
+    groups_dropped: Signal | None,
+    *,
+    share: float,
+    share_critical: float,
+) -> Alarm | None:
+    """Most groups are thrown away before training: the batch is much smaller than it seems."""
+    signal = kept_share
+    if kept_share is not None:
+        level = max(kept_share.fast, kept_share.median5)
+    elif groups_kept is not None and groups_dropped is not None:
+        signal = groups_kept
+        total = groups_kept.fast + groups_dropped.fast
+        if total <= 0 or groups_kept.n < 8:
+            return None
+        level = groups_kept.fast / total
+    else:
+        return None
+    if signal is None or signal.n < 8:
+        return None
+    if level < share_critical:
+        return critical(signal, kept=level)
+    return warning(signal, kept=level) if level < share else None

@@ -1,0 +1,57 @@
+"""Numbers that cannot be right, whatever the run does."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, warning
+from rlvitals.health.case import Case
+from rlvitals.health.statistics import Signal
+
+__all__ = ["impossible_entropy", "impossible_mean", "impossible_share", "metric_vanished", "steps_backwards"]
+
+SHARES = ("truncated", "clip", "zero_variance", "all_fail", "all_pass", "pair_accuracy", "tool_failures", "kept_share")
+_WATCHED = ("reward", "loss", "margin", "kl", "entropy", "grad_norm")
+
+
+def impossible_share(case: Case, *, slack: float) -> Alarm | None:
+    """A fraction outside 0 to 1."""
+    for name in SHARES:
+        signal = case.signals.get(name)
+        if signal is not None and signal.n and (signal.last < -slack or signal.last > 1 + slack):
+            return warning(signal)
+    return None
+
+
+def impossible_mean(reward: Signal, reward_low: Signal, reward_high: Signal, *, slack: float) -> Alarm | None:
+    """A mean outside its own minimum and maximum."""
+    span = max(abs(reward_high.last - reward_low.last), abs(reward.last), 1e-9)
+    if reward.seen_at != reward_low.seen_at or reward.seen_at != reward_high.seen_at:
+        return None
+    if reward.last < reward_low.last - slack * span or reward.last > reward_high.last + slack * span:
+        return warning(reward, lowest=reward_low.last, highest=reward_high.last)
+    return None
+
+
+def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float) -> Alarm | None:
+    """An entropy per token above the logarithm of the vocabulary."""
+    most = math.log(case.number("vocab_size", "vocabulary_size") or vocabulary)
+    return warning(entropy, most=most) if entropy.median5 > most and entropy.base < 100 else None
+
+
+def metric_vanished(case: Case, *, points: float) -> Alarm | None:
+    """A core series that came with every row has stopped coming."""
+    for name in _WATCHED:
+        signal = case.signals.get(name)
+        if signal is None or signal.n < 20:
+            continue
+        missed = case.points - signal.seen_at
+        usual = case.points / (signal.n + signal.nonfinite)
+        if missed > points * max(usual, 1.0):
+            return warning(signal, missed=float(missed))
+    return None
+
+
+def steps_backwards(case: Case, *, times: float) -> Alarm | None:
+    """The step number runs backwards again and again: two writers, or a broken counter."""
+    return warning(None, times=float(case.backward_steps)) if case.backward_steps >= times else None

@@ -1,0 +1,202 @@
+"""Numbers, gradients, losses, learning rate: what any trainer has."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.statistics import Signal
+
+__all__ = [
+    "dead_gradient",
+    "early_blow_up",
+    "frozen_loss",
+    "gradient_explosion",
+    "instability",
+    "learning_rate_too_low",
+    "loss_divergence",
+    "nonfinite_core",
+    "nonfinite_other",
+    "vanishing_gradient",
+    "warm_up_without_end",
+]
+
+CORE = ("loss", "policy_loss", "value_loss", "grad_norm", "kl", "reward", "entropy", "margin", "logp_chosen", "ratio")
+_FATAL = frozenset({"loss", "policy_loss", "value_loss"})
+
+
+def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
+    """A loss that is not a number ends the run; another core series must say it twice."""
+    for name in CORE:
+        signal = case.signals.get(name)
+        if signal is not None and signal.nonfinite_recent >= 1.0 and signal.seen_at == case.points:
+            if name in _FATAL or signal.nonfinite_recent >= again:
+                return critical(signal, count=float(signal.nonfinite))
+            return warning(signal, count=float(signal.nonfinite))
+    return None
+
+
+def nonfinite_other(case: Case, *, count: float) -> Alarm | None:
+    """A side metric that overflows: the columns beside it may still be right."""
+    if not case.nonfinite_others:
+        return None
+    core = {case.signals[name].key for name in CORE if name in case.signals}
+    for key, times in case.nonfinite_others.items():
+        if times >= count and key not in core:
+            return warning(None, metric=key, count=float(times))
+    return None
+
+
+def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_points: float) -> Alarm | None:
+    """Exact zeros: nothing trains."""
+    if grad_norm.zero_streak >= streak:
+        return critical(grad_norm, streak=float(grad_norm.zero_streak))
+    if grad_norm.n >= share_points and grad_norm.zero_share > share:
+        return warning(grad_norm, "often", share=grad_norm.zero_share)
+    return None
+
+
+def vanishing_gradient(grad_norm: Signal, reward: Signal | None, *, ratio: float) -> Alarm | None:
+    """The gradient has nearly gone: a symptom, and no trouble where the task is solved."""
+    if grad_norm.ratio < ratio and grad_norm.median_ratio < ratio:
+        if reward is not None and not reward.gained:
+            return warning(grad_norm, ratio=grad_norm.ratio)
+        return info(grad_norm, ratio=grad_norm.ratio)
+    return None
+
+
+def frozen_loss(loss: Signal, grad_norm: Signal | None, case: Case, *, streak: float) -> Alarm | None:
+    """The loss repeats itself to the last digit. A policy-gradient loss of exactly 0 is normal."""
+    if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < 1e-9):
+        return None
+    if grad_norm is None or grad_norm.zero_streak >= 5 or grad_norm.equal_streak >= 5:
+        return critical(loss, streak=float(loss.equal_streak))
+    return warning(loss, streak=float(loss.equal_streak))
+
+
+def gradient_explosion(
+    grad_norm: Signal,
+    reward: Signal | None,
+    loss: Signal | None,
+    *,
+    ratio: float,
+    ratio_critical: float,
+    floor: float,
+) -> Alarm | None:
+    """The gradient norm has grown to many times its start, and stays there."""
+    middle = grad_norm.median5
+    start = max(grad_norm.base, 1e-8)
+    times = middle / start
+    if times < ratio or middle < floor:
+        return None
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 1e-9)
+    if times >= ratio_critical or ((hurt or worse) and times >= 1.5 * ratio):
+        return critical(grad_norm, times=times)
+    return warning(grad_norm, times=times)
+
+
+def loss_divergence(
+    loss: Signal, case: Case, reward: Signal | None, *, rise: float, rise_critical: float, noises: float
+) -> Alarm | None:
+    """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
+    a departure far beyond its own noise counts.
+    """
+    base = loss.base
+    noise = max(loss.noise_base, 0.02 * abs(base), 1e-6)
+    up = min(loss.fast, loss.median5) - base
+    if case.family == "policy":
+        noise = max(noise, 0.02)  # a loss that is 0 but for the KL term moves by less than this and means nothing
+        away = abs(loss.median5 - base) / noise
+        if away > 6 * noises and abs(loss.fast - base) > 6 * noises * noise:
+            hurt = reward is not None and (reward.dropped or reward.lost)
+            return critical(loss, away=away) if hurt or away > 60 * noises else warning(loss, away=away)
+        return None
+    if up < noises * noise or up < rise * abs(base) or loss.bottom_age < 3:
+        return None
+    if up > rise_critical * abs(base) and up > 2 * noises * noise:
+        return critical(loss, rise=up / max(abs(base), 1e-9))
+    return warning(loss, rise=up / max(abs(base), 1e-9))
+
+
+def early_blow_up(
+    case: Case,
+    loss: Signal | None,
+    grad_norm: Signal | None,
+    kl: Signal | None,
+    entropy: Signal | None,
+    *,
+    points: float,
+    loss_times: float,
+    grad_times: float,
+    kl_level: float,
+    entropy_share: float,
+) -> Alarm | None:
+    """Several series blow up within the first points: the learning rate is too high from the start."""
+    if case.points > points:
+        return None
+    signs: dict[str, float] = {}
+    worst: Signal | None = None
+    if loss is not None and case.family != "policy" and loss.median5 > loss_times * max(abs(loss.head[0]), 0.05):
+        signs["loss"], worst = loss.median5, loss
+    if (
+        grad_norm is not None
+        and grad_norm.median5 > grad_times * max(_early(grad_norm), 1e-3)
+        and grad_norm.median5 > 1
+    ):
+        signs["grad_norm"], worst = grad_norm.median5, worst or grad_norm
+    if kl is not None and kl.median5 > kl_level * (30.0 if case.kl_is_sum else 1.0) and _early(kl) < 0.1 * kl.median5:
+        signs["kl"], worst = kl.median5, worst or kl
+    if entropy is not None and entropy.head[0] > 0 and entropy.fast < entropy_share * entropy.head[0]:
+        signs["entropy"], worst = entropy.fast, worst or entropy
+    if entropy is not None and entropy.head[0] > 0 and entropy.median5 > 3 * max(entropy.head[0], 0.1):
+        signs["entropy"], worst = entropy.fast, worst or entropy
+    if not signs:
+        return None
+    alarm = critical if len(signs) >= 2 else warning
+    return alarm(
+        worst, signs=", ".join(f"{name} {value:.3g}" for name, value in signs.items()), count=float(len(signs))
+    )
+
+
+def _early(signal: Signal) -> float:
+    """The level of the first three points."""
+    head = sorted(signal.head[:3])
+    return abs(head[len(head) // 2])
+
+
+def learning_rate_too_low(
+    lr: Signal, case: Case, reward: Signal | None, margin: Signal | None, *, absolute: float, share: float
+) -> Alarm | None:
+    """No step of the run so far had a learning rate that could move anything."""
+    asked = case.number("learning_rate", "lr")
+    ceiling = max(absolute, share * asked if asked else 0.0)
+    if lr.highest >= ceiling:
+        return None
+    moved = (reward is not None and reward.gained) or (margin is not None and margin.gained)
+    progress = reward or margin
+    if not moved and progress is not None and progress.n >= 25:
+        return critical(lr, highest=lr.highest, ceiling=ceiling)
+    return warning(lr, highest=lr.highest, ceiling=ceiling)
+
+
+def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
+    """The learning rate is still climbing when a good part of the run is over."""
+    window = lr.window
+    if len(window) < 5 or lr.last < lr.highest or not all(a < b for a, b in zip(window, window[1:], strict=False)):
+        return None
+    progress = case.progress
+    late = progress >= share if progress is not None else lr.n >= points
+    return warning(lr, "", progress=progress if progress is not None else math.nan) if late else None
+
+
+def instability(case: Case, loss: Signal | None, reward: Signal | None, *, times: float, share: float) -> Alarm | None:
+    """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse."""
+    for signal in (loss, reward):
+        if signal is None or signal.n < 50 or signal.seen_at != case.points or not signal.jump_ratio > times:
+            continue
+        noise = max(signal.noise, signal.noise_base)
+        if abs(signal.fast - signal.base) < 3 * noise and signal.jump > share * abs(signal.base):
+            return warning(signal, jumps=signal.jump_ratio)
+    return None

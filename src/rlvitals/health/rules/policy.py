@@ -1,0 +1,267 @@
+"""What the updates do to the policy: KL, entropy, clipping, ratios, mismatch with the rollouts, the critic."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.statistics import FAST_SHARE, Signal
+
+__all__ = [
+    "advantage_spread",
+    "clip_saturation",
+    "critic_useless",
+    "entropy_collapse",
+    "entropy_explosion",
+    "entropy_running_out",
+    "importance_ratio_off",
+    "kl_explosion",
+    "kl_negative",
+    "kl_out_of_range",
+    "kl_without_gain",
+    "rollout_mismatch",
+    "stale_samples",
+    "update_too_large",
+    "value_loss_growth",
+]
+
+SEQUENCE_TOKENS = 30.0
+"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
+
+
+def _unit(case: Case) -> float:
+    return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
+
+
+def _no_gain(reward: Signal | None) -> bool:
+    return reward is None or not reward.gained or reward.dropped
+
+
+def kl_explosion(
+    kl: Signal,
+    reward: Signal | None,
+    length: Signal | None,
+    case: Case,
+    *,
+    level: float,
+    times: float,
+    level_critical: float,
+) -> Alarm | None:
+    """The policy leaves its reference: a multiple of the starting KL, at a size that matters, five points long."""
+    unit = _unit(case)
+    middle = min(kl.median5, 2 * kl.fast)
+    base = max(kl.base, 1e-3 * unit)
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    if middle < (0.4 if hurt else 1.0) * level * unit or middle < times * base:
+        return None
+    changed = length is not None and not 0.5 < (length.ratio if not math.isnan(length.ratio) else 1.0) < 2.0
+    winning = reward is not None and reward.improving and not reward.dropped
+    if middle > level_critical * unit and (not winning or middle > 4 * level_critical * unit):
+        return critical(kl, times=middle / base)
+    if middle > level * unit and (hurt or (changed and not winning)):
+        return critical(kl, times=middle / base)
+    return None if winning and middle < level_critical * unit else warning(kl, times=middle / base)
+
+
+def kl_without_gain(
+    kl: Signal, reward: Signal, case: Case, *, times: float, level: float, noises: float
+) -> Alarm | None:
+    """KL is being paid and no reward comes back."""
+    unit = _unit(case)
+    middle = min(kl.median5, kl.fast)
+    if reward.improving or middle < level * unit or kl.base < 0.1 * level * unit:
+        return None
+    risen = (middle - kl.base) / max(kl.noise_base, 0.02 * kl.base, 1e-9)
+    if middle > times * kl.base and risen > noises and kl.slow > kl.base and (reward.n >= 60 or reward.lost):
+        return warning(kl, times=middle / kl.base)
+    return None
+
+
+def kl_out_of_range(kl: Signal, case: Case, *, warn: float, grave: float) -> Alarm | None:
+    """A KL no policy has: the estimator's exponential overflowed, or the policy is gone."""
+    last = kl.last
+    if last > grave * _unit(case):
+        return critical(kl)
+    return warning(kl) if last > warn * _unit(case) else None
+
+
+def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm | None:
+    """An average KL cannot be negative; a sampled one dips below 0 a little and returns."""
+    unit = _unit(case)
+    middle = kl.median5
+    if middle < -deep * (4.0 if case.kl_is_sum else 1.0):
+        return critical(kl)
+    if middle < -level * unit and kl.fast < -level * unit and kl.fast < -2 * FAST_SHARE * kl.noise:
+        return warning(kl)
+    return None
+
+
+def entropy_collapse(
+    entropy: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
+) -> Alarm | None:
+    """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while."""
+    base = entropy.base
+    if base <= 0 or entropy.ratio > ratio or entropy.median_ratio > ratio:
+        return None
+    if base - entropy.fast < noises * FAST_SHARE * entropy.noise_base:
+        return None
+    if reward is not None and is_solved(case, reward):
+        return info(entropy, ratio=entropy.ratio)
+    if entropy.ratio < ratio_critical:
+        winning = reward is not None and reward.gained and reward.rising > 1.0
+        return (
+            warning(entropy, ratio=entropy.ratio)
+            if winning or reward is None
+            else critical(entropy, ratio=entropy.ratio)
+        )
+    if reward is not None and reward.gained and not reward.dropped and reward.top_age < 20:
+        return info(entropy, ratio=entropy.ratio)
+    return warning(entropy, ratio=entropy.ratio)
+
+
+def entropy_running_out(
+    entropy: Signal, reward: Signal | None, case: Case, *, ratio: float, floor: float, points: float
+) -> Alarm | None:
+    """A steady fall that will reach a tenth of the start soon."""
+    base = entropy.base
+    if base <= 0 or not entropy.ratio < ratio or entropy.rising > -2.0 or entropy.trend > -8:
+        return None
+    if reward is not None and (reward.rising > 1.0 or is_solved(case, reward)):
+        return None
+    speed = (entropy.slow - entropy.fast) / max(entropy.slow, 1e-9) / 36.0  # the two levels look 36 points apart
+    left = math.log(max(entropy.fast, 1e-9) / (floor * base)) / max(speed, 1e-9)
+    return warning(entropy, arrival=left, ratio=entropy.ratio) if 0 < left < points else None
+
+
+def entropy_explosion(
+    entropy: Signal, reward: Signal | None, *, ratio: float, ratio_critical: float, rise: float
+) -> Alarm | None:
+    """Answers become random: entropy at a multiple of its start while the reward has nothing to show for it."""
+    if not entropy.base > 0 or entropy.fast - entropy.base < rise:
+        return None
+    if entropy.ratio < ratio or entropy.median_ratio < ratio:
+        return None
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    if hurt and entropy.ratio > ratio_critical:
+        return critical(entropy, ratio=entropy.ratio)
+    if reward is not None and reward.gained and not reward.dropped:
+        return None
+    return warning(entropy, ratio=entropy.ratio)
+
+
+def clip_saturation(clip: Signal, *, warn: float, grave: float) -> Alarm | None:
+    """So many ratios are clipped that most of the update is thrown away."""
+    level = min(clip.fast, clip.median5)
+    if level > grave:
+        return critical(clip, share=level)
+    return warning(clip, share=level) if level > warn else None
+
+
+def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm | None:
+    """The mean ratio is not 1: stale samples, a batch used too often, or wrong old log-probabilities."""
+    middle = ratio.median5
+    if middle <= 1e-9:
+        return critical(ratio)
+    away = min(abs(math.log(middle)), abs(math.log(max(ratio.fast, 1e-12))))
+    if away > math.log(grave):
+        return critical(ratio)
+    return warning(ratio) if away > math.log(warn) else None
+
+
+def update_too_large(update_kl: Signal, *, level: float, grave: float) -> Alarm | None:
+    """One update moves the policy further than a trust region would allow."""
+    middle = min(update_kl.median5, update_kl.fast)
+    if middle > grave:
+        return critical(update_kl)
+    return warning(update_kl) if middle > level else None
+
+
+def rollout_mismatch(
+    case: Case,
+    mismatch_kl: Signal | None,
+    mismatch_gap: Signal | None,
+    mismatch_weight: Signal | None,
+    mismatch_weight_std: Signal | None,
+    effective_samples: Signal | None,
+    mismatch_error: Signal | None,
+    mismatch_chi2: Signal | None,
+    *,
+    kl: float,
+    kl_critical: float,
+    gap: float,
+    gap_critical: float,
+    weight: float,
+    weight_std: float,
+    effective: float,
+    error: float,
+    error_critical: float,
+    chi2: float,
+) -> Alarm | None:
+    """The engine that wrote the samples and the trainer that learns from them disagree about their probability."""
+    found: Alarm | None = None
+    for signal, grave, mild in (
+        (mismatch_kl, kl_critical, kl),
+        (mismatch_gap, gap_critical, gap),
+        (mismatch_error, error_critical, error),
+        (mismatch_chi2, chi2, chi2 / 3),
+        (mismatch_weight_std, 3 * weight_std, weight_std),
+    ):
+        if signal is None or signal.n < 8:
+            continue
+        level = min(signal.fast, signal.median5)
+        if level > grave:
+            return critical(signal, limit=grave)
+        if (level > mild and signal.fast > 1.2 * signal.base) or level > 3 * mild:
+            found = found or warning(signal, limit=mild)
+    if mismatch_weight is not None and mismatch_weight.n >= 8 and not 1 / weight <= mismatch_weight.fast <= weight:
+        return critical(mismatch_weight, limit=weight)
+    if effective_samples is not None and effective_samples.n >= 8 and 0 <= effective_samples.highest <= 1.0:
+        if effective_samples.fast < effective:
+            return critical(effective_samples, limit=effective)
+        if effective_samples.fast < 2 * effective and effective_samples.ratio < 0.8:
+            found = found or warning(effective_samples, limit=2 * effective)
+    return found
+
+
+def stale_samples(staleness: Signal, case: Case, *, steps: float, steps_critical: float, times: float) -> Alarm | None:
+    """Samples are many policy versions old when they are trained on."""
+    allowed = case.number("max_off_policy_steps", "max_staleness") or steps
+    level = min(staleness.fast, staleness.median5)
+    if level > max(steps_critical, 2 * allowed):
+        return critical(staleness, allowed=allowed)
+    if level > allowed or (staleness.n >= 20 and level > times * max(staleness.base, 0.5) and level > 2):
+        return warning(staleness, allowed=allowed)
+    return None
+
+
+def critic_useless(explained_variance: Signal, *, level: float, points: float, deep: float) -> Alarm | None:
+    """The value function explains nothing of the returns."""
+    now = max(explained_variance.fast, explained_variance.median5)
+    if now < deep:
+        return critical(explained_variance)
+    if now < 0.0 or (explained_variance.n >= points and now < level and explained_variance.slow < level):
+        return warning(explained_variance)
+    return None
+
+
+def value_loss_growth(
+    value_loss: Signal, reward: Signal | None, *, times: float, times_critical: float
+) -> Alarm | None:
+    """The critic's loss has grown to a multiple of its start. With growing returns it may."""
+    base = value_loss.base
+    if base <= 0 or value_loss.ratio < times or value_loss.median_ratio < times:
+        return None
+    if value_loss.ratio > times_critical and _no_gain(reward):
+        return critical(value_loss, times=value_loss.ratio)
+    if reward is not None and reward.gained and reward.rising > 0 and value_loss.ratio < times_critical:
+        return info(value_loss, times=value_loss.ratio)
+    return warning(value_loss, times=value_loss.ratio)
+
+
+def advantage_spread(advantage_std: Signal, *, times: float) -> Alarm | None:
+    """Advantages spread several times wider than at the start."""
+    if advantage_std.ratio > times and advantage_std.median_ratio > times:
+        return warning(advantage_std, times=advantage_std.ratio)
+    return None

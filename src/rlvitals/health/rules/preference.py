@@ -1,0 +1,183 @@
+"""KTO, DPO and their kin: margins, rewards, log-probabilities, evaluation."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.statistics import SLOW_SHARE, Signal
+
+__all__ = [
+    "accuracy_below_chance",
+    "class_imbalance",
+    "eval_overfit",
+    "kto_kl_at_zero",
+    "kto_kl_explosion",
+    "likelihood_displacement",
+    "log_probability_crash",
+    "loss_above_chance",
+    "margin_inversion",
+    "margin_is_noise",
+    "preference_saturated",
+]
+
+LN2 = math.log(2)
+
+
+def margin_inversion(
+    margin: Signal, lr: Signal | None, *, noises: float, noises_critical: float, points_critical: float
+) -> Alarm | None:
+    """The rejected answers are preferred, beyond the noise and not recovering."""
+    noise = max(margin.noise, margin.noise_base, 1e-9)
+    level = min(margin.fast, margin.slow) if margin.n < 30 else margin.slow
+    depth = -level / (noise * (SLOW_SHARE if margin.n >= 30 else 0.35))
+    if margin.fast >= 0 or margin.slow >= 0 or depth < noises:
+        return None
+    if margin.rising > 2.0 and margin.trend > 0:
+        return None  # it is on its way back
+    sinking = margin.trend < -2.0 or margin.bottom_age <= 5
+    if depth > noises_critical and sinking and margin.n >= points_critical:
+        return critical(margin, depth=depth)
+    return warning(margin, depth=depth)
+
+
+def margin_is_noise(
+    margin: Signal,
+    pair_accuracy: Signal | None,
+    lr: Signal | None,
+    case: Case,
+    *,
+    noises: float,
+    points_critical: float,
+    accuracy: float,
+    zeros: float,
+) -> Alarm | None:
+    """After this many points a margin that learns is out of its own noise."""
+    if margin.zero_streak >= zeros:
+        return critical(margin, "zero", streak=float(margin.zero_streak))
+    if lr is not None and lr.n and lr.last >= lr.highest and lr.n < 2 * margin.n and _is_climbing(lr):
+        return None  # still warming up: nothing can have been learned yet
+    noise = max(margin.noise, 1e-12)
+    distance = margin.slow / (noise * SLOW_SHARE)
+    if abs(distance) > noises or margin.trend > 3.0 or margin.rising > 3.0:
+        return None
+    if pair_accuracy is not None and pair_accuracy.slow > accuracy:
+        return None
+    if margin.n >= points_critical:
+        return critical(margin, distance=distance)
+    return warning(margin, distance=distance)
+
+
+def _is_climbing(lr: Signal) -> bool:
+    window = lr.window
+    return len(window) >= 2 and window[-1] > window[0]
+
+
+def accuracy_below_chance(
+    pair_accuracy: Signal, margin: Signal | None, *, warn: float, grave: float, points_critical: float
+) -> Alarm | None:
+    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
+    if margin is not None and margin.zero_share > 0.5:
+        return None
+    level = pair_accuracy.slow
+    if level >= warn or pair_accuracy.rising > 1.5 or pair_accuracy.trend > 2.5:
+        return None
+    if level < grave and pair_accuracy.n >= points_critical:
+        return critical(pair_accuracy, share=level)
+    return warning(pair_accuracy, share=level)
+
+
+def loss_above_chance(loss: Signal, margin: Signal, *, times: float) -> Alarm | None:
+    """A sigmoid preference loss that began at ln 2 and is now above it: the model learns against its data."""
+    if not 0.6 < loss.start < 0.8:
+        return None  # another loss (IPO, SimPO, an SFT term): ln 2 is not its chance level
+    if min(loss.fast, loss.slow) > times * LN2:
+        return warning(loss, times=loss.slow / LN2)
+    return None
+
+
+def likelihood_displacement(
+    chosen: Signal, margin: Signal, logp_chosen: Signal | None, *, fall: float, reward: float, margin_rise: float
+) -> Alarm | None:
+    """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
+    sunk = max(chosen.top, chosen.base) - chosen.slow
+    grown = margin.slow - margin.base
+    if chosen.slow < -reward and sunk > fall and grown > margin_rise and margin.gained:
+        falling = logp_chosen is not None and logp_chosen.slow < logp_chosen.base
+        if falling or logp_chosen is None:
+            return warning(chosen, fall=sunk, grown=grown)
+    return None
+
+
+def log_probability_crash(logp_chosen: Signal, *, times: float, times_critical: float, noises: float) -> Alarm | None:
+    """The log-probability of the chosen answers has fallen to a multiple of its start: the model is being destroyed,
+    even while the loss falls.
+    """
+    base = logp_chosen.base
+    if not base < 0:
+        return None
+    level = max(logp_chosen.median5, logp_chosen.fast) if logp_chosen.n >= 12 else logp_chosen.median5
+    ratio = level / base
+    if ratio < times or base - level < noises * logp_chosen.noise_base:
+        return None
+    return critical(logp_chosen, times=ratio) if ratio >= times_critical else warning(logp_chosen, times=ratio)
+
+
+def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:
+    """The held-out loss is above its best twice in a row."""
+    best = eval_loss.lowest
+    window = eval_loss.window
+    if eval_loss.n < 3 or len(window) < 3 or best <= 0:
+        return None
+    lesser = min(window[-1], window[-2])
+    if lesser > (1 + rise_critical) * best:
+        return critical(eval_loss, rise=lesser / best - 1, best=best)
+    if lesser > (1 + rise) * best:
+        return warning(eval_loss, rise=lesser / best - 1, best=best)
+    return None
+
+
+def preference_saturated(pair_accuracy: Signal, loss: Signal, *, accuracy: float, level: float) -> Alarm | None:
+    """Everything is told apart and the loss is used up: the remaining steps only push log-probabilities down."""
+    if pair_accuracy.slow > accuracy and loss.slow < level and loss.fast < level:
+        return warning(loss, accuracy=pair_accuracy.slow)
+    return None
+
+
+def kto_kl_explosion(kto_kl: Signal, *, times: float, level: float, level_critical: float) -> Alarm | None:
+    """KTO's reference point runs away: the policy leaves the reference as a whole, not only on good answers."""
+    middle = kto_kl.median5
+    if middle < level or middle < times * max(kto_kl.base, 1e-3):
+        window = kto_kl.window
+        doubling = (
+            len(window) >= 4
+            and window[-4] > 0.03
+            and all(later > 1.8 * earlier for earlier, later in zip(window[-4:], window[-3:], strict=False))
+        )
+        return warning(kto_kl, "doubling") if doubling and kto_kl.last > level else None
+    return critical(kto_kl, level_now=middle) if middle > level_critical else warning(kto_kl, level_now=middle)
+
+
+def kto_kl_at_zero(kto_kl: Signal, *, share: float) -> Alarm | None:
+    """Normal: TRL's estimator is cut off at 0."""
+    return info(kto_kl, share=kto_kl.zero_share) if kto_kl.n >= 20 and kto_kl.zero_share > share else None
+
+
+def class_imbalance(
+    case: Case, desirable_count: Signal | None, undesirable_count: Signal | None, *, low: float, high: float
+) -> Alarm | None:
+    """Weight times count of desirable against undesirable examples, outside what KTO's authors advise."""
+    good = case.number("n_desirable", "num_desirable", "desirable_count")
+    bad = case.number("n_undesirable", "num_undesirable", "undesirable_count")
+    source = None
+    if good is None and desirable_count is not None and undesirable_count is not None and desirable_count.n >= 10:
+        good, bad, source = desirable_count.slow, undesirable_count.slow, desirable_count
+    if good is None or bad is None:
+        return None
+    heavy = good * (case.number("desirable_weight") or 1.0)
+    light = bad * (case.number("undesirable_weight") or 1.0)
+    if light <= 0 or heavy <= 0:
+        return warning(source, "single", desirable=good, undesirable=bad)
+    balance = heavy / light
+    return None if low <= balance <= high else warning(source, balance=balance, desirable=good, undesirable=bad)

@@ -1,0 +1,92 @@
+"""What the model writes: length, truncation, empty and looping answers."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.statistics import FAST_SHARE, Signal
+
+__all__ = ["length_collapse", "length_explosion", "looping_text", "truncation", "truncation_rising"]
+
+
+def length_explosion(
+    length: Signal,
+    reward: Signal | None,
+    truncated: Signal | None,
+    *,
+    times: float,
+    times_critical: float,
+    truncated_share: float,
+) -> Alarm | None:
+    """Answers grow to a multiple of their start."""
+    now = min(length.ratio, length.median_ratio)
+    if math.isnan(now) or now < times:
+        return None
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    cut = truncated is not None and truncated.fast > truncated_share
+    gained = reward is not None and reward.gained and not reward.dropped
+    if hurt or (now > times_critical and not gained) or (cut and not gained and now > times):
+        return critical(length, times=now)
+    return warning(length, times=now)
+
+
+def length_collapse(
+    length: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
+) -> Alarm | None:
+    """Answers shrink to almost nothing. With a rising reward they have become to the point."""
+    now = max(length.ratio, length.median_ratio)
+    start = max(length.base, length.start)
+    shrunk = max(length.fast, length.median5) / start if start > 0 else math.nan
+    now = min(now, shrunk) if not math.isnan(now) else shrunk
+    if math.isnan(now) or now > ratio or start - length.fast < noises * FAST_SHARE * length.noise_base:
+        return None
+    winning = reward is not None and (reward.improving or is_solved(case, reward)) and not reward.dropped
+    if winning:
+        return info(length, ratio=now)
+    return critical(length, ratio=now) if now < ratio_critical and reward is not None else warning(length, ratio=now)
+
+
+def truncation(
+    truncated: Signal,
+    reward: Signal | None,
+    case: Case,
+    *,
+    share: float,
+    share_critical: float,
+    points_critical: float,
+    points: float,
+) -> Alarm | None:
+    """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
+    level = min(truncated.slow, truncated.fast)
+    if truncated.trend < -3 or truncated.rising < -2:
+        return None  # on its way down
+    winning = reward is not None and reward.improving and not reward.dropped
+    moving = reward is not None and reward.rising > 1.0
+    total = truncated.n >= 8 and truncated.lowest > 0.97
+    if (level > share_critical and truncated.n >= points_critical and not moving) or (total and not winning):
+        return critical(truncated, share=level)
+    if level > share and truncated.n >= points:
+        return info(truncated, share=level) if winning else warning(truncated, share=level)
+    return None
+
+
+def truncation_rising(truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float) -> Alarm | None:
+    """The share of answers that are cut off has risen well beyond where it began."""
+    risen = min(truncated.fast, truncated.median5) - truncated.base
+    if risen < rise or risen < 4 * FAST_SHARE * truncated.noise_base:
+        return None
+    gained = reward is not None and reward.gained and not reward.dropped
+    if risen > rise_critical and not gained:
+        return critical(truncated, risen=risen)
+    return warning(truncated, risen=risen)
+
+
+def looping_text(repetition: Signal, *, share: float, share_critical: float, rise: float) -> Alarm | None:
+    """Answers repeat themselves."""
+    level = min(repetition.fast, repetition.median5)
+    if level < share or level - repetition.base < rise:
+        return None
+    return critical(repetition, share=level) if level > share_critical else warning(repetition, share=level)

@@ -1,0 +1,142 @@
+"""The machine: silence, slow steps, memory, idle accelerators."""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.statistics import FAST_SHARE, Signal
+
+__all__ = ["gpu_idle", "memory_creep", "memory_full", "slow_step", "stall", "throughput"]
+
+
+def stall(case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float) -> Alarm | None:
+    """No row for much longer than rows usually take."""
+    heard = case.timestamp if not math.isnan(case.timestamp) else case.heard_at
+    silence = case.now - heard
+    if not silence > 0 or case.points < 3:
+        return None
+    usual = case.interval.slow if case.interval.n >= 3 else 0.0
+    if silence > max(times_critical * usual, seconds_critical):
+        return critical(None, silence=silence, usual=usual)
+    return warning(None, silence=silence, usual=usual) if silence > max(times * usual, seconds) else None
+
+
+def slow_step(step_time: Signal, *, times: float) -> Alarm | None:
+    """One step took many times as long as they do: a checkpoint, an evaluation, a straggler."""
+    return (
+        info(step_time, times=step_time.last / step_time.slow)
+        if step_time.last > times * max(step_time.slow, 1e-9)
+        else None
+    )
+
+
+def throughput(
+    case: Case,
+    step_time: Signal | None,
+    tokens_per_s: Signal | None,
+    length: Signal | None,
+    *,
+    times: float,
+    times_critical: float,
+) -> Alarm | None:
+    """Steps take much longer than at the start. Longer answers are the usual cause, and then the news is their length."""
+    slower = math.nan
+    signal = None
+    if tokens_per_s is not None and tokens_per_s.n >= 12 and tokens_per_s.base > 0:
+        level = max(tokens_per_s.fast, tokens_per_s.median5)
+        if level > 0 and tokens_per_s.base - level > 4 * FAST_SHARE * tokens_per_s.noise_base:
+            signal, slower = tokens_per_s, tokens_per_s.base / level
+        elif tokens_per_s.median5 <= 0:
+            signal, slower = tokens_per_s, math.inf
+    if step_time is not None and step_time.n >= 12 and step_time.base > 0 and not slower >= times:
+        level = min(step_time.fast, step_time.median5)
+        if level - step_time.base > 4 * FAST_SHARE * step_time.noise_base:
+            signal, slower = step_time, level / step_time.base
+    if signal is None or not slower >= times or signal.seen_at != case.points:
+        return None
+    grown = length.ratio if length is not None and not math.isnan(length.ratio) else 1.0
+    if signal is step_time and grown > 0.6 * slower:
+        return info(signal, "length", times=slower, length=grown)
+    return warning(signal, times=slower, length=grown)
+
+
+def memory_full(
+    case: Case,
+    gpu_memory: Signal | None,
+    gpu_memory_share: Signal | None,
+    gpu_memory_total: Signal | None,
+    host_memory_share: Signal | None,
+    *,
+    warn: float,
+    grave: float,
+) -> Alarm | None:
+    """So little memory is left that the next long batch ends the run."""
+    for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
+        if share > grave and signal.n >= 5 and signal.rising > -2 and signal.highest > signal.lowest * 1.02:
+            return critical(signal, share=share)
+        if share > warn and signal is host_memory_share:
+            return warning(signal, share=share)
+    return None
+
+
+def memory_creep(
+    case: Case,
+    gpu_memory: Signal | None,
+    gpu_memory_share: Signal | None,
+    gpu_memory_total: Signal | None,
+    host_memory_share: Signal | None,
+    *,
+    points: float,
+    t: float,
+    growth: float,
+) -> Alarm | None:
+    """Memory grows steadily and will be full soon."""
+    for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
+        rise = signal.fast - signal.base
+        if signal.n < 20 or signal.trend < t or signal.rising < 1.0 or rise < 0.05 * abs(signal.base):
+            continue
+        per_point = (signal.fast - signal.slow) / 36.0
+        if not math.isnan(share):
+            left = (0.97 - share) / max(share * per_point / max(signal.fast, 1e-9), 1e-12)
+            if left < points:
+                return warning(signal, share=share, left=left)
+        elif rise > growth * abs(signal.base):
+            return warning(signal, "unknown_size", growth=rise / max(abs(signal.base), 1e-9))
+    return None
+
+
+def _shares(
+    case: Case,
+    gpu_memory: Signal | None,
+    gpu_memory_share: Signal | None,
+    gpu_memory_total: Signal | None,
+    host_memory_share: Signal | None,
+) -> list[tuple[Signal, float]]:
+    """Each memory series with the share of the whole it stands for; NaN where the whole is not known."""
+    found = []
+    for signal in (gpu_memory_share, host_memory_share):
+        if signal is not None and signal.n:
+            level = min(signal.fast, signal.median5)
+            found.append((signal, level / 100.0 if signal.highest > 1.5 else level))
+    if gpu_memory is not None and gpu_memory.n:
+        total = case.number("gpu_memory_total_gb", "gpu_memory_gb")
+        if total is None and gpu_memory_total is not None and gpu_memory_total.n:
+            total = gpu_memory_total.last
+        found.append((gpu_memory, min(gpu_memory.fast, gpu_memory.median5) / total if total else math.nan))
+    return found
+
+
+def gpu_idle(gpu_utilisation: Signal, *, percent: float, drop: float) -> Alarm | None:
+    """The accelerator waits most of the time."""
+    scale = 100.0 if gpu_utilisation.highest <= 1.0 else 1.0
+    level = max(gpu_utilisation.slow, gpu_utilisation.fast) * scale
+    if level < percent or (
+        gpu_utilisation.n >= 30
+        and gpu_utilisation.base > 0
+        and level < drop * gpu_utilisation.base * scale
+        and level < 50
+    ):
+        return warning(gpu_utilisation, percent=level)
+    return None

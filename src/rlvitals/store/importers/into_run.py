@@ -1,0 +1,138 @@
+"""Writes a foreign log as a run's directory: every point, under the names and times it was logged with."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from rlvitals.codec import encode
+from rlvitals.config import masked
+from rlvitals.records import Attempt, RunInfo
+from rlvitals.store.cards import append_attempt, write_config, write_info
+from rlvitals.store.importers.base import Fields, ForeignLog
+from rlvitals.store.importers.padding import family
+from rlvitals.store.importers.steps import RestartWatch
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lock import RunLock
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How much of a log became rows."""
+
+    train_rows: int
+    eval_rows: int
+    attempts: int
+
+
+def write_run(log: ForeignLog, run_dir: RunDir, *, name: str, version: str) -> Written:
+    """Make the run. The caller has seen that the directory holds none. OSError: nothing is left behind."""
+    run_dir.root.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(run_dir)
+    lock.acquire()
+    try:
+        return _write(log, run_dir, name, version)
+    except OSError:
+        _remove(run_dir)
+        raise
+    finally:
+        lock.release()
+
+
+def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written:
+    times = [row["timestamp"] for row in log.rows if "timestamp" in row]
+    changed = log.path.stat().st_mtime
+    begun, ended = (min(times), max(times)) if times else (changed, changed)
+    total = log.config.get("max_steps")
+    info = RunInfo(
+        id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        name=name,
+        status="finished",
+        created=begun,
+        updated=ended,
+        written_by=version,
+        total_steps=total if isinstance(total, int) and total > 0 else None,
+        ended=ended,
+    )
+    origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
+    write_config(run_dir, masked({**log.config, "rlvitals": origin}))
+    counts: dict[Stream, int] = {"train": 0, "eval": 0}
+    attempt = 0
+    run_dir.logs.mkdir(exist_ok=True)
+    with _Files(run_dir) as files:
+        for number, row in _by_attempt(log.rows):
+            if number > attempt:
+                attempt = number
+                append_attempt(run_dir, Attempt(number=number, started=row.get("timestamp", begun)))
+            stream = _stream(row)
+            files.open(stream).write(encode(_line(row, number)))
+            counts[stream] += 1
+    write_info(run_dir, replace(info, attempt=attempt))
+    return Written(counts["train"], counts["eval"], attempt)
+
+
+class _Files:
+    """The logs that have rows."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+        self._stack = contextlib.ExitStack()
+        self._open: dict[Stream, BinaryIO] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def open(self, stream: Stream) -> BinaryIO:
+        if stream not in self._open:
+            self._open[stream] = self._stack.enter_context(self._dir.log(stream).open("wb"))
+        return self._open[stream]
+
+
+def _by_attempt(rows: list[Fields]) -> Iterator[tuple[int, Fields]]:
+    watch, number = RestartWatch(), 1
+    for row in rows:
+        number += watch.is_restart(row)
+        yield number, row
+
+
+def _stream(row: Fields) -> Stream:
+    """Rows about nothing but an evaluation are evaluations; mixed ones stay whole among the training's."""
+    return "eval" if {family(name) for name in row} <= {"eval", "axis"} else "train"
+
+
+def _line(row: Fields, attempt: int) -> dict[str, Any]:
+    line: dict[str, Any] = {"step": row["step"]}
+    if "timestamp" in row:
+        line["timestamp"] = row["timestamp"]
+    line["attempt"] = attempt
+    nonfinite: dict[str, float] = {}
+    for name, value in row.items():
+        if name in ("step", "timestamp"):
+            continue
+        key = f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
+        if isinstance(value, float) and not math.isfinite(value):
+            nonfinite[key] = value
+        else:
+            line[key] = value
+    if nonfinite:
+        line[NONFINITE] = write_nonfinite(nonfinite)
+    return line
+
+
+def _remove(run_dir: RunDir) -> None:
+    for path in run_dir.written_paths:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for folder in (run_dir.logs, run_dir.root):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
