@@ -37,10 +37,13 @@ _MEASURED = frozenset(
 )
 """The only signals that a name under `timing/`, `memory/` or `perf/` may feed by its pattern."""
 
+_IN_RATIOS = frozenset({"grad_norm", "kl"})
+_CORE = ("loss", "reward", "policy_loss", "margin")
+
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
 _HELD_OUT = re.compile(r"^(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
 _REWARD_PART = re.compile(
-    r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
+    r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?|gdpo)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
 )
 _NOT_A_PART = re.compile(
     r"(^|[/_.])(std|var|variance|min|max|margins?|chosen|rejected|accurac(y|ies)|count|weight|advantage|norm)s?($|[/_.])",
@@ -93,6 +96,9 @@ class Case:
         self.restarts = 0
         self.backward_steps = 0
         """Rows whose step was below the one before."""
+        self.duplicates = 0
+        """Rows that brought the core series a second value for one step."""
+        self._core_step: int | None = None
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
         self.parts: dict[str, Signal] = {}
@@ -102,6 +108,8 @@ class Case:
         self.nonfinite_others: dict[str, int] = {}
         self.kl_is_sum = False
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
+        self.reward_at_evals: list[float] = []
+        """The reward's fast level at the last five evaluations."""
         self.now = math.nan
         """The time, where `Monitor.tick` tells it."""
         self.heard_at = math.nan
@@ -145,10 +153,7 @@ class Case:
             self._recognise(row)
         readings = self._readings
         for key, value in row.items():
-            if key in readings:
-                targets = readings[key]
-            else:
-                targets = self._resolve(key, value)
+            targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
                 if type(value) is float and value - value != 0.0 and not key.startswith("_"):
                     self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
@@ -157,14 +162,21 @@ class Case:
                 number = _number(value)
                 if number is None:
                     continue
-                value = number
-            if value - value != 0.0:  # NaN and both infinities, at the price of one subtraction
+            else:
+                number = value
+            if number - number != 0.0:  # NaN and both infinities, at the price of one subtraction
                 self._take_nonfinite(key, targets, step)
                 continue
             for reading in targets:
                 signal = reading.signal
                 signal.seen_at = points
-                signal.update(reading.caveat.to_concept(value) if reading.caveat is not None else value, step)
+                signal.update(reading.caveat.to_concept(number) if reading.caveat is not None else number, step)
+        if any((core := self.signals.get(name)) is not None and core.seen_at == points for name in _CORE):
+            self.duplicates += step == self._core_step
+            self._core_step = step
+        held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
+        if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
+            self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
         marked = row.get("_nonfinite")
         if marked:
             self._take_marked(str(marked), step)
@@ -198,6 +210,12 @@ class Case:
         if not self.total_steps or self.first_step is None:
             return None
         return self.step / self.total_steps
+
+    @property
+    def planned_points(self) -> float | None:
+        """How many rows the whole run will have, as far as its plan and its cadence tell."""
+        progress = self.progress
+        return self.points / progress if progress and progress > 0 else None
 
     def number(self, *names: str) -> float | None:
         """A number of the run's settings, by the first name it is given under."""
@@ -249,6 +267,8 @@ class Case:
             caveat = match.alias.caveat if match.alias else None
             if not by_prefix and not (caveat is not None and caveat.kind in _UNUSABLE):
                 claims = self._by_concept.get(match.metric.id, [])
+                if match.metric.id == "reward.component.mean" and _REWARD_PART.match(key):
+                    return []  # a part of the reward, see _other
                 if caveat is not None and caveat.kind == "per_sequence" and any(name == "kl" for name, _ in claims):
                     self.kl_is_sum = True
                 convert = caveat if caveat is not None and caveat.is_convertible else None
@@ -258,8 +278,6 @@ class Case:
                     return []  # known, and nothing a rule reads
         folded = key.casefold()
         measured = _MEASUREMENT.search(folded) is not None
-        if _REWARD_PART.match(key) and match is not None and match.metric.id.startswith("reward.component"):
-            return []
         for source in self._sources.values():
             if held_out != source.name.startswith("eval_") and not (held_out and source.name == "ratio"):
                 continue
@@ -284,6 +302,7 @@ class Case:
             self._readings[other] = [reading for reading in previous if reading.signal is not signal] or None
         else:
             signal = self.signals[name] = Signal(name, key)
+            signal.in_ratios = name in _IN_RATIOS
         self._feeding[name] = (key, rank)
         self.changed = True
         return _Reading(signal, rank, caveat)

@@ -1,27 +1,40 @@
 """Rules without code: `SIGNAL[.STATISTIC] OP NUMBER`, several joined by `and`.
 
-The signal is one of the rulebook's, a concept of the catalogue or a logged name; the statistic one of `STATISTICS`
-(the value itself where none is given).
+The signal is one of the rulebook's, a concept of the catalogue or a logged name (spaces and all); the statistic one of
+`STATISTICS` (the value itself where none is given). A concept is taken whole, so `train.loss.trend` is the concept;
+`NAME.value` is how a logged name that ends like a statistic is told from it.
 
 >>> condition = parse("kl.fast > 0.5 and reward.rising < 1")
 >>> [term.signal for term in condition]
 ['kl', 'reward']
+>>> parse("loss outside 0.4..0.6")[0].number, parse("loss outside 0.4..0.6")[0].upper
+(0.4, 0.6)
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from rlvitals import catalog
 from rlvitals.errors import RuleError, did_you_mean
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.statistics import Signal
 from rlvitals.records import Severity
 
+
+def _change(signal: Signal) -> float:
+    window = signal.window
+    return window[-1] - window[-2] if len(window) > 1 else math.nan
+
+
 STATISTICS: dict[str, Callable[[Signal], float]] = {
     "value": operator.attrgetter("last"),
+    "change": _change,
     "fast": operator.attrgetter("fast"),
     "slow": operator.attrgetter("slow"),
     "median5": operator.attrgetter("median5"),
@@ -29,6 +42,8 @@ STATISTICS: dict[str, Callable[[Signal], float]] = {
     "ratio": operator.attrgetter("ratio"),
     "noise": operator.attrgetter("noise"),
     "drop": operator.attrgetter("drop"),
+    "highest": operator.attrgetter("highest"),
+    "lowest": operator.attrgetter("lowest"),
     "rising": operator.attrgetter("rising"),
     "trend": operator.attrgetter("trend"),
     "top_age": operator.attrgetter("top_age"),
@@ -36,11 +51,15 @@ STATISTICS: dict[str, Callable[[Signal], float]] = {
     "zero_share": operator.attrgetter("zero_share"),
     "zero_streak": operator.attrgetter("zero_streak"),
     "equal_streak": operator.attrgetter("equal_streak"),
+    "jump": operator.attrgetter("jump"),
     "jump_ratio": operator.attrgetter("jump_ratio"),
     "spread": operator.attrgetter("spread"),
     "nonfinite": operator.attrgetter("nonfinite"),
     "points": operator.attrgetter("n"),
+    "at_step": operator.attrgetter("step"),
 }
+"""Names a condition may ask for; what each means is said in `statistics.Signal`. `at_step` is the training step of the
+last value, for rules that begin or end at a step."""
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -49,7 +68,9 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     "==": operator.eq,
 }
-_TERM = re.compile(r"^(?P<what>\S+)\s*(?P<op>>=|<=|==|>|<)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?\d+)?)$")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_TERM = re.compile(rf"^(?P<what>[^\s<>=][^<>=]*?)\s*(?P<op>>=|<=|==|>|<)\s*(?P<number>{_NUMBER})$")
+_BAND = re.compile(rf"^(?P<what>[^\s<>=][^<>=]*?)\s+outside\s+(?P<number>{_NUMBER})\s*\.\.\s*(?P<upper>{_NUMBER})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +81,53 @@ class Term:
     statistic: str
     op: str
     number: float
+    upper: float = math.nan
+    """The other end of the band, for `outside`."""
 
     def holds(self, signal: Signal) -> bool:
-        return signal.n > 0 and _OPERATORS[self.op](STATISTICS[self.statistic](signal), self.number)
+        if not signal.n:
+            return False
+        value = STATISTICS[self.statistic](signal)
+        if self.op == "outside":
+            return value < self.number or value > self.upper
+        return _OPERATORS[self.op](value, self.number)
+
+
+@cache
+def _concepts() -> frozenset[str]:
+    return frozenset(metric.id for metric in catalog.metrics())
 
 
 def parse(text: str, place: str = "the rule") -> list[Term]:
     """Read a condition; what is wrong with it is a RuleError that says how to write it."""
     terms = []
     for piece in re.split(r"\s+and\s+", text.strip()):
-        match = _TERM.match(piece.strip())
+        match = _BAND.match(piece.strip()) or _TERM.match(piece.strip())
         if match is None:
             raise RuleError(
-                f"{place}: {piece!r} is no condition. Write SIGNAL[.STATISTIC] OP NUMBER, such as 'kl.fast > 0.5'"
+                f"{place}: {piece!r} is no condition. Write SIGNAL[.STATISTIC] OP NUMBER, such as 'kl.fast > 0.5', or "
+                f"SIGNAL outside LOW..HIGH"
             )
-        signal, statistic = match["what"], "value"
-        head, dot, tail = signal.rpartition(".")
-        if dot and tail in STATISTICS:
-            signal, statistic = head, tail
-        elif dot and did_you_mean(tail, STATISTICS, 0.75) and "/" not in tail:
-            raise RuleError(f"{place}: {tail!r} is no statistic.{did_you_mean(tail, STATISTICS, 0.75)}")
-        try:
-            number = float(match["number"])
-        except ValueError as error:
-            raise RuleError(f"{place}: {match['number']!r} is no number") from error
-        terms.append(Term(signal, statistic, match["op"], number))
+        signal, statistic = _split(match["what"], place)
+        found = match.groupdict()
+        upper = float(found["upper"]) if "upper" in found else math.nan
+        term = Term(signal, statistic, found.get("op", "outside"), float(match["number"]), upper)
+        if term.op == "outside" and not term.number < term.upper:
+            raise RuleError(f"{place}: {piece!r}: the band's first number must be below its second")
+        terms.append(term)
     return terms
+
+
+def _split(what: str, place: str) -> tuple[str, str]:
+    """A name and the statistic asked of it."""
+    head, dot, tail = what.rpartition(".")
+    if not dot or not head or what in _concepts():
+        return what, "value"
+    if tail in STATISTICS:
+        return head, tail
+    if "/" not in tail and (guess := did_you_mean(tail, STATISTICS, 0.75)):
+        raise RuleError(f"{place}: {tail!r} is no statistic.{guess} (A metric of that name is written '{what}.value')")
+    return what, "value"
 
 
 def judge(terms: Sequence[Term], severity: Severity, signals: Sequence[Signal]) -> Alarm | None:
@@ -94,4 +136,9 @@ def judge(terms: Sequence[Term], severity: Severity, signals: Sequence[Signal]) 
         if not term.holds(signal):
             return None
     first, signal = terms[0], signals[0]
-    return Alarm(severity, signal, {"threshold": first.number, first.statistic: STATISTICS[first.statistic](signal)})
+    evidence: dict[str, float | str] = {"threshold": first.number, first.statistic: STATISTICS[first.statistic](signal)}
+    if first.op == "outside":
+        evidence["low"], evidence["high"] = first.number, first.upper
+    for term, other in zip(terms[1:], signals[1:], strict=True):
+        evidence[f"{term.signal}.{term.statistic}"] = STATISTICS[term.statistic](other)
+    return Alarm(severity, signal, evidence)

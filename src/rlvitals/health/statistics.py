@@ -27,7 +27,9 @@ TINY = 1e-12
 """What is smaller is zero: a gradient of 1e-15 moves nothing."""
 
 _FAST = 1.0 - 0.5 ** (1 / 5)
+_MID = 1.0 - 0.5 ** (1 / 15)
 _SLOW = 1.0 - 0.5 ** (1 / 30)
+_WANDER = 1.0 - 0.5 ** (1 / 60)
 _NOISE = 1.0 - 0.5 ** (1 / 12)
 _JUMP = 1.0 - 0.5 ** (1 / 10)
 _JUMP_SLOW = 1.0 - 0.5 ** (1 / 60)
@@ -57,16 +59,23 @@ class Signal:
         "_jump_base",
         "_jump_slow",
         "_jumps",
+        "_mid",
+        "_mile",
+        "_mile_at",
         "_noise",
         "_noise_base",
         "_outside_step",
         "_slow",
+        "_peak",
+        "_peak_at",
         "_sum_t",
         "_sum_tt",
         "_sum_tx",
         "_sum_x",
         "_sum_xx",
+        "_wander",
         "_warm_fast",
+        "_warm_mid",
         "_warm_slow",
         "_window",
         "base",
@@ -76,6 +85,7 @@ class Signal:
         "equal_streak",
         "first_step",
         "highest",
+        "in_ratios",
         "key",
         "last",
         "lowest",
@@ -97,6 +107,8 @@ class Signal:
         self.name = name
         self.key = key or name
         """The logged name it is read from."""
+        self.in_ratios = False
+        """Whether its jumps are measured as ratios: a gradient norm or a KL moves by factors."""
         self.reset()
 
     def reset(self) -> None:
@@ -119,6 +131,10 @@ class Signal:
         self.bottom = math.inf
         self.bottom_at = 0
         self.bottom_step = 0
+        self._mile = -math.inf
+        self._mile_at = 0
+        self._peak = -math.inf
+        self._peak_at = 0
         self.quantum = math.inf
         """The smallest change ever seen: the rounding of the log."""
         self.equal_streak = 0
@@ -130,8 +146,9 @@ class Signal:
         self.nonfinite_recent = 0.0
         self._head: list[float] = []
         self._window: list[float] = []
-        self._fast = self._slow = 0.0
-        self._warm_fast = self._warm_slow = 1.0
+        self._fast = self._mid = self._slow = 0.0
+        self._warm_fast = self._warm_mid = self._warm_slow = 1.0
+        self._wander = 0.0
         self._noise = 0.0
         self._noise_base = 0.0
         self._jump = 0.0
@@ -177,10 +194,14 @@ class Signal:
                 self.quantum = min(self.quantum, jump)
             else:
                 self.equal_streak += 1
+            if self.in_ratios and value > 0.0 and previous > 0.0:
+                jump = abs(math.log(value / previous))
             taken = self._take(value, jump)
         self._warm_fast *= 1.0 - _FAST
+        self._warm_mid *= 1.0 - _MID
         self._warm_slow *= 1.0 - _SLOW
         self._fast += _FAST * (taken - self._fast)
+        self._mid += _MID * (taken - self._mid)
         self._slow += _SLOW * (taken - self._slow)
         self._sum_t += n
         self._sum_tt += n * n
@@ -191,10 +212,19 @@ class Signal:
             self._freeze(value, n)
         else:
             slow = self._slow / (1.0 - self._warm_slow)
-            if slow > self.top:
+            least = 0.5 * SLOW_SHARE * self._noise  # what is less than this above the best is no new best
+            if slow > self.top + least or n == HEAD + 1:
                 self.top, self.top_at, self.top_step = slow, n, step
-            if slow < self.bottom:
+            if slow < self.bottom - least or n == HEAD + 1:
                 self.bottom, self.bottom_at, self.bottom_step = slow, n, step
+            mid = self._mid / (1.0 - self._warm_mid)
+            if mid > self._mile + 0.08 * (self.top - self.bottom) + least:
+                self._mile, self._mile_at = mid, n
+            fast = self._fast / (1.0 - self._warm_fast)
+            apart = abs(fast - slow) * _TO_SIGMA
+            self._wander += _WANDER * (min(apart, 3.0 * self._wander or apart) - self._wander)
+            if fast > self._peak + FAST_SHARE * self._noise:
+                self._peak, self._peak_at = fast, n
         self._note_departure(step)
 
     def _take(self, value: float, jump: float) -> float:
@@ -323,7 +353,7 @@ class Signal:
     @property
     def improving(self) -> bool:
         """Whether it is above its baseline or on its way up."""
-        return self.gained or self.rising > 1.5
+        return self.gained or self.rising > 1.5 or self.trend > 2.5
 
     @property
     def lost(self) -> bool:
@@ -338,14 +368,26 @@ class Signal:
 
     @property
     def dropped(self) -> bool:
-        """Whether that is more than noise and more than a sixth of the range travelled."""
-        return self.n > HEAD and self.drop > max(6.0 * FAST_SHARE * self.noise, 0.15 * self.travelled, self.floor)
+        """Whether that is more than noise, more than its usual wandering and a sixth of the range travelled."""
+        return self.n > HEAD and self.drop > max(
+            5.0 * FAST_SHARE * self.noise, 4.0 * self._wander, 0.15 * self.travelled, self.floor
+        )
 
     @property
     def rising(self) -> float:
         """The recent movement in its own noise: above 3 is up, below -3 is down."""
         noise = max(self.noise, 1e-12)
         return (self.fast - self.slow) / (noise * math.hypot(FAST_SHARE, SLOW_SHARE))
+
+    @property
+    def momentum(self) -> float:
+        """The movement of the last few points in its own noise."""
+        return (self.fast - self._mid / (1.0 - self._warm_mid)) / max(0.25 * self.noise, 1e-12) if self.n else 0.0
+
+    @property
+    def speed(self) -> float:
+        """The change per point, lately: the fast and the middle level look about 14 points apart."""
+        return (self.fast - self._mid / (1.0 - self._warm_mid)) / 14.4 if self.n else 0.0
 
     @property
     def trend(self) -> float:
@@ -366,6 +408,16 @@ class Signal:
     def top_age(self) -> int:
         """Points since the best slow level."""
         return self.n - self.top_at if self.top_at else 0
+
+    @property
+    def plateau_age(self) -> int:
+        """Points since the level last gained a twelfth of the whole range."""
+        return self.n - self._mile_at if self._mile_at else 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it has not risen lately: no new best of the fast level for a while, and no movement upwards."""
+        return self.n - self._peak_at >= 8 and self.momentum < 1.0
 
     @property
     def bottom_age(self) -> int:

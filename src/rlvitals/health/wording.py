@@ -26,7 +26,9 @@ def evidence_of(alarm: Alarm) -> dict[str, float | str]:
         ):
             if math.isfinite(number):
                 evidence[name] = number
-    evidence.update(alarm.evidence)
+    for name, value in alarm.evidence.items():
+        # Findings are written as strict JSON, which has no infinity: such a number is kept as a text.
+        evidence[name] = value if isinstance(value, str) or math.isfinite(value) else f"{value:g}"
     return evidence
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlvitals.health.alarm import Alarm
-from rlvitals.health.rules import agent, audit, optimisation, policy, preference, reward, rollout, system
+from rlvitals.health.rules import agent, audit, guides, optimisation, policy, preference, reward, rollout, system
 
 RuleFunction = Callable[..., Alarm | None]
 
-_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit)
+_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides)
 
 FUNCTIONS: dict[str, RuleFunction] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 

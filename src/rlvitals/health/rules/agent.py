@@ -17,9 +17,9 @@ __all__ = [
 
 
 def _start(signal: Signal) -> float:
-    """The highest of points 3 to 5: collapses can begin before a longer baseline is taken."""
-    head = signal.head[2:5]
-    return max(head) if head else signal.base
+    """The level of the first five points: collapses can begin before a longer baseline is taken."""
+    head = sorted(signal.head[:5])
+    return head[len(head) // 2] if head else signal.base
 
 
 def tool_abandonment(
@@ -40,11 +40,11 @@ def tool_abandonment(
         if start <= 0 or start - level < 4 * FAST_SHARE * signal.noise_base:
             continue
         share = level / start
-        gained = reward is not None and reward.gained and not reward.dropped and reward.rising > -1
+        gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
         if share < ratio_critical:
-            return warning(signal, share=share) if gained else critical(signal, share=share)
+            return (warning if gaining else critical)(signal, share=share)
         if share < ratio:
-            return info(signal, share=share) if gained else warning(signal, share=share)
+            return (info if gaining else warning)(signal, share=share)
     return None
 
 
@@ -52,15 +52,15 @@ def turn_runaway(
     turns: Signal, turn_limit: Signal | None, reward: Signal | None, case: Case, *, limit_share: float, times: float
 ) -> Alarm | None:
     """Episodes run into the turn limit, and the reward has nothing to show for it."""
-    gained = reward is not None and reward.gained and not reward.dropped
+    gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
     level = min(turns.fast, turns.median5)
     at_limit = most is not None and most > 2 and level > limit_share * most and level > 1.15 * turns.base
     stuck = turn_limit is not None and turn_limit.fast > 0.5 and turn_limit.fast > turn_limit.base + 0.2
-    grown = turns.base > 0 and level > times * turns.base
+    grown = turns.base > 0 and level > times * turns.base and level - turns.base > 6 * FAST_SHARE * turns.noise_base
     if not (at_limit or grown or stuck):
         return None
-    if gained:
+    if gaining:
         return info(turns, times=level / max(turns.base, 1e-9))
     hurt = reward is not None and (reward.dropped or reward.lost)
     return (critical if hurt else warning)(turns, times=level / max(turns.base, 1e-9))
@@ -78,27 +78,27 @@ def tool_errors(tool_failures: Signal, *, share: float, share_critical: float, r
 
 
 def repeated_actions(
-    repeated_actions: Signal, tool_calls: Signal | None, *, share: float, share_critical: float, times: float
+    repeated_actions: Signal,
+    tool_calls: Signal | None,
+    searches_total: Signal | None,
+    *,
+    share: float,
+    share_critical: float,
+    times: float,
 ) -> Alarm | None:
     """The same search or call again and again."""
     level = min(repeated_actions.fast, repeated_actions.median5)
-    is_share = repeated_actions.highest <= 1.0
-    if is_share:
-        if level < share or level < 1.3 * repeated_actions.base:
-            return None
-        return (
-            critical(repeated_actions, share=level)
-            if level > share_critical
-            else warning(repeated_actions, share=level)
-        )
-    if tool_calls is not None and tool_calls.fast > 0 and level > share_critical * tool_calls.fast:
-        return critical(repeated_actions, share=level / tool_calls.fast)
-    grown = level > times * max(repeated_actions.base, 0.25) and level > repeated_actions.base + 1
-    if grown:
-        return (critical if level > 3 * times * max(repeated_actions.base, 0.25) else warning)(
-            repeated_actions, share=level
-        )
-    return None
+    whole = 1.0
+    if repeated_actions.highest > 1.0:
+        of = searches_total if searches_total is not None and searches_total.n else tool_calls
+        if of is None or not of.fast > 0 or repeated_actions.highest > 1.5 * of.highest:
+            grown = level > times * max(repeated_actions.base, 1.0) and level - repeated_actions.base > 2
+            far = level > 3 * times * max(repeated_actions.base, 1.0)
+            return (critical if far else warning)(repeated_actions, share=level) if grown else None
+        whole = of.fast
+    if level < share * whole or level < 1.3 * repeated_actions.base:
+        return None
+    return (critical if level > share_critical * whole else warning)(repeated_actions, share=level / whole)
 
 
 def early_exits(
@@ -116,12 +116,15 @@ def early_exits(
             continue
         scale = 1.0 if signal.highest <= 1.0 else max(signal.highest, 4.0)
         moved = min(signal.fast, signal.median5) - signal.base
-        if moved > change * scale and moved > noises * FAST_SHARE * signal.noise_base:
-            gained = reward is not None and reward.gained and not reward.dropped
-            if gained:
-                return info(signal, change=moved / scale)
-            hurt = reward is not None and (reward.dropped or reward.lost)
-            return (critical if hurt and moved > 2 * change * scale else warning)(signal, change=moved / scale)
+        if moved < change * scale or moved < noises * FAST_SHARE * signal.noise_base:
+            continue
+        if scale > 1.0 and moved < signal.base:
+            continue  # a count: how many there could be is not known
+        gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
+        if gaining and moved < 1.5 * change * scale:
+            return info(signal, change=moved / scale)
+        hurt = reward is not None and (reward.dropped or reward.lost)
+        return (critical if hurt and moved > 1.5 * change * scale else warning)(signal, change=moved / scale)
     return None
 
 
@@ -137,7 +140,9 @@ def groups_filtered(
     """Most groups are thrown away before training: the batch is much smaller than it seems."""
     signal = kept_share
     if kept_share is not None:
-        level = max(kept_share.fast, kept_share.median5)
+        # A percentage is told from a share by its size, whatever its name promised.
+        unit = 100.0 if kept_share.highest <= 0.011 else 1.0
+        level = unit * max(kept_share.fast, kept_share.median5)
     elif groups_kept is not None and groups_dropped is not None:
         signal = groups_kept
         total = groups_kept.fast + groups_dropped.fast

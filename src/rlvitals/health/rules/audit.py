@@ -8,7 +8,14 @@ from rlvitals.health.alarm import Alarm, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
-__all__ = ["impossible_entropy", "impossible_mean", "impossible_share", "metric_vanished", "steps_backwards"]
+__all__ = [
+    "impossible_entropy",
+    "impossible_mean",
+    "impossible_share",
+    "metric_vanished",
+    "steps_backwards",
+    "steps_repeated",
+]
 
 SHARES = ("truncated", "clip", "zero_variance", "all_fail", "all_pass", "pair_accuracy", "tool_failures", "kept_share")
 _WATCHED = ("reward", "loss", "margin", "kl", "entropy", "grad_norm")
@@ -50,6 +57,11 @@ def metric_vanished(case: Case, *, points: float) -> Alarm | None:
         if missed > points * max(usual, 1.0):
             return warning(signal, missed=float(missed))
     return None
+
+
+def steps_repeated(case: Case, *, times: float) -> Alarm | None:
+    """Steps come twice with the same series: two processes write one log."""
+    return warning(None, times=float(case.duplicates)) if case.duplicates >= times else None
 
 
 def steps_backwards(case: Case, *, times: float) -> Alarm | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
@@ -98,26 +99,36 @@ def gradient_explosion(
 
 
 def loss_divergence(
-    loss: Signal, case: Case, reward: Signal | None, *, rise: float, rise_critical: float, noises: float
+    loss: Signal | None,
+    policy_loss: Signal | None,
+    case: Case,
+    reward: Signal | None,
+    *,
+    rise: float,
+    rise_critical: float,
+    noises: float,
 ) -> Alarm | None:
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
     a departure far beyond its own noise counts.
     """
-    base = loss.base
-    noise = max(loss.noise_base, 0.02 * abs(base), 1e-6)
-    up = min(loss.fast, loss.median5) - base
-    if case.family == "policy":
-        noise = max(noise, 0.02)  # a loss that is 0 but for the KL term moves by less than this and means nothing
-        away = abs(loss.median5 - base) / noise
-        if away > 6 * noises and abs(loss.fast - base) > 6 * noises * noise:
-            hurt = reward is not None and (reward.dropped or reward.lost)
-            return critical(loss, away=away) if hurt or away > 60 * noises else warning(loss, away=away)
-        return None
-    if up < noises * noise or up < rise * abs(base) or loss.bottom_age < 3:
-        return None
-    if up > rise_critical * abs(base) and up > 2 * noises * noise:
-        return critical(loss, rise=up / max(abs(base), 1e-9))
-    return warning(loss, rise=up / max(abs(base), 1e-9))
+    for signal in (loss, policy_loss):
+        if signal is None or signal.n < 14 or signal.seen_at != case.points:
+            continue
+        base = signal.base
+        noise = max(signal.noise_base, 0.02 * abs(base), 1e-6)
+        if case.family == "policy":
+            noise = max(noise, 0.01)  # a loss that is 0 but for the KL term moves by less than this and means nothing
+            away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
+            if away > 3 * noises and abs(signal.median5) > 3 * abs(base):
+                hurt = reward is not None and (reward.dropped or reward.lost)
+                return (critical if hurt or away > 20 * noises else warning)(signal, away=away)
+            continue
+        up = min(signal.fast, signal.median5) - base
+        if up < noises * noise or up < rise * abs(base) or signal.bottom_age < 3:
+            continue
+        grave = up > rise_critical * abs(base) and up > 2 * noises * noise
+        return (critical if grave else warning)(signal, rise=up / max(abs(base), 1e-9))
+    return None
 
 
 def early_blow_up(
@@ -136,6 +147,9 @@ def early_blow_up(
     """Several series blow up within the first points: the learning rate is too high from the start."""
     if case.points > points:
         return None
+    loss, grad_norm, kl, entropy = (
+        signal if signal and signal.n >= 4 else None for signal in (loss, grad_norm, kl, entropy)
+    )
     signs: dict[str, float] = {}
     worst: Signal | None = None
     if loss is not None and case.family != "policy" and loss.median5 > loss_times * max(abs(loss.head[0]), 0.05):
@@ -184,19 +198,36 @@ def learning_rate_too_low(
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
     """The learning rate is still climbing when a good part of the run is over."""
     window = lr.window
-    if len(window) < 5 or lr.last < lr.highest or not all(a < b for a, b in zip(window, window[1:], strict=False)):
+    if len(window) < 5 or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
         return None
     progress = case.progress
     late = progress >= share if progress is not None else lr.n >= points
     return warning(lr, "", progress=progress if progress is not None else math.nan) if late else None
 
 
-def instability(case: Case, loss: Signal | None, reward: Signal | None, *, times: float, share: float) -> Alarm | None:
+def instability(
+    case: Case,
+    loss: Signal | None,
+    reward: Signal | None,
+    grad_norm: Signal | None,
+    kl: Signal | None,
+    *,
+    times: float,
+    times_alone: float,
+) -> Alarm | None:
     """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse."""
-    for signal in (loss, reward):
-        if signal is None or signal.n < 50 or signal.seen_at != case.points or not signal.jump_ratio > times:
+    worst: Signal | None = None
+    signs = 0
+    for signal in (reward, grad_norm, kl, loss):
+        if signal is None or signal.n < 60 or signal.seen_at != case.points or not signal.jump_ratio > times:
             continue
-        noise = max(signal.noise, signal.noise_base)
-        if abs(signal.fast - signal.base) < 3 * noise and signal.jump > share * abs(signal.base):
-            return warning(signal, jumps=signal.jump_ratio)
-    return None
+        if (signal is loss or signal is kl) and signal.n < 100:
+            continue  # both start still and grow livelier by themselves
+        if signal is loss and case.family == "policy" and signal.jump < 0.01:
+            continue  # a loss that is 0 but for the KL term
+        signs += 1
+        if worst is None or signal.jump_ratio > worst.jump_ratio:
+            worst = signal
+    if worst is None or (signs < 2 and worst.jump_ratio < times_alone):
+        return None
+    return warning(worst, jumps=worst.jump_ratio, signs=float(signs))

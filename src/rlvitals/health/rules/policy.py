@@ -27,7 +27,7 @@ __all__ = [
     "value_loss_growth",
 ]
 
-SEQUENCE_TOKENS = 30.0
+SEQUENCE_TOKENS = 10.0
 """How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
 
 
@@ -109,16 +109,10 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
-    if entropy.ratio < ratio_critical:
-        winning = reward is not None and reward.gained and reward.rising > 1.0
-        return (
-            warning(entropy, ratio=entropy.ratio)
-            if winning or reward is None
-            else critical(entropy, ratio=entropy.ratio)
-        )
-    if reward is not None and reward.gained and not reward.dropped and reward.top_age < 20:
-        return info(entropy, ratio=entropy.ratio)
-    return warning(entropy, ratio=entropy.ratio)
+    winning = reward is not None and reward.gained and reward.rising > 1.5 and not reward.dropped
+    if entropy.median_ratio < ratio_critical:
+        return (warning if winning or reward is None else critical)(entropy, ratio=entropy.ratio)
+    return (info if winning else warning)(entropy, ratio=entropy.ratio)
 
 
 def entropy_running_out(
@@ -126,11 +120,11 @@ def entropy_running_out(
 ) -> Alarm | None:
     """A steady fall that will reach a tenth of the start soon."""
     base = entropy.base
-    if base <= 0 or not entropy.ratio < ratio or entropy.rising > -2.0 or entropy.trend > -8:
+    if base <= 0 or not entropy.ratio < ratio or entropy.rising > -2.5 or entropy.trend > -8:
         return None
-    if reward is not None and (reward.rising > 1.0 or is_solved(case, reward)):
+    if reward is not None and (reward.rising > 1.5 or is_solved(case, reward)):
         return None
-    speed = (entropy.slow - entropy.fast) / max(entropy.slow, 1e-9) / 36.0  # the two levels look 36 points apart
+    speed = math.log(max(entropy.slow, 1e-9) / max(entropy.fast, 1e-9)) / 36.0  # the two levels look 36 points apart
     left = math.log(max(entropy.fast, 1e-9) / (floor * base)) / max(speed, 1e-9)
     return warning(entropy, arrival=left, ratio=entropy.ratio) if 0 < left < points else None
 
@@ -251,13 +245,16 @@ def value_loss_growth(
 ) -> Alarm | None:
     """The critic's loss has grown to a multiple of its start. With growing returns it may."""
     base = value_loss.base
-    if base <= 0 or value_loss.ratio < times or value_loss.median_ratio < times:
+    least = min(base, max(value_loss.bottom, 0.5 * base)) if value_loss.n > 14 else base
+    now = min(value_loss.fast, value_loss.median5)
+    if least <= 0 or now < times * least or now < 1.3 * base:
         return None
-    if value_loss.ratio > times_critical and _no_gain(reward):
-        return critical(value_loss, times=value_loss.ratio)
-    if reward is not None and reward.gained and reward.rising > 0 and value_loss.ratio < times_critical:
-        return info(value_loss, times=value_loss.ratio)
-    return warning(value_loss, times=value_loss.ratio)
+    if value_loss.fast - base < 5 * FAST_SHARE * value_loss.noise_base:
+        return None
+    winning = reward is not None and reward.gained and reward.rising > 1.5
+    if now > times_critical * base and not winning:
+        return critical(value_loss, times=now / least)
+    return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)
 
 
 def advantage_spread(advantage_std: Signal, *, times: float) -> Alarm | None:

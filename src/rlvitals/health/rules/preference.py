@@ -6,7 +6,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import SLOW_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
 
 __all__ = [
     "accuracy_below_chance",
@@ -30,13 +30,14 @@ def margin_inversion(
 ) -> Alarm | None:
     """The rejected answers are preferred, beyond the noise and not recovering."""
     noise = max(margin.noise, margin.noise_base, 1e-9)
-    level = min(margin.fast, margin.slow) if margin.n < 30 else margin.slow
-    depth = -level / (noise * (SLOW_SHARE if margin.n >= 30 else 0.35))
-    if margin.fast >= 0 or margin.slow >= 0 or depth < noises:
-        return None
-    if margin.rising > 2.0 and margin.trend > 0:
-        return None  # it is on its way back
-    sinking = margin.trend < -2.0 or margin.bottom_age <= 5
+    level = max(margin.fast, margin.median5)
+    depth = -level / (noise * FAST_SHARE)
+    turning = margin.n > 20 and margin.top > 0 and level < 0.4 * margin.top and margin.dropped and margin.rising < -3
+    if level >= 0 or depth < noises:
+        return warning(margin, "turning", best=margin.top) if turning else None
+    if margin.rising > 1.0 and margin.fast > margin.base:
+        return None  # it is on its way up
+    sinking = margin.rising < -1.0 or margin.trend < -2.0
     if depth > noises_critical and sinking and margin.n >= points_critical:
         return critical(margin, depth=depth)
     return warning(margin, depth=depth)
@@ -56,11 +57,11 @@ def margin_is_noise(
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
         return critical(margin, "zero", streak=float(margin.zero_streak))
-    if lr is not None and lr.n and lr.last >= lr.highest and lr.n < 2 * margin.n and _is_climbing(lr):
+    if lr is not None and lr.last >= lr.highest and margin.n < 100 and _is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)
     distance = margin.slow / (noise * SLOW_SHARE)
-    if abs(distance) > noises or margin.trend > 3.0 or margin.rising > 3.0:
+    if abs(distance) > noises or abs(margin.trend) > 3.0 or abs(margin.rising) > 3.0 or margin.travelled > 2 * noise:
         return None
     if pair_accuracy is not None and pair_accuracy.slow > accuracy:
         return None
@@ -98,16 +99,22 @@ def loss_above_chance(loss: Signal, margin: Signal, *, times: float) -> Alarm | 
 
 
 def likelihood_displacement(
-    chosen: Signal, margin: Signal, logp_chosen: Signal | None, *, fall: float, reward: float, margin_rise: float
+    chosen: Signal, margin: Signal | None, rejected: Signal | None, *, fall: float, share: float
 ) -> Alarm | None:
     """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
-    sunk = max(chosen.top, chosen.base) - chosen.slow
-    grown = margin.slow - margin.base
-    if chosen.slow < -reward and sunk > fall and grown > margin_rise and margin.gained:
-        falling = logp_chosen is not None and logp_chosen.slow < logp_chosen.base
-        if falling or logp_chosen is None:
-            return warning(chosen, fall=sunk, grown=grown)
-    return None
+    level = max(chosen.fast, chosen.median5)
+    sunk = max(chosen.top, chosen.base, 0.0) - level
+    if level > -0.5 * fall or sunk < fall or sunk < 8 * FAST_SHARE * chosen.noise or chosen.rising > 0:
+        return None
+    if margin is not None:
+        grown = margin.fast - margin.base
+    elif rejected is not None:
+        grown = (chosen.fast - chosen.base) - (rejected.fast - rejected.base)
+    else:
+        return None
+    if grown <= 0 or sunk < share * grown:
+        return None
+    return warning(chosen, fall=sunk, grown=grown)
 
 
 def log_probability_crash(logp_chosen: Signal, *, times: float, times_critical: float, noises: float) -> Alarm | None:
@@ -125,16 +132,21 @@ def log_probability_crash(logp_chosen: Signal, *, times: float, times_critical: 
 
 
 def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:
-    """The held-out loss is above its best twice in a row."""
+    """The held-out loss is above its best twice in a row, and further the second time."""
     best = eval_loss.lowest
     window = eval_loss.window
-    if eval_loss.n < 3 or len(window) < 3 or best <= 0:
+    if eval_loss.n < 3 or best <= 0:
         return None
-    lesser = min(window[-1], window[-2])
-    if lesser > (1 + rise_critical) * best:
-        return critical(eval_loss, rise=lesser / best - 1, best=best)
-    if lesser > (1 + rise) * best:
-        return warning(eval_loss, rise=lesser / best - 1, best=best)
+    before, now = window[-2], window[-1]
+    if now > (1 + rise_critical) * best and before > (1 + rise) * best:
+        return critical(eval_loss, rise=now / best - 1, best=best)
+    if (
+        now > (1 + 2.5 * rise) * best
+        or now > (1 + rise) * best
+        and before > (1 + 0.3 * rise) * best
+        and now > before * 0.98
+    ):
+        return warning(eval_loss, rise=now / best - 1, best=best)
     return None
 
 

@@ -27,6 +27,8 @@ __all__ = [
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
 )
+_MEANT = re.compile(r"correct|accura|answer|success|solve|pass|true|gold|verif|exact", re.IGNORECASE)
+"""Parts of a reward that stand for the task itself."""
 
 
 def is_solved(case: Case, reward: Signal) -> bool:
@@ -115,7 +117,7 @@ def reward_collapse(
         if moved and signal is not None
     ]
     companions = ", ".join(moved) or "nothing else"
-    travelled = reward.travelled > 6 * FAST_SHARE * max(reward.noise_base, reward.noise)
+    travelled = reward.travelled > 5 * FAST_SHARE * max(reward.noise_base, reward.noise)
     deep = fallen > share and depth > noises and travelled
     alarm = (
         critical
@@ -137,6 +139,7 @@ def not_learning(
     case: Case,
     *,
     t: float,
+    share: float,
     points_critical: float,
     t_critical: float,
 ) -> Alarm | None:
@@ -146,7 +149,8 @@ def not_learning(
     if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > 2.0 or eval_score.gained):
         return None
     slope = reward.trend
-    if slope >= t:
+    progress = case.progress
+    if slope >= t or (progress is not None and progress < share):
         return None
     if reward.n >= points_critical and slope < t_critical:
         return critical(reward, t=slope)
@@ -157,17 +161,16 @@ def plateau(
     reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float, share_warning: float
 ) -> Alarm | None:
     """The best level lies far back, and nothing has risen since: take that checkpoint."""
-    if reward.top_age < max(age, share * reward.n) or not reward.gained or reward.rising > 1.5:
+    flat = reward.plateau_age
+    if flat < max(age, share * reward.n) or not reward.gained or reward.rising > 1.5:
         return None
     if eval_score is not None and eval_score.n >= 4 and eval_score.rising > 1.5:
         return None
     solved = is_solved(case, reward)
-    long = reward.top_age >= share_warning * reward.n and reward.top_age >= 2 * age
+    long = flat >= share_warning * reward.n and flat >= max(1.5 * age, 0.15 * (case.planned_points or 0))
     if long and not solved:
-        return warning(reward, age=float(reward.top_age), best=reward.top, best_step=float(reward.top_step))
-    return info(
-        reward, "solved" if solved else "", age=float(reward.top_age), best=reward.top, best_step=float(reward.top_step)
-    )
+        return warning(reward, age=float(flat), best=reward.top, best_step=float(reward.top_step))
+    return info(reward, "solved" if solved else "", age=float(flat), best=reward.top, best_step=float(reward.top_step))
 
 
 def groups_without_spread(
@@ -184,16 +187,21 @@ def groups_without_spread(
 ) -> Alarm | None:
     """Groups whose samples all earn the same teach nothing. A binary reward gives p^G + (1-p)^G of them by chance."""
     level = zero_variance.slow if zero_variance.n >= 30 else zero_variance.fast
-    if min(level, zero_variance.fast) < share:
-        return None
+    now = min(zero_variance.fast, zero_variance.median5)
     size = case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt")
     binary = reward is not None and reward.lowest >= 0 and reward.highest <= 1
     chance = math.nan
     p = reward.slow if reward is not None else math.nan
     if binary and size:
         chance = p**size + (1 - p) ** size
-        if level - chance < excess and not (p <= 0.05 or p >= 0.95) and level < 0.9:
-            return None
+    if size is not None and size <= 3 and (now < 0.9 or zero_variance.n < 40):
+        return None  # pairs and triples agree most of the time
+    leapt = now > share_critical and zero_variance.base < 0.5 * share
+    beyond = zero_variance.n >= 30 and min(level, now) > 0.7 * share and level - chance > 2 * excess
+    if not leapt and not beyond and min(level, now) < share:
+        return None
+    if level - chance < excess and not (p <= 0.05 or p >= 0.95) and level < 0.9:
+        return None
     variant = ""
     if (all_pass is not None and all_pass.fast > 0.5) or (binary and p >= 0.85):
         variant = "too_easy"
@@ -204,7 +212,7 @@ def groups_without_spread(
     cut = truncated is not None and truncated.fast > 0.8
     if solved:
         return info(zero_variance, "solved", share=level, chance=chance)
-    if level > share_critical and (not gained or cut):
+    if (level > share_critical or leapt) and (not gained or cut or (reward is not None and reward.stalled)):
         return critical(zero_variance, variant, share=level, chance=chance)
     return warning(zero_variance, variant, share=level, chance=chance)
 
@@ -265,32 +273,55 @@ def held_out_gap(reward: Signal, true_score: Signal, case: Case, *, gain: float,
     return None
 
 
-def eval_falls(reward: Signal, eval_score: Signal, *, noises: float, evals: float) -> Alarm | None:
-    """The held-out score falls while the training reward rises: over-optimised, or hacked."""
-    if eval_score.n < evals or not reward.gained or reward.dropped:
+def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float, evals: float) -> Alarm | None:
+    """The held-out score falls or stands still while the training reward climbs: over-optimised, or hacked."""
+    at_evals = case.reward_at_evals
+    if eval_score.n < evals or reward.dropped or len(at_evals) < 3 or eval_score.seen_at != case.points:
         return None
     window = eval_score.window
     best = eval_score.highest
-    recent = sorted(window[-3:])[-1]
-    noise = max(eval_score.noise, 0.01 * abs(best))
-    if best - recent < noises * noise or (eval_score.trend > -0.5 and eval_score.n >= 6):
-        return None
-    return critical(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+    noise = max(eval_score.noise, 0.015 * abs(best), 1e-6)
+    won = at_evals[-1] - min(at_evals[:-1])
+    climbs = won > 4 * FAST_SHARE * reward.noise and (reward.gained or reward.rising > 1.5)
+    fallen = best - max(window[-2:])
+    if climbs and fallen > noises * noise:
+        deep = best - max(window[-3:]) > noises * noise or fallen > 2 * noises * noise
+        alarm = critical if deep and window[-1] <= min(window[-3:]) + noise else warning
+        return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+    strides = (
+        len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 10 * FAST_SHARE * reward.noise
+    )
+    if strides and max(window[-3:]) < max(window[:2]) + 0.25 * noise:
+        return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+    return None
 
 
-def reward_takeover(case: Case, reward: Signal, *, share: float) -> Alarm | None:
-    """One part of the reward makes the gain while another loses."""
-    if len(case.parts) < 2 or not reward.gained:
+def reward_takeover(case: Case, reward: Signal, *, share: float, shift: float, share_critical: float) -> Alarm | None:
+    """One part of the reward has become nearly all of it while the others stand still or lose."""
+    parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= 20]
+    if len(parts) < 2 or reward.dropped:
         return None
-    gains = {name: part.slow - part.base for name, part in case.parts.items() if part.n >= reward.n - 2}
-    won = sum(gain for gain in gains.values() if gain > 0)
-    if won <= 0 or len(gains) < 2:
-        return None
-    best = max(gains, key=lambda name: gains[name])
-    losers = [name for name in gains if case.parts[name].lost and gains[name] < -0.1 * won]
-    if gains[best] > share * won and losers:
-        part = case.parts[best]
-        return warning(part, part=best, share=gains[best] / won, loser=losers[0])
+    now = sum(abs(part.fast) for _, part in parts)
+    then = sum(abs(part.base) for _, part in parts)
+    if now <= 0 or then <= 0 or abs(now - abs(reward.fast)) > 0.5 * now:
+        return None  # the parts are not what the reward is made of
+    for name, part in parts:
+        mine = abs(part.fast) / now
+        if mine < share or mine - abs(part.base) / then < shift or not part.gained or part.fast <= part.base:
+            continue
+        others = [other for other_name, other in parts if other_name != name]
+        if any(other.gained and other.rising > 1.5 for other in others):
+            continue
+        if not _AUXILIARY.search(name) and not any(other.lost for other in others):
+            continue  # the real task has become the larger part: that is the point of training
+        return (critical if mine > share_critical else warning)(part, part=name, share=mine)
+    for name, part in parts:
+        losers = [other for other_name, other in parts if other_name != name and other.dropped and other.lost]
+        if part.gained and part.rising > 0.5 and losers and not _AUXILIARY.search(losers[0].name):
+            found = warning(part, "loser", part=name, share=abs(part.fast) / now, loser=losers[0].name)
+            if _MEANT.search(losers[0].name):
+                found.kind = "reward_hacking"
+            return found
     return None
 
 

@@ -18,17 +18,21 @@ def length_explosion(
     truncated: Signal | None,
     *,
     times: float,
+    times_stalled: float,
     times_critical: float,
     truncated_share: float,
 ) -> Alarm | None:
-    """Answers grow to a multiple of their start."""
+    """Answers grow to a multiple of their start; less of it counts when the reward has stopped rising."""
     now = min(length.ratio, length.median_ratio)
-    if math.isnan(now) or now < times:
+    stalled = reward is not None and reward.stalled
+    if math.isnan(now) or now < (times_stalled if stalled and length.rising > 2.5 else times):
+        return None
+    if length.fast - length.base < 6 * FAST_SHARE * length.noise_base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
-    gained = reward is not None and reward.gained and not reward.dropped
-    if hurt or (now > times_critical and not gained) or (cut and not gained and now > times):
+    gaining = reward is not None and reward.improving and not reward.dropped and not stalled
+    if now > times and (hurt or (now > times_critical and not gaining) or (cut and not gaining)):
         return critical(length, times=now)
     return warning(length, times=now)
 
@@ -37,16 +41,20 @@ def length_collapse(
     length: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
 ) -> Alarm | None:
     """Answers shrink to almost nothing. With a rising reward they have become to the point."""
-    now = max(length.ratio, length.median_ratio)
     start = max(length.base, length.start)
-    shrunk = max(length.fast, length.median5) / start if start > 0 else math.nan
-    now = min(now, shrunk) if not math.isnan(now) else shrunk
-    if math.isnan(now) or now > ratio or start - length.fast < noises * FAST_SHARE * length.noise_base:
+    if not start > 0 or start - length.fast < noises * FAST_SHARE * length.noise_base:
         return None
-    winning = reward is not None and (reward.improving or is_solved(case, reward)) and not reward.dropped
-    if winning:
+    now = max(length.fast, length.median5) / start
+    if now > ratio:
+        return None
+    if reward is not None and not reward.dropped and (is_solved(case, reward) or _is_winning(reward)):
         return info(length, ratio=now)
-    return critical(length, ratio=now) if now < ratio_critical and reward is not None else warning(length, ratio=now)
+    hurt = reward is not None and (reward.dropped or reward.lost)
+    return (critical if now < ratio_critical and hurt else warning)(length, ratio=now)
+
+
+def _is_winning(reward: Signal) -> bool:
+    return reward.improving and not reward.stalled
 
 
 def truncation(
@@ -66,7 +74,11 @@ def truncation(
     winning = reward is not None and reward.improving and not reward.dropped
     moving = reward is not None and reward.rising > 1.0
     total = truncated.n >= 8 and truncated.lowest > 0.97
-    if (level > share_critical and truncated.n >= points_critical and not moving) or (total and not winning):
+    filled = (
+        truncated.n >= points_critical and truncated.base < 0.9 and truncated.fast > 0.96 and level > share_critical
+    )
+    stuck = level > share_critical and truncated.n >= points_critical and not moving
+    if stuck or filled or (total and not winning):
         return critical(truncated, share=level)
     if level > share and truncated.n >= points:
         return info(truncated, share=level) if winning else warning(truncated, share=level)

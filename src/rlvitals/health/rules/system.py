@@ -41,7 +41,7 @@ def throughput(
     times: float,
     times_critical: float,
 ) -> Alarm | None:
-    """Steps take much longer than at the start. Longer answers are the usual cause, and then the news is their length."""
+    """Steps take much longer than at the start. Longer answers are the usual cause, and then their length is the news."""
     slower = math.nan
     signal = None
     if tokens_per_s is not None and tokens_per_s.n >= 12 and tokens_per_s.base > 0:
@@ -95,12 +95,13 @@ def memory_creep(
     """Memory grows steadily and will be full soon."""
     for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
         rise = signal.fast - signal.base
-        if signal.n < 20 or signal.trend < t or signal.rising < 1.0 or rise < 0.05 * abs(signal.base):
+        if signal.n < 35 or signal.trend < t or signal.momentum < 1.0 or rise < 0.05 * abs(signal.base):
             continue
-        per_point = (signal.fast - signal.slow) / 36.0
-        if not math.isnan(share):
+        per_point = signal.speed
+        if not math.isnan(share) and share > 0.3:
             left = (0.97 - share) / max(share * per_point / max(signal.fast, 1e-9), 1e-12)
-            if left < points:
+            planned = case.planned_points
+            if left < max(points, min(planned - case.points, 400) if planned else 0):
                 return warning(signal, share=share, left=left)
         elif rise > growth * abs(signal.base):
             return warning(signal, "unknown_size", growth=rise / max(abs(signal.base), 1e-9))

@@ -1,0 +1,246 @@
+"""Telling people of a finding: a banner for the terminal, a webhook, a file that schedulers look for.
+
+A webhook's address is a secret: it is in no message, no error and no file of ours. What is posted is the run's name,
+the step, the severity, the title and the advice; no host, no user, no paths. Posting happens in a daemon thread behind
+a bounded queue, so training never waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import encode, to_json
+from rlvitals.records import SEVERITIES, Finding
+
+logger = logging.getLogger("rlvitals")
+
+BANNER_WIDTH = 61
+TIMEOUT_SECONDS = 5.0
+TRIES = 3
+BACK_OFF_SECONDS = 1.0
+"""Before the second try; twice as long before each further one."""
+
+QUEUE_LENGTH = 64
+DISCORD_LENGTH = 2000
+
+
+def banner(finding: Finding, encoding: str | None = "utf-8") -> str:
+    """The frame a terminal shows, in ASCII where the stream cannot take the sign.
+
+    >>> found = Finding("m", "margin_inversion", "critical", 25, 20, "Very negative margin", advice=("reduce the LR",))
+    >>> print(banner(found, "ascii"))
+    !!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!
+      ! Very negative margin
+      Consider: reduce the LR
+    !!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!
+    """
+    edge = "!" * BANNER_WIDTH
+    said = [f"  ⚠ {_one_line(finding.title)}"]
+    if finding.advice:
+        said.append(f"  Consider: {_one_line(finding.advice[0])}")
+    text = "\n".join((edge, *said, edge))
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        text = text.replace("⚠", "!").encode("ascii", "replace").decode()
+    return text
+
+
+def format_of(url: str) -> str:
+    """The shape a webhook takes, by its host.
+
+    >>> format_of("https://hooks.slack.com/services/T/B/x"), format_of("https://example.org/hook")
+    ('slack', 'json')
+    """
+    from urllib.parse import urlsplit
+
+    host = (urlsplit(url).hostname or "").lower()
+    if host == "hooks.slack.com":
+        return "slack"
+    if host in ("discord.com", "discordapp.com") or host.endswith((".discord.com", ".discordapp.com")):
+        return "discord"
+    return "json"
+
+
+def message(run_name: str, finding: Finding, shape: str) -> dict[str, Any]:
+    """What is posted."""
+    if shape == "json":
+        return {
+            "run": run_name,
+            "step": finding.step,
+            "severity": finding.severity,
+            "title": finding.title,
+            "advice": list(finding.advice),
+        }
+    lines = [f"{finding.severity.upper()} in {run_name} at step {finding.step}: {finding.title}"]
+    lines += [f"- {advice}" for advice in finding.advice]
+    text = "\n".join(lines)
+    if shape == "slack":
+        return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    return {
+        "content": text[:DISCORD_LENGTH],
+        "allowed_mentions": {"parse": []},
+    }  # a name such as @everyone calls nobody
+
+
+def write_sentinel(path: str | os.PathLike[str], run_name: str, finding: Finding) -> None:
+    """Put a JSON file with the finding in place, whole or not at all. Raises OSError."""
+    target = Path(path).expanduser()
+    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(to_json({"run": run_name, "written": round(time.time(), 3), "finding": asdict(finding)}))
+        os.replace(draft, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+class Webhook:
+    """One address that findings are posted to, by a thread that starts with the first of them. Never raises."""
+
+    def __init__(
+        self,
+        url: str,
+        shape: str | None = None,
+        *,
+        warn: Callable[[str], None] = logger.warning,
+        timeout: float = TIMEOUT_SECONDS,
+        back_off: float = BACK_OFF_SECONDS,
+    ) -> None:
+        self._url = url
+        self._shape = shape or format_of(url)
+        self._warn = warn
+        self._timeout = timeout
+        self._back_off = back_off
+        self._waiting: queue.Queue[bytes] = queue.Queue(QUEUE_LENGTH)
+        self._thread: threading.Thread | None = None
+        self._said: set[str] = set()
+
+    def post(self, run_name: str, finding: Finding) -> None:
+        """Hand a finding over to the thread; one that finds the queue full is dropped, and that is said."""
+        try:
+            self._waiting.put_nowait(encode(message(run_name, finding, self._shape)))
+        except queue.Full:
+            self._say("the webhook is too slow: notifications are being dropped")
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="rlvitals-webhook", daemon=True)
+            self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Wait up to so long for what is still to be posted."""
+        deadline = time.monotonic() + seconds
+        while self._waiting.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if left := self._waiting.unfinished_tasks:
+            self._say(f"the webhook has not taken {left} notification{'s' if left > 1 else ''}")
+
+    def _loop(self) -> None:
+        while True:
+            body = self._waiting.get()
+            try:
+                self._deliver(body)
+            except Exception as error:  # noqa: BLE001 - a thread that dies would tell nobody of the next one
+                self._say(f"the webhook cannot be reached: {type(error).__name__}")
+            finally:
+                self._waiting.task_done()
+
+    def _deliver(self, body: bytes) -> None:
+        problem = ""
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(self._back_off * 2 ** (attempt - 1))
+            problem, again = _try(self._url, body, self._timeout)
+            if not problem or not again:
+                break
+        if problem:
+            self._say(f"the webhook did not take a notification: {problem}")
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self._warn(sentence)
+
+
+def _try(url: str, body: bytes, timeout: float) -> tuple[str, bool]:
+    """Post once. Returns what went wrong (nothing: ''), without the address, and whether another try may help."""
+    # Imported here: sockets have no place in the write path of a run that notifies nobody.
+    from urllib.error import HTTPError, URLError
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class Stay(HTTPRedirectHandler):
+        """A hook that points elsewhere is a wrong address; what was meant for one host goes to no other."""
+
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "rlvitals"}
+    try:
+        # S310: the settings let only http and https through.
+        request = Request(url, data=body, headers=headers, method="POST")  # noqa: S310
+        with build_opener(Stay).open(request, timeout=timeout):
+            return "", False
+    except HTTPError as error:
+        error.close()
+        return f"HTTP {error.code}", error.code >= 500 or error.code == 429
+    except URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            return f"no answer within {timeout:g} s", True
+        # Never str(error): some of them quote the address.
+        return (reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__), True
+    except TimeoutError:
+        return f"no answer within {timeout:g} s", True
+    except (OSError, ValueError) as error:
+        return type(error).__name__, isinstance(error, OSError)
+
+
+class Notifier:
+    """Tells whom the settings name of findings that are grave enough. Never raises."""
+
+    def __init__(
+        self, run_name: str, settings: Mapping[str, str], warn: Callable[[str], None] = logger.warning
+    ) -> None:
+        """`settings` as `config.Settings.notify` has them: webhook, format, on, sentinel."""
+        self._run_name = run_name
+        self._least = SEVERITIES.index(settings.get("on", "critical"))
+        self._sentinel = settings.get("sentinel")
+        url = settings.get("webhook")
+        self._webhook = Webhook(url, settings.get("format"), warn=warn) if url else None
+        self._warn = warn
+        self._sentinel_failed = False
+
+    def tell(self, finding: Finding) -> None:
+        """Post it, and write the sentinel file, where it is grave enough."""
+        if SEVERITIES.index(finding.severity) < self._least:
+            return
+        if self._webhook is not None:
+            self._webhook.post(self._run_name, finding)
+        if self._sentinel:
+            try:
+                write_sentinel(self._sentinel, self._run_name, finding)
+            except OSError as error:
+                if not self._sentinel_failed:
+                    self._sentinel_failed = True
+                    self._warn(f"cannot write the sentinel {self._sentinel}: {error.strerror or error}")
+
+    def close(self, seconds: float = TIMEOUT_SECONDS) -> None:
+        """Wait a little for what is still on its way."""
+        if self._webhook is not None:
+            self._webhook.close(seconds)
+
+
+def _one_line(text: str) -> str:
+    """Titles hold names that somebody logged: nothing in them may move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,191 @@
+"""Writes the docs pages of the rules, by family and preset: `python -m rlvitals.health.pages docs/rules [--check]`.
+
+`index.md` there is written by hand. Every rule is a heading of its own name, so a finding's `rule` is its anchor.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlvitals.codec import parse_json
+from rlvitals.errors import RuleError
+from rlvitals.health import conditions
+from rlvitals.health.build import DATA, compiled
+from rlvitals.health.entries import parameters
+from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data
+from rlvitals.health.rules import FUNCTIONS
+from rlvitals.records import KINDS
+from rlvitals.yaml_reader import read_yaml
+
+NOTE = "<!-- Generated from src/rlvitals/health/data by `make catalog`; edit the data, not this page. -->"
+BY_HAND = "index.md"
+
+TITLES = {
+    "optimisation": "Numerics and optimisation",
+    "preference": "Preference optimisation: KTO, DPO and their kin",
+    "reward": "Reward and learning signal",
+    "policy": "Policy: KL, entropy, clipping, ratios, length, critic",
+    "agent": "Agents and tools",
+    "system": "The machine, and numbers that cannot be right",
+}
+_FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
+
+
+def pages() -> dict[str, str]:
+    """File name -> page: one per family of rules, one per preset, one that leads from kinds to rules."""
+    book = from_data(parse_json(compiled()))  # the authored files: what was compiled last may be older
+    found: dict[str, str] = {}
+    homes: dict[str, str] = {}
+    for path in sorted((DATA / "rules").glob("*.yaml")):
+        names = [entry["rule"] for entry in read_yaml(path, RuleError)]
+        title = TITLES.get(path.stem, path.stem.replace("_", " ").capitalize())
+        found[f"{path.stem}.md"] = _page(title, _comment(path), [book.rules[name] for name in names], book)
+        homes |= dict.fromkeys(names, f"{path.stem}.md")
+    all_rules = dict(book.rules)
+    for path in sorted((DATA / "presets").glob("*.yaml")):
+        changed = book.changed_by(read_yaml(path, RuleError), path.name)
+        own = [rule for name, rule in changed.rules.items() if name not in book.rules]
+        about = _comment(path) + _switches(book, changed, homes)
+        found[f"{path.stem}.md"] = _page(f"Preset {path.stem}", about, own, changed)
+        homes |= {rule.rule: f"{path.stem}.md" for rule in own}
+        all_rules |= {rule.rule: rule for rule in own}
+    found["kinds.md"] = _kinds(all_rules.values(), homes)
+    return found
+
+
+def _comment(path: Path) -> list[str]:
+    """The comment a data file opens with, as paragraphs."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    paragraphs = "\n".join(lines).split("\n\n")
+    return [text for paragraph in paragraphs for text in (" ".join(paragraph.split()), "")]
+
+
+def _switches(book: Rulebook, changed: Rulebook, homes: dict[str, str]) -> list[str]:
+    """Which of the default rules a preset switches off."""
+    off = [name for name, rule in changed.rules.items() if name in book.rules and not rule.enabled]
+    if not off:
+        return []
+    return [f"It switches off: {', '.join(f'[{name}]({homes[name]}#{name})' for name in off)}.", ""]
+
+
+def _page(title: str, about: list[str], rules: list[Rule], book: Rulebook) -> str:
+    lines = [f"# {title}", "", NOTE, "", *about]
+    for rule in rules:
+        lines += _rule(rule, book)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rule(rule: Rule, book: Rulebook) -> list[str]:
+    asks = f"{rule.hold[0]} of {rule.hold[1]}"
+    if rule.hold_critical:
+        asks += f", for a critical {rule.hold_critical[0]} of {rule.hold_critical[1]}"
+    facts = [f"kind `{rule.kind}`", f"up to {_worst(rule)}", f"must hold at {asks} points"]
+    if rule.warm_up:
+        facts.append(f"from point {rule.warm_up}")
+    if rule.families:
+        facts.append(f"for {' and '.join(_FAMILIES[family] for family in rule.families)} training")
+    if rule.algorithms:
+        facts.append(f"for {', '.join(rule.algorithms)}")
+    lines = [f"## {rule.rule}", "", " · ".join(facts), "", _what(rule), ""]
+    lines += [f"Reads: {', '.join(_reads(rule, book)) or 'the run as a whole'}.", ""]
+    lines += _says(rule.words)
+    for name, words in rule.variants.items():
+        lines += [f"Variant `{name}`:", "", *_says(words)]
+    if rule.numbers:
+        lines += ["| number | default |", "|---|---|"]
+        lines += [f"| `{name}` | {number:g} |" for name, number in rule.numbers.items()]
+        lines.append("")
+    asked = []
+    if _worst(rule) != "info":
+        asked.append(f"a warning asks for `{rule.action}`")
+    if _worst(rule) == "critical":
+        certain = " (and is enough on its own to stop)" if rule.certain else ""
+        asked.append(f"a critical asks for `{rule.action_critical}`{certain}")
+    asked.append(f"confidence {rule.confidence:g}")
+    lines += [_sentence(", ".join(asked)), ""]
+    if rule.sources:
+        lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
+    return lines
+
+
+def _worst(rule: Rule) -> str:
+    """The gravest severity a rule can come to: its entry's, or what its function's code names."""
+    if rule.when:
+        return rule.severity
+    named = FUNCTIONS[rule.function].__code__.co_names
+    return "critical" if "critical" in named else "warning" if "warning" in named else "info"
+
+
+def _what(rule: Rule) -> str:
+    if rule.when:
+        return f"Condition: `{rule.when}`."
+    return " ".join((inspect.getdoc(FUNCTIONS[rule.function]) or "").split())
+
+
+def _reads(rule: Rule, book: Rulebook) -> list[str]:
+    """The signals, with the first concept each is read from."""
+    concepts = {source.name: source.concepts for source in book.sources}
+    if rule.when:
+        asked = [(name, False) for name in dict.fromkeys(term.signal for term in conditions.parse(rule.when))]
+    else:
+        asked = [(rule.reads.get(name, name), less) for name, less in parameters(rule.function).signals]
+    found = []
+    for name, optional in asked:
+        if name != "case":
+            known = f" ({concepts[name][0]})" if concepts.get(name) else ""
+            found.append(f"`{name}`{known}{' where logged' if optional else ''}")
+    return found
+
+
+def _says(words: Words) -> list[str]:
+    lines = [f"> {words.title}", ""] if words.title else []
+    if words.causes:
+        lines += [f"Likely causes: {'; '.join(words.causes)}.", ""]
+    if words.advice:
+        lines += [f"What to do: {'; '.join(words.advice)}.", ""]
+    return lines
+
+
+def _kinds(rules: Iterable[Rule], homes: dict[str, str]) -> str:
+    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for rule in rules:
+        by_kind[rule.kind].append(f"[{rule.rule}]({homes[rule.rule]}#{rule.rule})")
+    lines = ["# From kinds to rules", "", NOTE, "", "Every finding names one of these kinds; the list is closed.", ""]
+    lines += ["| kind | rules |", "|---|---|"]
+    lines += [
+        f"| `{kind}` | {', '.join(links) or 'see the variants of other rules'} |" for kind, links in by_kind.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check only compare; returns the exit code."""
+    folder = Path(next(word for word in arguments if not word.startswith("-")))
+    wanted = pages()
+    present = {path.name: path for path in folder.glob("*.md") if path.name != BY_HAND}
+    if "--check" in arguments:
+        if {name: path.read_text(encoding="utf-8") for name, path in present.items()} != wanted:
+            print(f"{folder} is out of date; run: make catalog", file=sys.stderr)
+            return 1
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in present.keys() - wanted.keys():
+        present[name].unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
