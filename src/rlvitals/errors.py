@@ -9,6 +9,7 @@ RlvitalsError
 ├── RuleError            a health rule (a preset's or the user's) is malformed
 ├── BadValue             a logged value cannot be taken (only with strict=True)
 ├── NotComparable        two series are not the same quantity
+├── NotALog              a file or folder holds no training numbers that can be read
 └── RunError             something about a run's directory
     ├── RunNotFound      there is no run there
     ├── RunExists        a run is there already and neither resume nor overwrite was asked for
@@ -72,6 +73,25 @@ class BadValue(RlvitalsError):
 
 class NotComparable(RlvitalsError):
     """Two series carry one name or concept and are not the same quantity."""
+
+
+READABLE_LOGS = (
+    "HF trainer_state.json",
+    "JSONL (one JSON object a line)",
+    "a JSON list of rows",
+    "CSV or TSV",
+    "TensorBoard event files",
+    "W&B offline runs",
+    "console output of verl, TRL and transformers, trlX, OpenRLHF, notebooks",
+)
+
+
+class NotALog(RlvitalsError):
+    """A file holds no training numbers; the message says what was tried and what can be read."""
+
+    def __init__(self, path: object, why: str, tried: Iterable[str] = ()) -> None:
+        said = f" Tried: {', '.join(tried)}." if tried else ""
+        super().__init__(f"{path} is no training log: {why}.{said} What can be read: {'; '.join(READABLE_LOGS)}.")
 
 
 class RunError(RlvitalsError):

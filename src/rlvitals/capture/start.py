@@ -18,6 +18,7 @@ import rlvitals
 from rlvitals.capture import console, identity
 from rlvitals.capture.forwarding import stop_followers, trackers_of
 from rlvitals.capture.run import Run
+from rlvitals.capture.watching import check_rules
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved
 from rlvitals.errors import ConfigError, RunError, RunExists
@@ -47,7 +48,10 @@ def start(
     track_with: str | Sequence[str] | None = None,
     tracker_kwargs: Mapping[str, Any] | None = None,
     tracker_wait: float | None = None,
+    monitor: bool | None = None,
+    rules: str | os.PathLike[str] | Sequence[Any] | None = None,
     actions: str | None = None,
+    notify: Mapping[str, Any] | None = None,
     resume: Resume | None = False,
     overwrite: bool = False,
     strict: bool | None = None,
@@ -72,7 +76,10 @@ def start(
         "track_with": track_with,
         "tracker_kwargs": tracker_kwargs,
         "tracker_wait": tracker_wait,
+        "monitor": monitor,
+        "rules": rules,
         "actions": actions,
+        "notify": notify,
         "strict": strict,
         "fsync": fsync,
         "display": display,
@@ -84,6 +91,7 @@ def start(
     settings = resolve(config, given)
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
+    check_rules(settings)
     run_dir = RunDir(Path(output_dir))
     own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
     if own_rank > 0:
@@ -96,7 +104,7 @@ def start(
         )
     holder = read_holder(run_dir)
     if resume is False and not overwrite and not (holder and holder.is_live):
-        _refuse_existing(run_dir)
+        refuse_existing(run_dir)
     try:
         run_dir.root.mkdir(parents=True, exist_ok=True)
         lock = RunLock(run_dir)
@@ -123,7 +131,7 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
     elif resume is not False:
         expand_logs(run_dir)
     else:
-        _refuse_existing(run_dir)  # once more: a run may have come and gone before the lock was ours
+        refuse_existing(run_dir)  # once more: a run may have come and gone before the lock was ours
     from_step, checkpoint = _origin(run_dir, resume)
     now = round(time.time(), 3)
     own = this_process()
@@ -173,7 +181,8 @@ def _unwritable(run_dir: RunDir, error: OSError) -> RunError:
     )
 
 
-def _refuse_existing(run_dir: RunDir) -> None:
+def refuse_existing(run_dir: RunDir) -> None:
+    """Raise RunExists where a run is already."""
     if run_dir.holds_run:
         raise RunExists(
             f"{run_dir.root} holds a run already. Pass resume=True to go on with it (or resume=STEP, or "

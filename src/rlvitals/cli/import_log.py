@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rlvitals import __version__
-from rlvitals.capture.start import _refuse_existing
+from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.output import add_json_flag, print_json, printable
 from rlvitals.errors import RunError
 from rlvitals.store.importers import read_log
@@ -24,10 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     run_dir = RunDir(Path(arguments.to))
-    _refuse_existing(run_dir)
+    refuse_existing(run_dir)  # before a long log is read
     log = read_log(arguments.path)
     try:
-        written = write_run(log, run_dir, name=arguments.name or log.path.stem, version=__version__)
+        written = write_run(
+            log, run_dir, name=arguments.name or log.path.stem, version=__version__, refuse=refuse_existing
+        )
     except OSError as error:
         raise RunError(f"cannot write to {run_dir.root}: {error.strerror or error}; nothing was imported") from error
     facts = {

@@ -1,7 +1,7 @@
 """`rlvitals VERB ...`: finds the verb's module, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (an unknown metric, runs that do not compare); 64 wrong usage or an unreadable
-run.
+run. `check` has its own: 0 healthy, 1 watch, 2 act, 3 cannot judge.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ EXIT_NO = 1
 EXIT_USAGE = 64
 
 VERBS = {
+    "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
+    "backtest": "hits, delay and false alarms of a set of rules over logs",
     "explain": "what a metric is, how it is computed, healthy bands, causes, fixes, other names",
     "runs": "list the runs below a directory",
     "show": "status, last rows, best and final values of a run",

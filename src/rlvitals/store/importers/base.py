@@ -8,29 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlvitals.errors import RlvitalsError
+from rlvitals.errors import NotALog
+
+__all__ = ["Fields", "ForeignLog", "LineReader", "NotALog", "Notes", "named"]
 
 Fields = dict[str, Any]
 """One row: "step", perhaps "timestamp", and numbers by the names they were logged with."""
-
-FORMATS = (
-    "HF trainer_state.json",
-    "JSONL (one JSON object a line)",
-    "a JSON list of rows",
-    "CSV or TSV",
-    "TensorBoard event files",
-    "W&B offline runs",
-    "console output of verl, TRL and transformers, trlX, OpenRLHF, notebooks",
-)
-
-
-class NotALog(RlvitalsError):
-    """A file holds no training numbers; the message says what was tried and what can be read."""
-
-    def __init__(self, path: Path, why: str, tried: Iterable[str] = ()) -> None:
-        said = f" Tried: {', '.join(tried)}." if tried else ""
-        super().__init__(f"{path} is no training log: {why}.{said} What can be read: {'; '.join(FORMATS)}.")
-
 
 @dataclass(frozen=True, slots=True)
 class ForeignLog:

@@ -13,8 +13,8 @@ from rlvitals.store.importers.base import Fields
 MAX_DEPTH = 16
 
 NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|(?:nan|inf(?:inity)?)\b)"
-_NUMBER = re.compile(NUMBER, re.IGNORECASE)
-_WHOLE = re.compile(r"[+-]?\d{1,18}")
+_BEGINS = frozenset("0123456789+-.")
+_WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1, "false": 0}
 _WRAPPED = re.compile(
     r"(?:\w+\.)*(?:b?float\d*|u?int\d*|bool_?|tensor|array|Array|Decimal)\(\s*([^\s(),]+)\s*(?:,.*)?\)"
 )
@@ -41,11 +41,12 @@ def number_in(text: str) -> int | float | None:
         if wrapped is None:
             return None
         text = wrapped[1].strip("'\"")
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return {"True": 1, "False": 0}.get(text)
+    if text[:1] not in _BEGINS or "_" in text or not text.isascii():
+        return _WORDS.get(text.lower())
+    try:
+        return int(text) if len(text) <= 18 and text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        return None
 
 
 def number_of(value: object) -> int | float | None:

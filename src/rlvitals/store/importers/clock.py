@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlvitals.store.importers.base import Fields
+from rlvitals.store.importers.padding import family
 from rlvitals.store.importers.progress import Bar
 
 _STEPS = ("step", "global_step", "train/global_step", "training/global_step")
@@ -18,7 +19,8 @@ class Clock:
         self._bars: dict[int, Bar] = {}
         self._total: int | None = None
         self._epoch = 0.0
-        self._has_ended = False
+        self.has_ended = False
+        """Whether the summary of a finished training was the last row."""
 
     @property
     def total(self) -> int | None:
@@ -38,15 +40,15 @@ class Clock:
     def stamp(self, row: Fields, said: int | None = None) -> Fields:
         """The row with its step; `said` is what the text before it says."""
         is_summary = "train_runtime" in row
-        is_train = not is_summary and not all(name.startswith("eval") or name == "epoch" for name in row)
+        is_train = not is_summary and not {family(name) for name in row} <= {"eval", "axis"}
         epoch = row.get("epoch")
         if is_train and isinstance(epoch, int | float):
             if epoch < self._epoch:
                 self._begin()
             self._epoch = epoch
-        if is_train and self._has_ended:
+        if is_train and self.has_ended:
             self._begin()
-        self._has_ended = is_summary
+        self.has_ended = is_summary
         own = next((row[name] for name in _STEPS if isinstance(row.get(name), int | float)), said)
         if own is not None and float(own).is_integer():
             self._last = int(own)
@@ -72,4 +74,4 @@ class Clock:
         return None if self._total is None else self._bars.get(self._total)
 
     def _begin(self) -> None:
-        self._last, self._bars, self._total, self._epoch, self._has_ended = 0, {}, None, 0.0, False
+        self._last, self._bars, self._total, self._epoch, self.has_ended = 0, {}, None, 0.0, False

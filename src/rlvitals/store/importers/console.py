@@ -21,7 +21,8 @@ CUT_AT = 4096
 """W&B's output.log ends every longer line here."""
 
 KINDS = ("plain", "bar", "mapping", "verl")
-MAX_WAITING = 3000
+MAX_SALVAGED = 400
+MAX_WAITING = 1500
 """Lines a printed mapping may go on for: configurations are long."""
 
 _VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
@@ -43,20 +44,29 @@ class ConsoleReader:
         """Of the rows so far: the last of KINDS that was met."""
         self._waiting: list[str] = []
         self._depth = 0
+        self._may_wait = True
         self._said: int | None = None
         self._clock = Clock()
         self._bars = BarRows()
+        self._names: dict[str, str] = {}
+        """Each name once: rows share them."""
         self._validation: Fields = {}
         """verl's first validation, until the next line tells its step."""
 
     def feed(self, line: str) -> list[Fields]:
+        is_torn = not line.endswith("\n")  # the last one, of a process that was killed
         line = line.rstrip("\n")
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
+        if is_cut and ("step:" in line or "{" in line):
+            self.notes.count(
+                f"1 line was cut at {CUT_AT} characters: what followed is missing",
+                f"{{}} lines were cut at {CUT_AT} characters: what followed is missing",
+            )
         rows: list[Fields] = []
         for piece in without_markup(line).split("\r"):
             text = _RAY.sub("", piece)
             if text.strip():
-                rows += self._take(text, is_cut)
+                rows += self._take(text, is_cut or is_torn)
         return rows
 
     def finish(self) -> list[Fields]:
@@ -73,10 +83,10 @@ class ConsoleReader:
     def _take(self, text: str, is_cut: bool) -> list[Fields]:
         if self._waiting:
             return self._take_waiting(text)
-        if _INITIAL.match(text):
+        if self._may_wait and _INITIAL.match(text):
             self._waiting = [text]
             return []
-        said = settings_in(text)
+        said = settings_in(text, is_beginning=not self.kind or self._clock.has_ended)
         if said:
             self.config.update(said)
             if "Total" in text and "max_steps" in said:
@@ -88,10 +98,10 @@ class ConsoleReader:
         rows: list[Fields] = []
         bar = bar_in(text)
         if bar is not None:
-            rows += self._mappings(text[: bar.start]) + self._see_bar(bar)
-            return rows + (self._mappings(text[bar.end :]) if not self._waiting else [])
+            rows += self._mappings(text[: bar.start], is_cut=True) + self._see_bar(bar)
+            return rows + self._mappings(text[bar.end :], is_cut)
         if _OPENING.search(text):
-            return self._mappings(text)
+            return self._mappings(text, is_cut)
         plain = _PLAIN_STEP.search(text) if len(text) < 4000 else None
         if plain:
             pairs = _PAIR.findall(text[plain.end() :])
@@ -110,26 +120,24 @@ class ConsoleReader:
             if is_last and is_cut and not value.endswith(")"):
                 number = None  # half a number is a number too
             if number is not None:
-                row[name] = number
+                row[self._names.setdefault(name, name)] = number
             elif not is_last:
                 self.notes.count("1 value is no number and was left out", "{} values are no numbers and were left out")
-        if is_cut:
-            self.notes.count(
-                f"1 line was cut at {CUT_AT} characters: what followed is missing",
-                f"{{}} lines were cut at {CUT_AT} characters: what followed is missing",
-            )
         return row
 
     # Mappings, on one line or over several
 
-    def _mappings(self, text: str) -> list[Fields]:
+    def _mappings(self, text: str, is_cut: bool) -> list[Fields]:
         rows: list[Fields] = []
         opening = _OPENING.search(text) if "{" in text else None
         while opening:
             try:
                 found, end = parse_mapping(text, opening.start())
             except Incomplete:
-                self._waiting = [text[opening.start() :]]
+                if is_cut or not self._may_wait:
+                    salvaged = _salvage(text[opening.start() :])
+                    return rows + self._take_mapping(salvaged, _step_before(text[: opening.start()]))
+                self._waiting = [text[opening.start() :].rstrip()]
                 self._said = _step_before(text[: opening.start()])
                 self._depth = _depth(self._waiting[0])
                 return rows
@@ -146,7 +154,12 @@ class ConsoleReader:
             if text.rstrip().endswith(('}")', "}')")):
                 return self._initial_validation()
             return self._give_up_waiting() if len(self._waiting) > MAX_WAITING else []
-        starts_anew = _VERL.search(text) or ("%|" in text and bar_in(text) is not None)
+        starts_anew = (
+            _VERL.search(text)
+            or ("%|" in text and bar_in(text) is not None)
+            or text.startswith(("{'", '{"'))
+            or (self._waiting == ["{"] and not text.lstrip().startswith(("'", '"')))  # a line of code, most likely
+        )
         if starts_anew or len(self._waiting) > MAX_WAITING:
             return self._give_up_waiting() + self._take(text, is_cut=False)
         self._waiting.append(text)
@@ -165,11 +178,11 @@ class ConsoleReader:
     def _give_up_waiting(self) -> list[Fields]:
         """What looked like a mapping is none: its other lines may hold rows of their own."""
         lines, self._waiting = self._waiting[1:], []
-        if not lines:
-            return []
         rows: list[Fields] = []
+        before, self._may_wait = self._may_wait, False  # a text full of openings is not read again and again
         for line in lines:
             rows += self._take(line, is_cut=False)
+        self._may_wait = before
         return rows
 
     def _initial_validation(self) -> list[Fields]:
@@ -196,7 +209,7 @@ class ConsoleReader:
         return [{"step": row.get("step", 1) - 1, **validation}]
 
     def _take_mapping(self, found: dict[Any, Any], said: int | None) -> list[Fields]:
-        row = flatten(found)
+        row = {self._names.setdefault(name, name): value for name, value in flatten(found).items()}
         if not is_metrics(found, row):
             self.config.update(settings_of(found))
             return []
@@ -241,6 +254,17 @@ def _step_before(text: str) -> int | None:
     """The step that the text before a mapping says, as in `Global step 5: {...}`."""
     said = _SAID_STEP.search(text[-200:])
     return int(said[1]) if said else None
+
+
+def _salvage(text: str) -> dict[Any, Any]:
+    """The whole pairs of a mapping whose end is missing."""
+    end = text.rfind(", ")
+    while end > 0:
+        try:
+            return parse_mapping(text[:end] + "}")[0]
+        except Malformed:
+            end = text.rfind(", ", max(0, end - MAX_SALVAGED), end)
+    return {}
 
 
 def _depth(text: str) -> int:

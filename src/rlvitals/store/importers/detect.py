@@ -12,6 +12,7 @@ from rlvitals.store.importers.base import NotALog
 from rlvitals.store.importers.cells import number_in
 from rlvitals.store.importers.jsonl import parse_lenient
 from rlvitals.store.importers.table import delimiter_of, split
+from rlvitals.store.layout import RunDir
 
 HEAD = 1 << 16
 JUDGED_LINES = 50
@@ -37,6 +38,8 @@ def find_log(path: Path) -> Path:
         raise NotALog(path, "there is nothing there")
     if path.is_file():
         return path
+    if RunDir(path).holds_run:
+        return RunDir(path).train_log
     for pattern in ("*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json"):
         found = sorted(path.glob(pattern), key=_number)
         if found:
@@ -71,12 +74,12 @@ def sniff(path: str | Path) -> str:
         return "wandb"
     if b"brain.Event:" in head[:64]:
         return "tensorboard"
-    if not head.strip():
-        raise NotALog(path, "it is empty")
     encoding = encoding_of(path)
     if encoding != "utf-16" and b"\x00" in head[:4096]:
         raise NotALog(path, "it is a binary file of another kind")
     text = head.decode(encoding, "replace").lstrip()
+    if not text:
+        raise NotALog(path, "it is empty")
     return _text_format(path, text)
 
 

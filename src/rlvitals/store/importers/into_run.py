@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlvitals.codec import encode
@@ -32,18 +32,28 @@ class Written:
     attempts: int
 
 
-def write_run(log: ForeignLog, run_dir: RunDir, *, name: str, version: str) -> Written:
-    """Make the run. The caller has seen that the directory holds none. OSError: nothing is left behind."""
+def write_run(
+    log: ForeignLog, run_dir: RunDir, *, name: str, version: str, refuse: Callable[[RunDir], None]
+) -> Written:
+    """Make the run. `refuse` raises where a run is there already. OSError: nothing is left behind."""
+    refuse(run_dir)
     run_dir.root.mkdir(parents=True, exist_ok=True)
     lock = RunLock(run_dir)
     lock.acquire()
+    is_whole = False
     try:
-        return _write(log, run_dir, name, version)
-    except OSError:
-        _remove(run_dir)
-        raise
+        refuse(run_dir)  # once more: a run may have come before the lock was ours
+        try:
+            written = _write(log, run_dir, name, version)
+            is_whole = True
+        finally:
+            if not is_whole:
+                _remove(run_dir.written_paths)
     finally:
         lock.release()
+        if not is_whole and not run_dir.holds_run:
+            _remove([run_dir.heartbeat, run_dir.logs, run_dir.root])
+    return written
 
 
 def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written:
@@ -129,10 +139,8 @@ def _line(row: Fields, attempt: int) -> dict[str, Any]:
     return line
 
 
-def _remove(run_dir: RunDir) -> None:
-    for path in run_dir.written_paths:
+def _remove(paths: list[Path]) -> None:
+    """Files, and folders that are empty."""
+    for path in paths:
         with contextlib.suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for folder in (run_dir.logs, run_dir.root):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

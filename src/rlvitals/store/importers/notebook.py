@@ -29,7 +29,7 @@ class NotebookReader(ConsoleReader):
             return []
         stream = piece.get("stream_name")
         *lines, self._begun[stream] = (self._begun.get(stream, "") + piece["data"]).split("\n")
-        return [row for whole in lines for row in super(NotebookReader, self).feed(whole)]
+        return [row for whole in lines for row in super(NotebookReader, self).feed(f"{whole}\n")]
 
     def finish(self) -> list[Fields]:
         rows = [row for begun in self._begun.values() for row in super(NotebookReader, self).feed(begun)]

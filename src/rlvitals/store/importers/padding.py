@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
+from functools import cache
 
 from rlvitals.store.importers.base import Fields
 
 SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
+_EVAL = re.compile(
+    r"evals?(?:uation)?(?:[_/.-]|$)|validation(?:[ _/.-]|$)|val[_-]|valid/|valid_(?:loss|acc)|tests?[_/]|"
+    r"val/(?!ratio|clip|num_eos|error|vpred|mean|var)"  # what TRL's PPO says of values, not of validation
+)
 _AXES = frozenset({"step", "timestamp", "epoch", "global_step", "iteration", "index", "time"})
 
 
+@cache
 def family(name: str) -> str:
     """Training, evaluation or the summary at the end: what is logged in rows of its own.
 
-    >>> [family(name) for name in ("loss", "eval_loss", "val-core/acc", "train_runtime", "epoch")]
-    ['train', 'eval', 'eval', 'summary', 'axis']
+    >>> [family(name) for name in ("valid_action_ratio", "eval_loss", "val-core/acc", "val/ratio", "train_runtime")]
+    ['train', 'eval', 'eval', 'train', 'summary']
     """
     lower = name.lower()
     if lower in SUMMARY:
         return "summary"
-    if lower.startswith(("eval", "val_", "val/", "val-", "valid", "test_", "test/")):
+    if _EVAL.match(lower):
         return "eval"
     return "axis" if lower in _AXES else "train"
 

@@ -26,7 +26,6 @@ _PATHS = {
     "data/max_response_length": "max_completion_length",
     "data/max_prompt_length": "max_prompt_length",
     "actor_rollout_ref/actor/optim/lr": "learning_rate",
-    "actor_rollout_ref/actor/kl_loss_coef": "beta",
     "actor_rollout_ref/rollout/multi_turn/max_assistant_turns": "max_turns",
     "trainer/total_training_steps": "max_steps",
     "trainer/total_epochs": "num_train_epochs",
@@ -47,8 +46,9 @@ _SETTING = re.compile(
 _HINTS = ("--", "=", "Total ")
 
 
-def settings_in(line: str) -> dict[str, Any]:
-    """The settings one line of console output states.
+def settings_in(line: str, *, is_beginning: bool = True) -> dict[str, Any]:
+    """The settings one line of console output states. `name=1` counts before a training's first row alone: later it may
+    be a sample's.
 
     >>> settings_in("python train.py --num-generations 4 --learning-rate 5e-6 data.max_response_length=512")
     {'num_generations': 4, 'learning_rate': 5e-06, 'max_completion_length': 512}
@@ -60,11 +60,12 @@ def settings_in(line: str) -> dict[str, Any]:
         banner = pattern.search(line)
         if banner:
             found[name] = int(banner[1].replace(",", ""))
-    for name, value in (*_FLAG.findall(line), *_EQUALS.findall(line)):
+    for name, value in (*_FLAG.findall(line), *(_EQUALS.findall(line) if is_beginning else ())):
         number = number_in(value.rstrip("."))
         known = name.replace("-", "_")
         known = _PATHS.get(known.replace(".", "/"), known)
-        if known in SETTINGS and number is not None:
+        is_optimizers = known == "beta" and "--beta" not in line and "Config(" not in line
+        if known in SETTINGS and number is not None and number > 0 and not is_optimizers:
             found.setdefault(known, number)
     return found
 
@@ -79,11 +80,14 @@ def settings_of(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, name in _PATHS.items():
         number = number_of(_at(mapping, path))
-        if number is not None:
+        if number is not None and number > 0:
             found[name] = number
+    if _at(mapping, "actor_rollout_ref/actor/use_kl_loss") is True:
+        beta = number_of(_at(mapping, "actor_rollout_ref/actor/kl_loss_coef"))
+        found |= {"beta": beta} if beta is not None else {}
     for name in SETTINGS & {str(key) for key in mapping}:
         number = number_of(mapping.get(name))
-        if number is not None:
+        if number is not None and (number > 0 or name == "beta"):
             found[name] = number
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 from rlvitals.store.importers.base import Fields, Notes
@@ -59,8 +60,9 @@ class StepFinder:
         self._rows += 1
         found = self._step(row)
         placed: Fields = {"step": self._last if found is None else found}
+        said = row if raw is None else raw
         for name in TIME_NAMES:
-            moment = time_of((raw or row).get(name))
+            moment = time_of(said[name]) if name in said else None
             if moment is not None:
                 placed["timestamp"] = moment
                 row.pop(name, None)
@@ -71,7 +73,7 @@ class StepFinder:
         return placed
 
     def _step(self, row: Fields) -> int | None:
-        names = {_plain(name): name for name in row if _plain(name) in _STEP_NAMES}
+        names = {plain: name for name in row if (plain := _plain(name))}
         whole = {plain: number for plain, name in names.items() if (number := _whole(row[name])) is not None}
         for plain, name in names.items():
             if plain in ("step", "_step"):
@@ -97,16 +99,13 @@ class StepFinder:
         epoch = row.get("epoch", row.get("train/epoch", row.get("progress/epoch")))
         if not isinstance(epoch, int | float):
             return step + self._offset
-        if epoch >= self._epoch + 1 and step + self._offset <= self._last and math.isfinite(self._epoch):
+        if epoch >= self._epoch + 1 and step + self._offset < self._last and math.isfinite(self._epoch):
             self._offset = self._last + 1 - step
             self._notes.say("steps count anew in each epoch: they are counted on")
         elif epoch < self._epoch:
             self._offset = 0
         self._epoch = epoch
         return step + self._offset
-
-
-_STEP_NAMES = frozenset(STEP_NAMES)
 
 
 class RestartWatch:
@@ -149,8 +148,11 @@ def count_epochs(rows: list[Fields], notes: Notes) -> None:
             row["step"] = int(epoch)
 
 
+@cache
 def _plain(name: str) -> str:
-    return name.lower().replace(" ", "_")
+    """One of STEP_NAMES as it may be spelled, or nothing."""
+    plain = name.lower().replace(" ", "_")
+    return plain if plain in STEP_NAMES else ""
 
 
 def _whole(value: int | float) -> int | None:

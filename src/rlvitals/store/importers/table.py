@@ -52,6 +52,7 @@ class TableReader:
         self._steps = StepFinder(self.notes)
         self._begun: list[str] = []
         self._has_empty_cells = False
+        self._has_nan = False
         self._texts: set[str] = set()
 
     def feed(self, line: str) -> list[Fields]:
@@ -83,7 +84,7 @@ class TableReader:
 
     def settle(self, rows: list[Fields]) -> None:
         """Remove the padding, which the whole table shows, and find steps in epochs."""
-        removed = 0 if self._has_empty_cells else drop_padding(rows)
+        removed = drop_padding(rows) if self._has_nan and not self._has_empty_cells else 0
         if removed:
             self.notes.count("1 nan is padding and was left out", "{} nan are padding and were left out", removed)
         count_epochs(rows, self.notes)
@@ -107,6 +108,7 @@ class TableReader:
                 number = number_in(cell)
                 if number is not None:
                     found[name] = number
+                    self._has_nan = self._has_nan or number != number  # noqa: PLR0124
                 else:
                     self._texts.add(name)
         if not self._is_whole and not self._has_empty_cells:

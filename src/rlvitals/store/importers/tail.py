@@ -119,7 +119,7 @@ class _Lines:
                 self._before = (self._before + data)[-REMEMBERED_BYTES:]
                 *lines, self._torn = _LINE_END.split(self._torn + self._decoder.decode(data))
                 for line in lines:
-                    rows += self._reader.feed(line)
+                    rows += self._reader.feed(f"{line}\n")
         return self._chosen(rows)
 
     def _is_another(self, file: BinaryIO) -> bool:

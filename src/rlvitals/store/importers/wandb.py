@@ -75,8 +75,8 @@ def _records(path: Path) -> Iterator[bytes]:
         while True:
             left = BLOCK - position % BLOCK
             if left < CHUNK.size:
-                position += len(file.read(left))  # too small for a chunk: padding
-                continue
+                file.read(left)  # too small for a chunk: padding
+                position += left
             head = file.read(CHUNK.size)
             if len(head) < CHUNK.size:
                 return
@@ -92,14 +92,14 @@ def _records(path: Path) -> Iterator[bytes]:
 
 
 def _history(history: Any) -> dict[str, Any]:
-    found = {
-        name: value
-        for name, value in _items(history.item).items()
-        if name != "_runtime" and not (isinstance(value, dict) and "_type" in value)  # pictures, histograms
-    }
+    found = _items(history.item)
+    media = [name.removesuffix("_type") for name in found if name.endswith("/_type")]  # pictures, histograms
+    for name in [name for name in found if name.startswith(tuple(media))]:
+        del found[name]
+    found.pop("_runtime", None)
     if history.HasField("step"):
         found.setdefault("_step", history.step.num)
-    return found
+    return {name: value for name, value in found.items() if not (isinstance(value, dict) and "_type" in value)}
 
 
 def _items(items: Any) -> dict[str, Any]:
