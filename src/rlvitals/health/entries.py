@@ -167,6 +167,10 @@ _FOR_ALL = ("enabled", "action", "action_critical", "certain", "confidence", "ho
 
 def parse(entry: Any, known: Mapping[str, Rule], place: Place, sources: Sequence[SignalSource]) -> list[Rule]:
     """The rules an entry adds or changes: one, or as many as its pattern fits."""
+    if isinstance(entry, Mapping) and len(entry) == 1 and "rule" not in entry:
+        entry = ": ".join(
+            str(part) for part in next(iter(entry.items()))
+        )  # a line that YAML took for a key and a value
     if isinstance(entry, str):
         return [parse_line(entry, place.at(), sources)]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("rule"), str):

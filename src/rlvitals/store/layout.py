@@ -48,6 +48,10 @@ class RunDir:
         return self.logs / "eval_metrics.jsonl"
 
     @property
+    def findings(self) -> Path:
+        return self.logs / "findings.jsonl"
+
+    @property
     def ranks(self) -> Path:
         return self.logs / "ranks"
 
@@ -91,6 +95,15 @@ class RunDir:
                 found.append(int(number))
         return sorted(set(found))
 
+    def checkpoints(self) -> dict[int, Path]:
+        """The trainer's checkpoint folders, `checkpoint-50`, by step, in order."""
+        found = {}
+        for path in self.root.glob("checkpoint-*"):
+            number = path.name.removeprefix("checkpoint-")
+            if number.isdecimal() and path.is_dir():
+                found[int(number)] = path
+        return dict(sorted(found.items()))
+
     @property
     def holds_run(self) -> bool:
         """Whether a run is here: an identity card, or a log with something in it."""
@@ -107,6 +120,7 @@ class RunDir:
             self.attempts,
             self.train_log,
             self.eval_log,
+            self.findings,
             archive_of(self.train_log),
             archive_of(self.eval_log),
             self.ranks,

@@ -36,8 +36,8 @@ def tool_abandonment(
         if signal is None or signal.n < 6 or signal.seen_at != case.points:
             continue
         start = _start(signal)
-        level = max(signal.fast, signal.median5)
-        if start <= 0 or start - level < 4 * FAST_SHARE * signal.noise_base:
+        level = signal.median5
+        if start <= 0 or start - level < 2 * signal.noise_base:
             continue
         share = level / start
         gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
@@ -54,10 +54,10 @@ def turn_runaway(
     """Episodes run into the turn limit, and the reward has nothing to show for it."""
     gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
-    level = min(turns.fast, turns.median5)
+    level = turns.median5
     at_limit = most is not None and most > 2 and level > limit_share * most and level > 1.15 * turns.base
     stuck = turn_limit is not None and turn_limit.fast > 0.5 and turn_limit.fast > turn_limit.base + 0.2
-    grown = turns.base > 0 and level > times * turns.base and level - turns.base > 6 * FAST_SHARE * turns.noise_base
+    grown = turns.base > 0 and level > times * turns.base and level - turns.base > 3 * turns.noise_base
     if not (at_limit or grown or stuck):
         return None
     if gaining:
@@ -115,8 +115,8 @@ def early_exits(
         if signal is None or signal.n < 15 or signal.seen_at != case.points:
             continue
         scale = 1.0 if signal.highest <= 1.0 else max(signal.highest, 4.0)
-        moved = min(signal.fast, signal.median5) - signal.base
-        if moved < change * scale or moved < noises * FAST_SHARE * signal.noise_base:
+        moved = signal.median5 - signal.base
+        if moved < change * scale or moved < 0.5 * noises * signal.noise_base:
             continue
         if scale > 1.0 and moved < signal.base:
             continue  # a count: how many there could be is not known
@@ -145,10 +145,10 @@ def groups_filtered(
         level = unit * max(kept_share.fast, kept_share.median5)
     elif groups_kept is not None and groups_dropped is not None:
         signal = groups_kept
-        total = groups_kept.fast + groups_dropped.fast
+        total = groups_kept.median5 + groups_dropped.median5
         if total <= 0 or groups_kept.n < 8:
             return None
-        level = groups_kept.fast / total
+        level = groups_kept.median5 / total
     else:
         return None
     if signal is None or signal.n < 8:

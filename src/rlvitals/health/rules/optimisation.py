@@ -219,15 +219,17 @@ def instability(
     worst: Signal | None = None
     signs = 0
     for signal in (reward, grad_norm, kl, loss):
-        if signal is None or signal.n < 60 or signal.seen_at != case.points or not signal.jump_ratio > times:
+        if signal is None or signal.n < 55 or signal.seen_at != case.points or not signal.jump_ratio > times:
             continue
         if (signal is loss or signal is kl) and signal.n < 100:
             continue  # both start still and grow livelier by themselves
         if signal is loss and case.family == "policy" and signal.jump < 0.01:
             continue  # a loss that is 0 but for the KL term
+        if signal is loss and case.family == "policy" and worst is kl:
+            continue  # such a loss is the KL term: one sign, not two
         signs += 1
         if worst is None or signal.jump_ratio > worst.jump_ratio:
             worst = signal
-    if worst is None or (signs < 2 and worst.jump_ratio < times_alone):
+    if worst is None or (signs < 2 and (worst.jump_ratio < times_alone or worst is loss or worst is kl)):
         return None
     return warning(worst, jumps=worst.jump_ratio, signs=float(signs))

@@ -147,7 +147,7 @@ def entropy_explosion(
 
 def clip_saturation(clip: Signal, *, warn: float, grave: float) -> Alarm | None:
     """So many ratios are clipped that most of the update is thrown away."""
-    level = min(clip.fast, clip.median5)
+    level = clip.median5
     if level > grave:
         return critical(clip, share=level)
     return warning(clip, share=level) if level > warn else None
@@ -246,12 +246,12 @@ def value_loss_growth(
     """The critic's loss has grown to a multiple of its start. With growing returns it may."""
     base = value_loss.base
     least = min(base, max(value_loss.bottom, 0.5 * base)) if value_loss.n > 14 else base
-    now = min(value_loss.fast, value_loss.median5)
+    now = value_loss.median5
     if least <= 0 or now < times * least or now < 1.3 * base:
         return None
-    if value_loss.fast - base < 5 * FAST_SHARE * value_loss.noise_base:
+    if now - base < 1.5 * value_loss.noise_base:
         return None
-    winning = reward is not None and reward.gained and reward.rising > 1.5
+    winning = reward is not None and reward.gained and reward.momentum > 1.5
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)

@@ -102,12 +102,12 @@ def likelihood_displacement(
     chosen: Signal, margin: Signal | None, rejected: Signal | None, *, fall: float, share: float
 ) -> Alarm | None:
     """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
-    level = max(chosen.fast, chosen.median5)
+    level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
-    if level > -0.5 * fall or sunk < fall or sunk < 8 * FAST_SHARE * chosen.noise or chosen.rising > 0:
+    if level > -0.25 * fall or sunk < fall or sunk < 2.5 * chosen.noise or chosen.momentum > 0:
         return None
     if margin is not None:
-        grown = margin.fast - margin.base
+        grown = margin.median5 - margin.base
     elif rejected is not None:
         grown = (chosen.fast - chosen.base) - (rejected.fast - rejected.base)
     else:

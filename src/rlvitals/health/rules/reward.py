@@ -186,7 +186,7 @@ def groups_without_spread(
     excess: float,
 ) -> Alarm | None:
     """Groups whose samples all earn the same teach nothing. A binary reward gives p^G + (1-p)^G of them by chance."""
-    level = zero_variance.slow if zero_variance.n >= 30 else zero_variance.fast
+    level = 0.5 * (zero_variance.slow + zero_variance.fast)
     now = min(zero_variance.fast, zero_variance.median5)
     size = case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt")
     binary = reward is not None and reward.lowest >= 0 and reward.highest <= 1
@@ -194,10 +194,11 @@ def groups_without_spread(
     p = reward.slow if reward is not None else math.nan
     if binary and size:
         chance = p**size + (1 - p) ** size
-    if size is not None and size <= 3 and (now < 0.9 or zero_variance.n < 40):
+    if size is not None and size <= 3 and (now < 0.95 or zero_variance.n < 100):
         return None  # pairs and triples agree most of the time
     leapt = now > share_critical and zero_variance.base < 0.5 * share
-    beyond = zero_variance.n >= 30 and min(level, now) > 0.7 * share and level - chance > 2 * excess
+    risen = zero_variance.base < 0.5 * level
+    beyond = risen and zero_variance.n >= 30 and min(level, now) > 0.7 * share and level - chance > 2 * excess
     if not leapt and not beyond and min(level, now) < share:
         return None
     if level - chance < excess and not (p <= 0.05 or p >= 0.95) and level < 0.9:
@@ -296,25 +297,29 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
     return None
 
 
-def reward_takeover(case: Case, reward: Signal, *, share: float, shift: float, share_critical: float) -> Alarm | None:
+def reward_takeover(
+    case: Case, reward: Signal, *, share: float, shift: float, variance: float, share_critical: float
+) -> Alarm | None:
     """One part of the reward has become nearly all of it while the others stand still or lose."""
     parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= 20]
     if len(parts) < 2 or reward.dropped:
         return None
-    now = sum(abs(part.fast) for _, part in parts)
+    now = sum(abs(part.median5) for _, part in parts)
     then = sum(abs(part.base) for _, part in parts)
-    if now <= 0 or then <= 0 or abs(now - abs(reward.fast)) > 0.5 * now:
+    if now <= 0 or then <= 0 or abs(now - abs(reward.median5)) > 0.5 * now:
         return None  # the parts are not what the reward is made of
     for name, part in parts:
-        mine = abs(part.fast) / now
+        mine = abs(part.median5) / now
         if mine < share or mine - abs(part.base) / then < shift or not part.gained or part.fast <= part.base:
             continue
         others = [other for other_name, other in parts if other_name != name]
-        if any(other.gained and other.rising > 1.5 for other in others):
+        if any(other.gained and other.momentum > 2.0 for other in others):
             continue
         if not _AUXILIARY.search(name) and not any(other.lost for other in others):
             continue  # the real task has become the larger part: that is the point of training
-        return (critical if mine > share_critical else warning)(part, part=name, share=mine)
+        if part.noise**2 < variance * sum(one.noise**2 for _, one in parts):
+            continue  # the others still decide which sample is better
+        return (critical if mine > share_critical and reward.n >= 60 else warning)(part, part=name, share=mine)
     for name, part in parts:
         losers = [other for other_name, other in parts if other_name != name and other.dropped and other.lost]
         if part.gained and part.rising > 0.5 and losers and not _AUXILIARY.search(losers[0].name):

@@ -23,16 +23,17 @@ def length_explosion(
     truncated_share: float,
 ) -> Alarm | None:
     """Answers grow to a multiple of their start; less of it counts when the reward has stopped rising."""
-    now = min(length.ratio, length.median_ratio)
+    now = length.median_ratio
     stalled = reward is not None and reward.stalled
-    if math.isnan(now) or now < (times_stalled if stalled and length.rising > 2.5 else times):
+    climbing = reward is not None and reward.improving and not stalled and not reward.dropped
+    least = 1.2 * times if climbing else times_stalled if stalled and length.rising > 2.5 else times
+    if math.isnan(now) or now < least:
         return None
-    if length.fast - length.base < 6 * FAST_SHARE * length.noise_base:
+    if length.median5 - length.base < 3 * length.noise_base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
-    gaining = reward is not None and reward.improving and not reward.dropped and not stalled
-    if now > times and (hurt or (now > times_critical and not gaining) or (cut and not gaining)):
+    if now > times and (hurt or (now > times_critical and not climbing) or (cut and not climbing)):
         return critical(length, times=now)
     return warning(length, times=now)
 
