@@ -43,12 +43,21 @@ class Bound:
         signals = self.signals
         if not signals:
             return points >= self.warm_up
-        if signals[0].n < self.warm_up and not signals[0].nonfinite:
+        first = signals[0]
+        if (
+            first.n < self.warm_up
+            and not first.nonfinite
+            and not (2 * first.n >= self.warm_up and self.is_sparse(points))
+        ):
             return False
-        for signal in signals:  # noqa: SIM110 - a generator costs more than the look itself
+        for signal in signals:  # noqa: SIM110 - any() with a generator costs three times as much, and this runs per row
             if signal.seen_at == points:
                 return True
         return False
+
+    def is_sparse(self, points: int) -> bool:
+        """Whether its first signal comes with few of the rows (evaluations): it cannot wait for as many points."""
+        return bool(self.signals) and 3 * self.signals[0].n < points
 
 
 def needs(rule: Rule) -> list[str]:

@@ -46,7 +46,7 @@ _REWARD_PART = re.compile(
     r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?|gdpo)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
 )
 _NOT_A_PART = re.compile(
-    r"(^|[/_.])(std|var|variance|min|max|margins?|chosen|rejected|accurac(y|ies)|count|weight|advantage|norm)s?($|[/_.])",
+    r"(^|[/_.])(std|var|variance|min|max|margins?|chosen|rejected|accuracies|count|weight|advantage|norm)s?($|[/_.])",
     re.IGNORECASE,
 )
 

@@ -28,6 +28,7 @@ STORM = 8
 
 STORM_POINTS = 15
 MAX_FINDINGS = 1000
+MAX_VOTES = 60
 
 _RANK = {severity: rank for rank, severity in enumerate(SEVERITIES, 1)}
 
@@ -140,7 +141,7 @@ class Monitor:
             return
         if alarm is None and not state.is_awake:
             return
-        severity = state.vote(alarm, self.case.points, self.case.step)
+        severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
@@ -231,8 +232,10 @@ class _State:
     def is_clear(self) -> bool:
         return self._quiet >= CLEAR_POINTS
 
-    def vote(self, alarm: Alarm | None, point: int, step: int) -> Severity | None:
-        """Count this row's answer; return the severity that has held long enough."""
+    def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
+        """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a
+        series that comes with few rows only.
+        """
         if alarm is None:
             self._quiet += 1
         else:
@@ -244,9 +247,10 @@ class _State:
         self._critical = ((self._critical << 1) | grave) & self._masks[1]
         if alarm is None:
             return None
-        if grave and self._critical.bit_count() >= self._hold_critical[0]:
+        most = 2 if is_sparse else MAX_VOTES
+        if grave and self._critical.bit_count() >= min(self._hold_critical[0], most):
             return "critical"
-        if self._any.bit_count() >= self._hold[0]:
+        if self._any.bit_count() >= min(self._hold[0], most):
             return "warning" if grave else alarm.severity
         return None
 

@@ -51,57 +51,14 @@ def median(values: list[float]) -> float:
 class Signal:
     """One series: its levels, its baseline, its noise, its best, its trend, its jumps."""
 
-    __slots__ = (
-        "_fast",
-        "_head",
-        "_inside",
-        "_jump",
-        "_jump_base",
-        "_jump_slow",
-        "_jumps",
-        "_mid",
-        "_mile",
-        "_mile_at",
-        "_noise",
-        "_noise_base",
-        "_outside_step",
-        "_slow",
-        "_peak",
-        "_peak_at",
-        "_sum_t",
-        "_sum_tt",
-        "_sum_tx",
-        "_sum_x",
-        "_sum_xx",
-        "_wander",
-        "_warm_fast",
-        "_warm_mid",
-        "_warm_slow",
-        "_window",
-        "base",
-        "bottom",
-        "bottom_at",
-        "bottom_step",
-        "equal_streak",
-        "first_step",
-        "highest",
-        "in_ratios",
-        "key",
-        "last",
-        "lowest",
-        "n",
-        "name",
-        "nonfinite",
-        "nonfinite_recent",
-        "quantum",
-        "seen_at",
-        "step",
-        "top",
-        "top_at",
-        "top_step",
-        "zero_share",
-        "zero_streak",
-    )
+    __slots__ = (  # noqa: RUF023
+        "_fast", "_head", "_inside", "_jump", "_jump_base", "_jump_slow", "_jumps", "_mid", "_mile", "_mile_at",
+        "_noise", "_noise_base", "_outside_step", "_slow", "_peak", "_peak_at", "_sum_t", "_sum_tt", "_sum_tx",
+        "_sum_x", "_sum_xx", "_wander", "_warm_fast", "_warm_mid", "_warm_slow", "_window", "base", "bottom",
+        "bottom_at", "bottom_step", "equal_streak", "first_step", "highest", "in_ratios", "key", "last", "lowest",
+        "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
+        "zero_share", "zero_streak",
+    )  # fmt: skip
 
     def __init__(self, name: str, key: str = "") -> None:
         self.name = name
@@ -164,7 +121,7 @@ class Signal:
         self.nonfinite_recent = self.nonfinite_recent * 0.8 + 1.0
         self.step = step
 
-    def update(self, value: float, step: int) -> None:
+    def update(self, value: float, step: int) -> None:  # noqa: PLR0915 - one frame, because it runs for every value
         """Take the next value."""
         n = self.n = self.n + 1
         previous = self.last

@@ -85,13 +85,12 @@ def guide_rejected_above_chosen(
 def guide_rewards_collapsed(
     chosen: Signal | None, rejected: Signal | None, *, step: float, near: float, moving: float
 ) -> Alarm | None:
-    """A reward is near zero and does not move."""
-    for signal in (chosen, rejected):
-        if signal is None or signal.n < 5 or signal.step <= step:
-            continue
-        if abs(signal.median5) < near and signal.spread < moving:
-            return warning(signal, spread=signal.spread)
-    return None
+    """The rewards are near zero and do not move: both where both are logged, for one of them alone may be healthy."""
+    logged = [signal for signal in (chosen, rejected) if signal is not None]
+    for signal in logged:
+        if signal.n < 5 or signal.step <= step or abs(signal.median5) >= near or signal.spread >= moving:
+            return None
+    return warning(logged[0], spread=logged[0].spread) if logged else None
 
 
 def guide_loss_not_decreasing(loss: Signal, *, step: float, least: float) -> Alarm | None:
@@ -102,11 +101,11 @@ def guide_loss_not_decreasing(loss: Signal, *, step: float, least: float) -> Ala
     return None
 
 
-def guide_loss_increasing(loss: Signal, *, rows: float) -> Alarm | None:
-    """The loss rises from row to row and is at its highest: one row alone is noise."""
+def guide_loss_increasing(loss: Signal, *, rows: float, rise: float) -> Alarm | None:
+    """The loss rises from row to row, to its highest and well above its first: one row alone is noise."""
     recent = loss.window[-int(rows) :]
     rising = all(later > earlier for earlier, later in pairwise(recent))
-    if len(recent) >= rows and rising and loss.last >= loss.highest:
+    if len(recent) >= rows and rising and loss.last >= loss.highest and loss.last > loss.head[0] + rise:
         return warning(loss, first=recent[0])
     return None
 

@@ -41,7 +41,7 @@ def throughput(
     times: float,
     times_critical: float,
 ) -> Alarm | None:
-    """Steps take much longer than at the start. Longer answers are the usual cause, and then their length is the news."""
+    """Steps take much longer than at the start. Longer answers are the usual cause, and then they are the news."""
     slower = math.nan
     signal = None
     if tokens_per_s is not None and tokens_per_s.n >= 12 and tokens_per_s.base > 0:
