@@ -135,12 +135,17 @@ class Webhook:
             self._say("the webhook is too slow: notifications are being dropped")
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="rlvitals-webhook", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._loop, name="rlvitals-webhook", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no threads are to be had, or the interpreter is ending
+                self._say("no thread could be started for the webhook")
+                return
+            self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Wait up to so long for what is still to be posted."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (seconds if self._thread is not None else 0)
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
         if left := self._waiting.unfinished_tasks:

@@ -140,7 +140,7 @@ def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Ala
     before, now = window[-2], window[-1]
     if now > (1 + rise_critical) * best and before > (1 + rise) * best:
         return critical(eval_loss, rise=now / best - 1, best=best)
-    if now > (1 + 2.5 * rise) * best or (
+    if now > (1 + 2 * rise) * best or (
         now > (1 + rise) * best and before > (1 + 0.3 * rise) * best and now > before * 0.98
     ):
         return warning(eval_loss, rise=now / best - 1, best=best)

@@ -167,7 +167,7 @@ def plateau(
     if eval_score is not None and eval_score.n >= 4 and eval_score.rising > 1.5:
         return None
     solved = is_solved(case, reward)
-    long = flat >= share_warning * reward.n and flat >= max(1.5 * age, 0.15 * (case.planned_points or 0))
+    long = flat >= share_warning * reward.n and flat >= max(1.5 * age, 0.2 * (case.planned_points or 0))
     if long and not solved:
         return warning(reward, age=float(flat), best=reward.top, best_step=float(reward.top_step))
     return info(reward, "solved" if solved else "", age=float(flat), best=reward.top, best_step=float(reward.top_step))
@@ -290,7 +290,7 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
         alarm = critical if deep and window[-1] <= min(window[-3:]) + noise else warning
         return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     strides = (
-        len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 10 * FAST_SHARE * reward.noise
+        len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 13 * FAST_SHARE * reward.noise
     )
     if strides and max(window[-3:]) < max(window[:2]) + 0.25 * noise:
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])

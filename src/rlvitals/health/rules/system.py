@@ -101,7 +101,7 @@ def memory_creep(
         if not math.isnan(share) and share > 0.3:
             left = (0.97 - share) / max(share * per_point / max(signal.fast, 1e-9), 1e-12)
             planned = case.planned_points
-            if left < max(points, min(planned - case.points, 400) if planned else 0):
+            if left < max(points, min(planned - case.points, 2 * points) if planned else 0):
                 return warning(signal, share=share, left=left)
         elif rise > growth * abs(signal.base):
             return warning(signal, "unknown_size", growth=rise / max(abs(signal.base), 1e-9))
