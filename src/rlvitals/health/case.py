@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from rlvitals import catalog
@@ -225,6 +226,12 @@ class Case:
                 return float(value)
         return None
 
+    @property
+    def _trainer(self) -> str | None:
+        """Whose names these are, as closely as is known: TRL's `kl` means another thing in each of its trainers."""
+        trainer = f"{self.framework}_{self.algorithm}"
+        return trainer if trainer in _known_frameworks() else self.framework
+
     def _recognise(self, row: Mapping[str, Any]) -> None:
         names = [key for key in row if key not in _RESERVED]
         found = catalog.recognise(names)
@@ -259,7 +266,7 @@ class Case:
         """The signals a key can feed, with the rank of the claim and the conversion."""
         held_out = _HELD_OUT.match(key) is not None
         try:
-            match = catalog.find(key, self.framework)[0]
+            match = catalog.find(key, self._trainer)[0]
         except UnknownMetric:
             match = None
         if match is not None:
@@ -329,6 +336,11 @@ class Case:
             key = item.rpartition("=")[0]
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
             self._take_nonfinite(key, targets or [], step)
+
+
+@cache
+def _known_frameworks() -> frozenset[str]:
+    return frozenset(framework.id for framework in catalog.frameworks())
 
 
 def _number(value: Any) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -194,7 +195,7 @@ def parse(entry: Any, known: Mapping[str, Rule], place: Place, sources: Sequence
     rule = replace(rule, where=place.at())
     changes = {key: _checked(key, value, rule, place) for key, value in entry.items() if key not in (*_WORDS, "rule")}
     if present is not None and "when" in entry:
-        changes["function"] = ""
+        changes = {"numbers": {}, "reads": {}} | changes | {"function": ""}  # a condition replaces the function
     rule = replace(rule, words=_words(entry, rule.words, place), **changes)
     check(rule, place, {source.name for source in sources})
     if rule.kind:
@@ -273,14 +274,16 @@ def _checked(key: str, value: Any, rule: Rule, place: Place) -> Any:
     if key == "numbers":
         return _numbers(value, rule, place)
     if key == "reads":
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value.values()):
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
             raise RuleError(f"{here}: reads is a mapping of the function's names to metrics, not {value!r}")
         return rule.reads | dict(value)
     if key == "families":
         if not isinstance(value, list) or any(family not in FAMILIES for family in value):
             raise RuleError(f"{here}: families is a list of {', '.join(FAMILIES)}, not {value!r}")
         return tuple(value)
-    if key in ("algorithms", "sources"):
+    if key == "algorithms":
+        return tuple(name.lower() for name in _texts(key, value, here))
+    if key == "sources":
         return _texts(key, value, here)
     if key == "variants":
         return _variants(value, rule, place)
@@ -305,7 +308,8 @@ def _numbers(value: Any, rule: Rule, place: Place) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise RuleError(f"{place.at('numbers')}: numbers is a mapping of names to numbers, not {value!r}")
     for name, number in value.items():
-        if isinstance(number, bool) or not isinstance(number, int | float):
+        # The comparison refuses NaN and integers no float can hold.
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
             raise RuleError(f"{place.at('numbers', name)}: {name} must be a number, not {number!r}")
     return rule.numbers | {str(name): float(number) for name, number in value.items()}
 

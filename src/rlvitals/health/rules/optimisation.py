@@ -80,19 +80,23 @@ def gradient_explosion(
     grad_norm: Signal,
     reward: Signal | None,
     loss: Signal | None,
+    case: Case,
     *,
     ratio: float,
     ratio_critical: float,
     floor: float,
 ) -> Alarm | None:
-    """The gradient norm has grown to many times its start, and stays there."""
+    """The gradient norm has grown to many times its start, and stays there. Preference training starts at the
+    reference, where gradients are small, so there only a loss that rises with them counts.
+    """
     middle = grad_norm.median5
-    start = max(grad_norm.base, 1e-8)
-    times = middle / start
+    times = middle / max(grad_norm.base, 1e-8)
     if times < ratio or middle < floor:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
-    worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 1e-9)
+    worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 0.01 * abs(loss.base))
+    if case.family == "preference" and not worse and times < ratio_critical:
+        return None
     if times >= ratio_critical or ((hurt or worse) and times >= 1.5 * ratio):
         return critical(grad_norm, times=times)
     return warning(grad_norm, times=times)
@@ -137,6 +141,7 @@ def early_blow_up(
     grad_norm: Signal | None,
     kl: Signal | None,
     entropy: Signal | None,
+    logp_chosen: Signal | None,
     *,
     points: float,
     loss_times: float,
@@ -166,6 +171,10 @@ def early_blow_up(
         signs["entropy"], worst = entropy.fast, worst or entropy
     if entropy is not None and entropy.head[0] > 0 and entropy.median5 > 3 * max(entropy.head[0], 0.1):
         signs["entropy"], worst = entropy.fast, worst or entropy
+    if logp_chosen is not None and logp_chosen.n >= 4 and logp_chosen.median5 < 3 * _early(logp_chosen, 2) < 0:
+        signs["logps/chosen"], worst = logp_chosen.median5, logp_chosen
+    if grad_norm is not None and grad_norm.zero_streak >= 5 and not _early(grad_norm) < 1e-9:
+        signs["grad_norm"], worst = 0.0, worst or grad_norm
     if not signs:
         return None
     alarm = critical if len(signs) >= 2 else warning
@@ -174,10 +183,10 @@ def early_blow_up(
     )
 
 
-def _early(signal: Signal) -> float:
-    """The level of the first three points."""
-    head = sorted(signal.head[:3])
-    return abs(head[len(head) // 2])
+def _early(signal: Signal, points: int = 3) -> float:
+    """The level of the first points."""
+    head = sorted(signal.head[:points])
+    return head[len(head) // 2]
 
 
 def learning_rate_too_low(
@@ -188,7 +197,7 @@ def learning_rate_too_low(
     ceiling = max(absolute, share * asked if asked else 0.0)
     if lr.highest >= ceiling:
         return None
-    moved = (reward is not None and reward.gained) or (margin is not None and margin.gained)
+    moved = (reward is not None and reward.gained) or (margin is not None and margin.gained and margin.fast > 0.005)
     progress = reward or margin
     if not moved and progress is not None and progress.n >= 25:
         return critical(lr, highest=lr.highest, ceiling=ceiling)

@@ -11,6 +11,7 @@ from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
 __all__ = [
     "accuracy_below_chance",
     "class_imbalance",
+    "eval_margin_inversion",
     "eval_overfit",
     "kto_kl_at_zero",
     "kto_kl_explosion",
@@ -46,8 +47,8 @@ def margin_inversion(
 def margin_is_noise(
     margin: Signal,
     pair_accuracy: Signal | None,
+    loss: Signal | None,
     lr: Signal | None,
-    case: Case,
     *,
     noises: float,
     points_critical: float,
@@ -61,9 +62,20 @@ def margin_is_noise(
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)
     distance = margin.slow / (noise * SLOW_SHARE)
-    if abs(distance) > noises or abs(margin.trend) > 3.0 or abs(margin.rising) > 3.0 or margin.travelled > 2 * noise:
+    moved = (
+        abs(distance) > noises or abs(margin.trend) > 3.0 or abs(margin.rising) > 3.0 or margin.travelled > 2 * noise
+    )
+    # A sigmoid loss that has hardly fallen, over a margin that hardly exists: beyond the noise perhaps, but nothing.
+    idle = (
+        loss is not None
+        and 0.45 < loss.start < 0.75
+        and abs(margin.slow) < 0.02
+        and loss.slow > 0.98 * loss.start
+        and margin.trend < 6.0
+    )
+    if moved and not idle:
         return None
-    if pair_accuracy is not None and pair_accuracy.slow > accuracy:
+    if pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy):
         return None
     if margin.n >= points_critical:
         return critical(margin, distance=distance)
@@ -117,9 +129,11 @@ def likelihood_displacement(
     return warning(chosen, fall=sunk, grown=grown)
 
 
-def log_probability_crash(logp_chosen: Signal, *, times: float, times_critical: float, noises: float) -> Alarm | None:
+def log_probability_crash(
+    logp_chosen: Signal, margin: Signal | None, *, times: float, times_critical: float, noises: float
+) -> Alarm | None:
     """The log-probability of the chosen answers has fallen to a multiple of its start: the model is being destroyed,
-    even while the loss falls.
+    even while the loss falls. A margin that still grows says that it may recover.
     """
     base = logp_chosen.base
     if not base < 0:
@@ -128,7 +142,18 @@ def log_probability_crash(logp_chosen: Signal, *, times: float, times_critical: 
     ratio = level / base
     if ratio < times or base - level < noises * logp_chosen.noise_base:
         return None
-    return critical(logp_chosen, times=ratio) if ratio >= times_critical else warning(logp_chosen, times=ratio)
+    learning = margin is not None and margin.n >= 12 and margin.gained and not margin.dropped
+    grave = ratio >= times_critical and not learning
+    return (critical if grave or ratio >= 3 * times_critical else warning)(logp_chosen, times=ratio)
+
+
+def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float) -> Alarm | None:
+    """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
+    window = eval_margin.window
+    if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
+        return None
+    rising = margin is not None and margin.n > 12 and margin.gained
+    return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
 
 
 def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:
