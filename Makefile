@@ -37,15 +37,19 @@ lint: $(BIN)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m rlvitals.catalog.build --check
 	$(BIN)/python -m rlvitals.catalog.pages --check docs/metrics
+	$(BIN)/python -m rlvitals.health.build --check
+	$(BIN)/python -m rlvitals.health.pages --check docs/rules
 
 bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/index_formats.py
 
-catalog: $(BIN)/.dev  ## compile the catalogue and its docs pages
+catalog: $(BIN)/.dev  ## compile the catalogue and the rules, and their docs pages
 	$(BIN)/python -m rlvitals.catalog.build
 	$(BIN)/python -m rlvitals.catalog.pages docs/metrics
+	$(BIN)/python -m rlvitals.health.build
+	$(BIN)/python -m rlvitals.health.pages docs/rules
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

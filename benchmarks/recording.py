@@ -59,7 +59,7 @@ memory, begun = resident(), time.perf_counter()
 import rlvitals
 start = rlvitals.start
 imported = time.perf_counter()
-run = start(sys.argv[1])
+run = start(sys.argv[1], monitor=False)
 started = time.perf_counter()
 for step in range(100):
     run.log(row, step)

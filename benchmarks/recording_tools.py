@@ -189,7 +189,9 @@ class Rlvitals(Tool):
     def open(self, folder, names):
         import rlvitals
 
-        self.run = rlvitals.start(folder / "run")
+        self.run = rlvitals.start(
+            folder / "run", monitor=False
+        )  # recording alone: the doctor has a benchmark of its own
         return self.run.log
 
     def close(self):
@@ -230,7 +232,7 @@ class Followed(Rlvitals):
 
         self.folder = folder
         self.run = rlvitals.start(
-            folder / "run", track_with=self.trackers, tracker_kwargs=self.settings, tracker_wait=0
+            folder / "run", track_with=self.trackers, tracker_kwargs=self.settings, tracker_wait=0, monitor=False
         )
         return self.run.log
 

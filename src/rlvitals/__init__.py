@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["catalog", "errors", "explain", "find_runs", "finish", "init", "log", "open_run", "start", "values"]
+__all__ = ["catalog", "check", "errors", "explain", "find_runs", "finish", "init", "log", "open_run", "start", "values"]
 
 if TYPE_CHECKING:
     from rlvitals import catalog, errors, values
     from rlvitals.capture.current import finish, init, log
     from rlvitals.capture.start import start
     from rlvitals.catalog import explain
+    from rlvitals.views.check import check
     from rlvitals.views.discovery import find_runs
     from rlvitals.views.query import open_run
 
@@ -34,6 +35,7 @@ _HOMES = {
     "log": "rlvitals.capture.current",
     "finish": "rlvitals.capture.current",
     "explain": "rlvitals.catalog",
+    "check": "rlvitals.views.check",
     "open_run": "rlvitals.views.query",
     "find_runs": "rlvitals.views.discovery",
 }

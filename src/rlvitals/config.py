@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.yaml_reader import read_yaml
@@ -39,8 +39,16 @@ class Settings:
     """Settings of the trackers, by tracker (for a single one: its settings directly)."""
     tracker_wait: float = 60.0
     """Seconds `finish` waits for the trackers to hold everything; they go on without it."""
+    monitor: bool = True
+    """Whether the doctor looks at every row (rank 0 alone does)."""
+    rules: str | tuple[Any, ...] | None = None
+    """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
+    warning", or a list of these and of entries."""
     actions: Actions = "advise"
-    """advise: findings are shown; act: requests are made of the trainer."""
+    """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
+    notify: dict[str, str] = field(default_factory=dict, repr=False)
+    """Who is told of a finding: `webhook` (an address, or "${env:NAME}"), its `format` (json, slack, discord; by its
+    host where not given), `sentinel` (a file to write), `on` (the least severity: critical by default)."""
     strict: bool = False
     """Raise on a value that cannot be taken, instead of leaving it out with a warning."""
     fsync: str | float = "finish"
@@ -109,7 +117,10 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         track_with=_names(merged.get("track_with")),
         tracker_kwargs=_mapping(merged, "tracker_kwargs"),
         tracker_wait=_seconds(merged, "tracker_wait", 60.0),
+        monitor=_boolean(merged, "monitor", True),
+        rules=_rules(merged.get("rules")),
         actions=merged.get("actions", "advise"),
+        notify=_notify(merged),
         strict=_boolean(merged, "strict"),
         fsync=_fsync(merged.get("fsync", "finish")),
         display=_text(merged, "display") or "none",
@@ -119,7 +130,11 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         config=trainer,
     )
     if settings.actions not in ("advise", "act"):
-        raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}")
+        near = did_you_mean(str(settings.actions), get_args(Actions))
+        raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}.{near}")
+    for wanted in ("rules", "notify") if settings.actions == "advise" else ("actions", "rules", "notify"):
+        if not settings.monitor and getattr(settings, wanted):
+            raise ConfigError(f"{wanted} needs the monitor: leave monitor=False out, or {wanted}")
     return settings
 
 
@@ -152,7 +167,8 @@ _REFERENCE = re.compile(r"\\?\$\{([^${}]+)\}")
 
 
 def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
-    r"""Replace `${a.b}` by the value at that path, and `${oc.env:VAR}` or `${oc.env:VAR,default}` by the environment's.
+    r"""Replace `${a.b}` by the value at that path, and `${oc.env:VAR}` or `${oc.env:VAR,default}` by the environment's
+    (`${env:VAR}` is the same).
 
     A text that is nothing but one reference takes the value as it is; inside a longer text it is written out. `\${`
     stays as it is.
@@ -176,8 +192,8 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
         )
 
     def look_up(path: str, seen: tuple[str, ...]) -> Any:
-        if path.startswith("oc.env:"):
-            return _environment(path.removeprefix("oc.env:"))
+        if path.startswith(("oc.env:", "env:")):
+            return _environment(path.partition("env:")[2])
         if path in seen:
             raise ConfigError(f"the configuration refers to itself: {' -> '.join((*seen, path))}")
         value: Any = tree
@@ -221,11 +237,13 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 _SECRET_KEY = re.compile(
-    r"(?i)(^|[_\-.])(api[_-]?key|access[_-]?key|private[_-]?key|secret([_-]?key)?|password|passwd|passphrase|credentials?|authorization)$"
+    r"(?i)(^|[_\-.])(api[_-]?key|access[_-]?key|private[_-]?key|secret([_-]?key)?|password|passwd|passphrase|credentials?|authorization"
+    r"|web[_-]?hook([_-]?ur[il])?)$"
     r"|(^|[_\-.])(hf|hub|wandb|swanlab|auth|access|api|refresh|bearer|session|github|gh)[_-]?token$|^token$"
 )
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"
+    r"|https://(hooks\.slack\.com|discord(app)?\.com/api/webhooks)/[^\s\"']+"
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
@@ -297,8 +315,8 @@ def _mapping(merged: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _boolean(merged: Mapping[str, Any], key: str) -> bool:
-    value = merged.get(key, False)
+def _boolean(merged: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    value = merged.get(key, default)
     if not isinstance(value, bool):
         raise ConfigError(f"{key} must be true or false, not {value!r}")
     return value
@@ -309,6 +327,40 @@ def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"track_with must be a tracker's name, a list of names, or None, not {value!r}")
     return tuple(names)
+
+
+def _rules(value: Any) -> str | tuple[Any, ...] | None:
+    if value is None or value in ("", [], ()):
+        return None
+    if isinstance(value, str | os.PathLike):
+        return str(os.fspath(value))
+    if isinstance(value, list | tuple):
+        return tuple(str(os.fspath(item)) if isinstance(item, os.PathLike) else item for item in value)
+    raise ConfigError(f"rules must be a preset's name, a rule file or a list of rules, not {value!r}")
+
+
+NOTIFY_KEYS = ("webhook", "format", "on", "sentinel")
+WEBHOOK_FORMATS = ("json", "slack", "discord")
+
+
+def _notify(merged: Mapping[str, Any]) -> dict[str, str]:
+    """Checked so that no message can hold the webhook's address: it is a secret."""
+    given = _mapping(merged, "notify")
+    for key in given:
+        if key not in NOTIFY_KEYS:
+            near = did_you_mean(str(key), NOTIFY_KEYS)
+            raise ConfigError(f"notify has no setting {key!r}.{near} Settings: {', '.join(NOTIFY_KEYS)}")
+    given = {key: os.fspath(value) if key == "sentinel" else value for key, value in given.items() if value is not None}
+    told = interpolate(given)
+    if "webhook" in told and not re.match(r"https?://[^/\s]+\S*$", str(told["webhook"])):
+        raise ConfigError("notify.webhook must be an http(s) address, or '${env:NAME}' for one in the environment")
+    for key, known in (("format", WEBHOOK_FORMATS), ("on", ("info", "warning", "critical"))):
+        if key in told and told[key] not in known:
+            near = did_you_mean(str(told[key]), known)
+            raise ConfigError(f"notify.{key} must be one of {', '.join(known)}, not {told[key]!r}.{near}")
+    if told and not told.keys() & {"webhook", "sentinel"}:
+        raise ConfigError("notify needs a webhook or a sentinel: it names nobody to tell")
+    return told
 
 
 def _fsync(value: Any) -> str | float:

@@ -1,10 +1,12 @@
 """The few frozen records passed around: one logged row, one attempt, one run's identity, one finding, one request.
 
-Plain data without behaviour beyond its own shape; who writes and reads them is in `store`.
+Plain data without behaviour beyond its own shape (a request hands its answer on); who writes and reads them is in
+`store`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -127,3 +129,35 @@ class Finding:
     """What is asked of the trainer, where it may act."""
     metrics: tuple[str, ...] = ()
     """The logged names it was read from."""
+
+
+Answer = Literal["done", "declined", "replaced", "withdrawn"]
+"""How a request ended: the first two are the trainer's words, `replaced` by a graver one, `withdrawn` on recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing the doctor asks of the trainer, and the way to answer it."""
+
+    action: Action
+    reason: str
+    finding: Finding
+    checkpoint: str | None = None
+    """revert: the folder to go back to."""
+    checkpoint_step: int | None = None
+    factor: float | None = None
+    """reduce_lr: what to multiply the learning rate by."""
+    number: int = 0
+    """Counts the requests of a run."""
+    answer: Callable[[Request, Answer, str], None] | None = field(default=None, repr=False, compare=False)
+    """Takes the answer down; None where another process does."""
+
+    def done(self, text: str = "") -> None:
+        """It was done; `text` says what: "lr 5e-7 -> 2.5e-7"."""
+        if self.answer is not None:
+            self.answer(self, "done", text)
+
+    def declined(self, text: str = "") -> None:
+        """It will not be done; `text` says why."""
+        if self.answer is not None:
+            self.answer(self, "declined", text)

@@ -121,7 +121,7 @@ wide = {f"text/{number}": "x" * 900 for number in range(24)}  # a line of severa
 
 
 def work(resume, acknowledge):
-    run = start(folder, resume=resume)
+    run = start(folder, resume=resume, monitor=False)  # hundreds of starts: the recording is what is tested
     before = last_row(log)
     step = (before.step if before else -1) if resume is True else resume
     while True:
@@ -330,7 +330,7 @@ def test_rows_the_disk_never_takes_are_rescued_elsewhere_and_can_be_brought_back
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     folder = small_disk / "run"
-    with rlvitals.start(folder) as run:
+    with rlvitals.start(folder, monitor=False) as run:  # a finding would have a rescue file of its own
         run.log({"loss": 0.0}, step=0)
         filler = fill(small_disk)
         for step in range(1, 20):

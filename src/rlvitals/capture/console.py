@@ -181,7 +181,7 @@ class Console:
         self._put_all([line])
 
     def _put_all(self, lines: list[Line]) -> None:
-        with _apart_from_bars(self._stream) if self._is_terminal else nullcontext():
+        with apart_from_bars(self._stream) if self._is_terminal else nullcontext():
             for line in lines:
                 self._put(line)
 
@@ -258,7 +258,7 @@ def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
     return put
 
 
-def _apart_from_bars(stream: TextIO) -> AbstractContextManager[None]:
+def apart_from_bars(stream: TextIO) -> AbstractContextManager[None]:
     """Trainers draw tqdm's bars on the same terminal: they step aside while we print, as for `tqdm.write`."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if tqdm is None:

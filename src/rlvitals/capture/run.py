@@ -14,24 +14,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rlvitals.capture import endings
 from rlvitals.capture.console import open_console
+from rlvitals.capture.evaluation import without_sequences, write_evaluation
 from rlvitals.capture.forwarding import Forwarding
 from rlvitals.capture.intake import PLAIN, Intake
 from rlvitals.capture.pulse import Pulse
-from rlvitals.codec import encode, to_json
+from rlvitals.capture.watching import Watching
+from rlvitals.codec import encode
 from rlvitals.config import Settings, mask_text, resolved
 from rlvitals.errors import BadValue
 from rlvitals.plugins import CONSOLE_TRACKER
-from rlvitals.records import Attempt, RunInfo, Status
-from rlvitals.store.cards import append_attempt, read_attempts, replace_file, write_config, write_info
+from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
+from rlvitals.store.cards import append_attempt, read_attempts, write_config, write_info
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
 from rlvitals.store.writer import VERIFY_BYTES, LogWriter
-from rlvitals.values import Value
 
 try:
     from orjson import OPT_APPEND_NEWLINE as _NEWLINE
@@ -44,6 +45,8 @@ except ImportError:
 
 
 logger = logging.getLogger("rlvitals")
+
+_Log = Stream | Literal["findings"]
 
 _clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: see Run.log
 
@@ -74,7 +77,7 @@ class Run:
         self._last_step = last_step
         self._intake = Intake(logger.warning, strict=settings.strict)
         self._card_lock = threading.RLock()  # the background thread, a signal handler and finish all save the card
-        self._writers: dict[Stream, LogWriter] = {}
+        self._writers: dict[_Log, LogWriter] = {}
         self._recording = True
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
@@ -93,6 +96,10 @@ class Run:
         self._saved_counts: tuple[int, int] = (0, 0)
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
+        self._watching = Watching(
+            run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
+        )
+        self._is_watched = self._console.is_on or self._watching.is_on
         if lock is not None:
             self._write_cards()
             append_attempt(run_dir, attempt)
@@ -165,8 +172,8 @@ class Run:
                             writer.verify()
                     else:
                         writer.complete(line, written)
-                    if self._console.is_on:
-                        self._console.step(self._last_step, metrics, now)
+                    if self._is_watched:
+                        self._show(self._last_step, metrics, now)
                     return
                 if not self._recording:
                     self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
@@ -177,8 +184,8 @@ class Run:
                 writer.append(self._line(metrics, step, now))
                 self._vetted = self._intake.plain_names
                 self._last_step = step
-                if self._console.is_on:
-                    self._console.step(step, self._shown, now)
+                if self._is_watched:
+                    self._show(step, self._shown, now)
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
@@ -198,18 +205,28 @@ class Run:
                     return
                 given = stats.get("step") if step is None else step
                 number = max(self._last_step, 0) if given is None else self._whole_step(given)
-                if "eval" not in self._writers:
-                    self._open_log("eval")
                 whole = {key: value for key, value in stats.items() if key != "step"}
-                self._writers["eval"].append(self._line(_without_sequences(whole), number, time.time()))
-                if self.rank == 0:
-                    self._write_eval_file({"step": number, **_file_form(whole)}, number)
+                now = time.time()
+                writer = self._writers.get("eval") or self._open_log("eval")
+                writer.append(self._line(without_sequences(whole), number, now))
+                if self.rank == 0 and (problem := write_evaluation(self._dir, whole, number)):
+                    self._say_once("eval file", problem)
+                self._watching.look(number, self._shown, now, "eval")
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - as in log()
             self._say_once(
                 f"eval {type(error)}", f"an evaluation could not be recorded: {type(error).__name__}: {error}"
             )
+
+    def request(self, *, everywhere: bool = True) -> Request | None:
+        """What the doctor asks of the trainer, or None. With `everywhere` all torch.distributed ranks must call it."""
+        return self._watching.request(everywhere=everywhere)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the doctor has found so far, in order; on rank 0."""
+        return self._watching.findings
 
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
@@ -232,6 +249,7 @@ class Run:
         if self._file_lock is not None:
             self._file_lock.release()
         self._console.finish(status, described)
+        self._watching.close()
         if self._forwarding is not None:
             self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
@@ -279,6 +297,12 @@ class Run:
         self._recording = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
 
+    def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:
+        """A row is durable: those who look on see it."""
+        if self._console.is_on:
+            self._console.step(step, row, now)
+        self._watching.look(step, row, now)
+
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
         """One row as the log holds it."""
         head = {"step": step, "timestamp": int(now * 1000) / 1000, "attempt": self._number}
@@ -303,23 +327,25 @@ class Run:
         self._say_once("step", f"step must be a whole number, not {step!r}; counting on from the last row instead")
         return self._last_step + 1
 
-    def _open_log(self, stream: Stream) -> LogWriter:
-        path = self._dir.log(stream, self.rank)
+    def _append_finding(self, line: bytes) -> bool:
+        """False while the directory is gone: the training log's writer knows when it may be made again."""
+        if "findings" not in self._writers or not self._recording:  # an answer may come after the end
+            if not self._dir.logs.is_dir():
+                return False
+            self._open_log("findings")
+        self._writers["findings"].append(line)
+        if not self._recording:
+            self._writers["findings"].close()
+        return True
+
+    def _open_log(self, log: _Log) -> LogWriter:
+        path = self._dir.findings if log == "findings" else self._dir.log(log, self.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = LogWriter(
             path, notify=logger.warning, restore=self._restore, fsync_each=self.settings.fsync == "always"
         )
-        self._writers[stream] = writer
+        self._writers[log] = writer
         return writer
-
-    def _write_eval_file(self, evaluation: dict[str, Any], step: int) -> None:
-        try:
-            self._dir.eval_logs.mkdir(exist_ok=True)
-            replace_file(self._dir.eval_file(step), to_json(evaluation))
-        except OSError as error:
-            self._say_once(
-                "eval file", f"cannot write {self._dir.eval_file(step)}: {error.strerror or error}; its row is kept"
-            )
 
     def _pulse_seconds(self) -> float:
         every = self.settings.fsync
@@ -331,6 +357,9 @@ class Run:
                 writer.tend()
                 if isinstance(self.settings.fsync, float):
                     writer.sync()
+            with self._lock:
+                if self._recording:
+                    self._watching.tick(time.time())
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
                     self._say_once(
@@ -381,37 +410,9 @@ class Run:
         )
 
     def _rows_dropped(self) -> int:
-        return sum(writer.rows_dropped for writer in self._writers.values())
+        return sum(writer.rows_dropped for log, writer in list(self._writers.items()) if log != "findings")
 
     def _say_once(self, about: str, sentence: str) -> None:
         if about not in self._said:
             self._said.add(about)
             logger.warning(sentence)
-
-
-def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        if isinstance(value, Value):
-            return value.number
-        return plain(value.tolist()) if hasattr(value, "tolist") else value
-
-    return {str(key): plain(value) for key, value in stats.items()}
-
-
-def _without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an evaluation goes into its row; the rest is in its file."""
-    return {
-        key: _without_sequences(value) if isinstance(value, Mapping) else value
-        for key, value in stats.items()
-        if not _is_sequence(value)
-    }
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0

@@ -52,6 +52,7 @@ __all__ = [
     "find",
     "frameworks",
     "groups",
+    "matches",
     "metrics",
     "recognise",
     "register",
@@ -82,6 +83,13 @@ def find(name: str, framework: str | None = None) -> list[Match]:
     if framework is not None and framework not in _catalog().frameworks:
         framework = None  # a run may name a framework this catalogue has never heard of
     return _catalog().find(name, framework)
+
+
+def matches(name: str, framework: str | None = None) -> list[Match]:
+    """Every meaning of a name, the likeliest first; none for a name nobody knows."""
+    if framework is not None and framework not in _catalog().frameworks:
+        framework = None
+    return _catalog().matches(name, framework)
 
 
 def recognise(names: Iterable[str]) -> Recognised:

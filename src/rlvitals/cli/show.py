@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
+
+from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.render.tables import render_run
@@ -23,4 +26,17 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
     else:
         show(render_run(printable(facts), all_metrics=arguments.all))
+        if facts["findings"]:
+            show(_findings(printable(facts["findings"])))
     return 0
+
+
+SEVERITY_STYLE = {"critical": "bold red", "warning": "yellow"}
+
+
+def _findings(findings: list[dict[str, Any]]) -> Text:
+    lines = Text("\nLast findings", style="bold")
+    for finding in findings:
+        said = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
+        lines.append(said, style=f"not bold {SEVERITY_STYLE.get(finding['severity'], '')}".strip())
+    return lines

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from rlvitals import catalog
 from rlvitals.catalog import Caveat
-from rlvitals.errors import UnknownMetric
 from rlvitals.health.statistics import Signal
 
 Family = Literal["policy", "preference", "other"]
@@ -29,10 +28,10 @@ POLICY = frozenset(
     }
 )  # fmt: skip
 
-_UNUSABLE = frozenset({"count", "different", "derived", "test"})
+_UNUSABLE = frozenset({"count", "different", "derived"})
 """Caveats after which a number is not the quantity its concept names."""
 
-_MEASUREMENT = re.compile(r"(^|[/_])(timing|timings|time|latency|memory|perf|profil\w*)(_s|_ms)?/")
+_MEASUREMENT = re.compile(r"(^|[/_])(timing|timings|time|latency|memory|perf|profil\w*)(_\w+)?/")
 _MEASURED = frozenset(
     {"step_time", "tokens_per_s", "gpu_memory", "gpu_memory_share", "gpu_utilisation", "host_memory_share"}
 )
@@ -135,7 +134,8 @@ class Case:
     def take(self, row: Mapping[str, Any]) -> None:
         """Read one row: every value of it goes to its signal."""
         step = row.get("step")
-        step = self.step + 1 if type(step) is not int and not isinstance(step, float) else int(step)
+        if type(step) is not int:
+            step = int(step) if isinstance(step, int | float) and math.isfinite(step) else self.step + 1
         if self.first_step is None:
             self.first_step = step
         elif step < self.step:
@@ -145,11 +145,11 @@ class Case:
         self.step = step
         self.points += 1
         points = self.points
-        stamp = row.get("timestamp")
-        if stamp is not None and isinstance(stamp, float | int):
+        stamp = _number(row.get("timestamp"))
+        if stamp is not None and math.isfinite(stamp):
             if stamp > self.timestamp:
                 self.interval.update(stamp - self.timestamp, step)
-            self.timestamp = float(stamp)
+            self.timestamp = stamp
         if points <= 3 and not (self._given_algorithm and self._given_framework):
             self._recognise(row)
         readings = self._readings
@@ -199,7 +199,8 @@ class Case:
             return "preference"
         if self.algorithm in POLICY:
             return "policy"
-        if "margin" in self.signals and "reward" not in self.signals:
+        pairs = "margin" in self.signals or {"chosen", "rejected"} <= self.signals.keys()
+        if pairs and "reward" not in self.signals:
             return "preference"
         if any(name in self.signals for name in ("reward", "kl", "zero_variance", "clip", "turns", "length")):
             return "policy"
@@ -252,25 +253,24 @@ class Case:
         if _number(value) is None:
             return None  # nothing to judge by yet; it may come with a number later
         claims = self._meanings(key)
-        if self._asked and (name := self._asked.get(key.casefold())):
-            claims = [*claims, (name, 0, None)]
         readings = [reading for name, rank, caveat in claims if (reading := self._feed(key, name, rank, caveat))]
         if not readings:
             other = self._other(key)
             if other is not None:
                 readings = [_Reading(other, 0, None)]
+        # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
+        if (name := self._asked.get(key.casefold())) and (reading := self._feed(key, name, 0, None)):
+            readings.append(reading)
         self._readings[key] = readings or None
         return self._readings[key]
 
     def _meanings(self, key: str) -> list[tuple[str, int, Caveat | None]]:
         """The signals a key can feed, with the rank of the claim and the conversion."""
         held_out = _HELD_OUT.match(key) is not None
-        try:
-            match = catalog.find(key, self._trainer)[0]
-        except UnknownMetric:
-            match = None
+        match = next(iter(catalog.matches(key, self._trainer)), None)
         if match is not None:
-            by_prefix = match.how == "prefix" and held_out
+            # Without its prefix a held-out name means the training metric, and the other way round.
+            by_prefix = match.how == "prefix" and (held_out or match.metric.family == "eval")
             caveat = match.alias.caveat if match.alias else None
             if not by_prefix and not (caveat is not None and caveat.kind in _UNUSABLE):
                 claims = self._by_concept.get(match.metric.id, [])
@@ -301,8 +301,10 @@ class Case:
         if feeding is not None:
             other, other_rank = feeding
             signal = self.signals[name]
-            if other_rank <= rank or signal.n > 3:
-                return None
+            if (other_rank, other) <= (rank, key) or signal.n > 3:
+                return (
+                    None  # names of one rank are taken in the alphabet's order, so that a row's order does not matter
+                )
             signal.reset()
             signal.key = key
             previous = self._readings.get(other) or []
@@ -354,10 +356,8 @@ def _number(value: Any) -> float | None:
             return math.inf if value > 0 else -math.inf
     if value is None or isinstance(value, str | bytes | list | tuple | dict):
         return None
-    number = getattr(value, "number", None)
-    if isinstance(number, float | int):
-        return float(number)
     try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
+        number = getattr(value, "number", None)
+        return float(number if isinstance(number, float | int) else value)
+    except Exception:  # noqa: BLE001 - whatever a stranger's object does, the rest of the row counts
         return None

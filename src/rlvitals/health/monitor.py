@@ -8,7 +8,7 @@ it had recovered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,8 @@ class Monitor:
         if self._ticked_points != case.points:
             self._ticked_points = case.points
             if math.isnan(case.timestamp):
+                if now > case.heard_at:
+                    case.interval.update(now - case.heard_at, case.step)
                 case.heard_at = now
         case.now = now
         if case.changed:
@@ -190,6 +192,8 @@ class Monitor:
                 self._recent.append(points)
             else:
                 self.left_unsaid += 1
+                # Not said, so it may be said once the storm is over, if it still holds.
+                self._states[finding.rule].said = _RANK[finding.severity] - 1
         if len(self.findings) < MAX_FINDINGS:
             self.findings.extend(said)
         return said
@@ -262,7 +266,5 @@ def _open_rulebook(rules: str | Path | Sequence[Any] | Rulebook | None) -> Ruleb
         return rulebooks.load()
     if isinstance(rules, str | Path):
         return rulebooks.load(rules)
-    texts: Iterable[Any] = rules
-    presets_and_files = [item for item in texts if isinstance(item, str | Path)]
-    entries = [item for item in rules if not isinstance(item, str | Path)]
-    return rulebooks.load(*presets_and_files, *([entries] if entries else []))
+    # In the order given: a pattern that switches rules off must not reach those that come after it.
+    return rulebooks.load(*(item if isinstance(item, str | Path) else [item] for item in rules))

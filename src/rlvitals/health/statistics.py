@@ -14,38 +14,25 @@ from __future__ import annotations
 
 import math
 
-HEAD = 12
-"""Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
-
-SKIPPED = 2
-WINDOW = 5
-WINSOR = 5.0
-"""A value further than this many noises from the fast level moves the levels only so far: one spike cannot poison
-them."""
-
-TINY = 1e-12
-"""What is smaller is zero: a gradient of 1e-15 moves nothing."""
-
-_FAST = 1.0 - 0.5 ** (1 / 5)
-_MID = 1.0 - 0.5 ** (1 / 15)
-_SLOW = 1.0 - 0.5 ** (1 / 30)
-_WANDER = 1.0 - 0.5 ** (1 / 60)
-_NOISE = 1.0 - 0.5 ** (1 / 12)
-_JUMP = 1.0 - 0.5 ** (1 / 10)
-_JUMP_SLOW = 1.0 - 0.5 ** (1 / 60)
-_TO_SIGMA = 1.2533
-"""Mean absolute deviation to standard deviation, for a normal law."""
-
-# How much of one value's noise is left in the fast and the slow level when values are independent.
-FAST_SHARE = math.sqrt(_FAST / (2 - _FAST))
-SLOW_SHARE = math.sqrt(_SLOW / (2 - _SLOW))
-
-
-def median(values: list[float]) -> float:
-    """Return the middle value (the stdlib's own costs an import that the training process need not pay)."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+from rlvitals.health.weights import (
+    FAST,
+    FAST_SHARE,
+    HEAD,
+    JUMP,
+    JUMP_SLOW,
+    MID,
+    NOISE,
+    ROUNDING,
+    SKIPPED,
+    SLOW,
+    SLOW_SHARE,
+    TINY,
+    TO_SIGMA,
+    WANDER,
+    WINDOW,
+    WINSOR,
+    median,
+)
 
 
 class Signal:
@@ -57,7 +44,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_warm_fast", "_warm_mid", "_warm_slow", "_window", "base", "bottom",
         "bottom_at", "bottom_step", "equal_streak", "first_step", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "zero_share", "zero_streak",
+        "zero_share", "zero_streak", "_changes",
     )  # fmt: skip
 
     def __init__(self, name: str, key: str = "") -> None:
@@ -94,6 +81,7 @@ class Signal:
         self._peak_at = 0
         self.quantum = math.inf
         """The smallest change ever seen: the rounding of the log."""
+        self._changes = 0
         self.equal_streak = 0
         """Values in a row that are exactly the same, the last one included."""
         self.zero_streak = 0
@@ -136,10 +124,10 @@ class Signal:
             del window[0]
         if -TINY < value < TINY:
             self.zero_streak += 1
-            self.zero_share += _SLOW * (1.0 - self.zero_share)
+            self.zero_share += SLOW * (1.0 - self.zero_share)
         else:
             self.zero_streak = 0
-            self.zero_share -= _SLOW * self.zero_share
+            self.zero_share -= SLOW * self.zero_share
         if n == 1:
             self.first_step = step
             self.equal_streak = 1
@@ -149,22 +137,18 @@ class Signal:
             if jump:
                 self.equal_streak = 1
                 self.quantum = min(self.quantum, jump)
+                self._changes += 1
             else:
                 self.equal_streak += 1
-            if self.in_ratios and value > 0.0 and previous > 0.0:
-                jump = abs(math.log(value / previous))
+            if self.in_ratios and value > TINY and previous > TINY:
+                jump = abs(math.log(value) - math.log(previous))
             taken = self._take(value, jump)
-        self._warm_fast *= 1.0 - _FAST
-        self._warm_mid *= 1.0 - _MID
-        self._warm_slow *= 1.0 - _SLOW
-        self._fast += _FAST * (taken - self._fast)
-        self._mid += _MID * (taken - self._mid)
-        self._slow += _SLOW * (taken - self._slow)
+        self._warm_fast *= 1.0 - FAST
+        self._warm_mid *= 1.0 - MID
+        self._warm_slow *= 1.0 - SLOW
         self._sum_t += n
         self._sum_tt += n * n
-        self._sum_x += taken
-        self._sum_xx += taken * taken
-        self._sum_tx += n * taken
+        self._add(taken, n)
         if n <= HEAD:
             self._freeze(value, n)
         else:
@@ -178,23 +162,39 @@ class Signal:
             if mid > self._mile + 0.08 * (self.top - self.bottom) + least:
                 self._mile, self._mile_at = mid, n
             fast = self._fast / (1.0 - self._warm_fast)
-            apart = abs(fast - slow) * _TO_SIGMA
-            self._wander += _WANDER * (min(apart, 3.0 * self._wander or apart) - self._wander)
+            apart = abs(fast - mid) * TO_SIGMA
+            share = max(WANDER, 1.0 / (n - HEAD))  # a plain mean until there is enough to forget
+            self._wander += share * ((min(apart, 1.5 * self._wander) if n > 3 * HEAD else apart) - self._wander)
             if fast > self._peak + FAST_SHARE * self._noise:
                 self._peak, self._peak_at = fast, n
         self._note_departure(step)
 
+    def _add(self, taken: float, n: int) -> None:
+        self._fast += FAST * (taken - self._fast)
+        self._mid += MID * (taken - self._mid)
+        self._slow += SLOW * (taken - self._slow)
+        self._sum_x += taken
+        self._sum_xx += taken * taken
+        self._sum_tx += n * taken
+
     def _take(self, value: float, jump: float) -> float:
         """Update the noise and hold the value within reach of it."""
         n, fast = self.n, self.fast
-        away = value - fast
+        taken = value
+        away = abs(value - fast)
         reach = WINSOR * self._noise
         if n <= 4:
-            self._noise += (abs(away) * _TO_SIGMA - self._noise) / (n - 1)
-        elif reach and abs(away) > reach:
-            self._noise += _NOISE * (reach * _TO_SIGMA - self._noise)
+            self._noise += (away * TO_SIGMA - self._noise) / (n - 1)
         else:
-            self._noise += _NOISE * (abs(away) * _TO_SIGMA - self._noise)
+            if away > reach:
+                if reach > WINSOR * ROUNDING * abs(self.base):
+                    taken = fast + math.copysign(reach, value - fast)
+                    away = reach
+                else:  # constant so far, so there is no noise to go by: what two of three values agree on
+                    ordered = sorted(self._window)
+                    taken = median(self._window[-3:])
+                    away = ordered[3] - ordered[1]
+            self._noise += NOISE * (away * TO_SIGMA - self._noise)
         if n <= 2 * HEAD:
             self._jumps.append(jump)
             self._jump = self._jump_base = self._jump_slow = median(self._jumps)
@@ -202,18 +202,29 @@ class Signal:
             largest = WINSOR * 2 * self._jump
             if largest:
                 jump = min(jump, largest)
-            self._jump += _JUMP * (jump - self._jump)
-            self._jump_slow += _JUMP_SLOW * (jump - self._jump_slow)
-        if n > 4 and reach and abs(away) > reach:
-            return fast + math.copysign(reach, away)
-        return value
+            self._jump += JUMP * (jump - self._jump)
+            self._jump_slow += JUMP_SLOW * (jump - self._jump_slow)
+        return taken
 
     def _freeze(self, value: float, n: int) -> None:
         self._head.append(value)
         kept = self._head[SKIPPED:] if n > SKIPPED else self._head
         self.base = median(kept)
         spread = 1.4826 * median([abs(kept_value - self.base) for kept_value in kept])
+        if n == HEAD:
+            later = self._head[4:]
+            usual = max(spread, TO_SIGMA * sum(abs(other - self.base) for other in later) / len(later))
+            if any(abs(early - self.base) > 2.0 * WINSOR * usual for early in self._head[:4]):
+                self._mend(usual)
         self._noise_base = max(spread, self._noise if n == HEAD else 0.0)
+
+    def _mend(self, usual: float) -> None:
+        """Take the first points again, held within reach: nothing could hold a spike among the first four."""
+        self._fast = self._mid = self._slow = self._sum_x = self._sum_xx = self._sum_tx = 0.0
+        low, high = self.base - WINSOR * usual, self.base + WINSOR * usual
+        for n, value in enumerate(self._head, 1):
+            self._add(min(max(value, low), high) if n <= 4 else value, n)
+        self._noise = usual
 
     def _note_departure(self, step: int) -> None:
         """Keep the step since which the fast level has been out of the starting band."""
@@ -260,18 +271,18 @@ class Signal:
 
     @property
     def floor(self) -> float:
-        """The smallest difference that means anything: the log's rounding."""
-        return self.quantum if self.quantum < math.inf else 0.0
+        """The smallest difference that means anything: the log's rounding; 0 while too few changes tell of it."""
+        return self.quantum if self._changes >= 5 else 0.0
 
     @property
     def noise(self) -> float:
         """The usual distance of one value from the fast level, as a standard deviation."""
-        return max(self._noise, 0.3 * self.floor)
+        return max(self._noise, 0.3 * self.floor, ROUNDING * abs(self.base))
 
     @property
     def noise_base(self) -> float:
         """The noise of the first points, then frozen."""
-        return max(self._noise_base, 0.3 * self.floor)
+        return max(self._noise_base, 0.3 * self.floor, ROUNDING * abs(self.base))
 
     @property
     def ratio(self) -> float:
@@ -324,6 +335,11 @@ class Signal:
         return self.top - self.fast if self.n > HEAD else 0.0
 
     @property
+    def wander(self) -> float:
+        """How far the fast level usually is from the middle one: what a drift of no meaning looks like."""
+        return self._wander
+
+    @property
     def dropped(self) -> bool:
         """Whether that is more than noise, more than its usual wandering and a sixth of the range travelled."""
         return self.n > HEAD and self.drop > max(
@@ -350,7 +366,7 @@ class Signal:
     def trend(self) -> float:
         """The t value of a straight line through the whole run; 0 while there is nothing to fit."""
         n = self.n
-        if n < 8:
+        if n < 8 or self._sum_xx == math.inf:
             return 0.0
         tt = self._sum_tt - self._sum_t * self._sum_t / n
         tx = self._sum_tx - self._sum_t * self._sum_x / n

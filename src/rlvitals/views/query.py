@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
-from rlvitals.records import Attempt, Row, RunInfo, Status
+from rlvitals.records import Attempt, Finding, Row, RunInfo, Status
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present
 from rlvitals.store.cursors import read_cursors, rows_behind
+from rlvitals.store.findings import Event, findings_in, read_events
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lineage import Lineage, trace
@@ -166,6 +167,12 @@ class RunView:
             }
             for cursor in read_cursors(self._dir)
         ]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the doctor said of the living line, in order."""
+        said = findings_in(read_events(self._dir))
+        return [finding for event, finding in said if not self._is_ghost(event)]
 
     @property
     def ranks(self) -> list[int]:
@@ -362,7 +369,7 @@ class RunView:
         train, evals = self._columns("train"), self._columns("eval")
         return trace(self.attempts, (train.attempts, train.steps), (evals.attempts, evals.steps))
 
-    def _is_ghost(self, row: Row) -> bool:
+    def _is_ghost(self, row: Row | Event) -> bool:
         return bool(self._lineage.is_ghost(np.array([row.attempt]), np.array([row.step]))[0])
 
     def _ghosts(self, stream: Stream, rank: int = 0) -> NDArray[np.bool_]:

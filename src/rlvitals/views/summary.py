@@ -11,6 +11,8 @@ from rlvitals.records import Row
 from rlvitals.render.steps import VITAL_GROUPS
 from rlvitals.views.query import RunView
 
+LAST_FINDINGS = 5
+
 
 def headline(view: RunView) -> dict[str, Any]:
     """One line's worth of a run, for lists."""
@@ -41,6 +43,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "ghost_rows": view.ghost_rows,
         "ranks": view.ranks,
         "trackers": view.trackers,
+        "findings": [asdict(finding) for finding in view.findings[-LAST_FINDINGS:]],
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
         "metrics": [asdict(best) for name in ordered_metrics(view) if (best := view.best(name)) is not None],

@@ -6,7 +6,8 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
+from rlvitals.health.statistics import Signal
+from rlvitals.health.weights import FAST_SHARE, SLOW_SHARE
 
 __all__ = [
     "accuracy_below_chance",

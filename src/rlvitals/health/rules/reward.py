@@ -7,7 +7,8 @@ import re
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import Signal
+from rlvitals.health.weights import FAST_SHARE
 
 __all__ = [
     "eval_falls",
@@ -93,18 +94,20 @@ def reward_collapse(
     entropy: Signal | None,
     length: Signal | None,
     turns: Signal | None,
-    case: Case,
     *,
+    give_back: float,
     share: float,
     noises: float,
 ) -> Alarm | None:
     """The reward has given back what it had gained, or fallen below where it began."""
     if not reward.dropped:
         return None
-    depth = reward.drop / (FAST_SHARE * max(reward.noise, 1e-12))
-    fallen = reward.drop / max(reward.travelled, 1e-12)
-    below = reward.lost and reward.slow < reward.base
-    if depth < noises and not below:
+    drift = max(reward.wander, FAST_SHARE * reward.noise)
+    won = reward.top - reward.base
+    falling = reward.slow - max(reward.fast, reward.median5)  # the baseline alone is ten points, and may lie high
+    gave_back = won > 1.6 * noises * drift and reward.drop > give_back * won and falling > 0.5 * noises * drift
+    below = falling > noises * drift and reward.base - reward.fast > 0.5 * noises * drift
+    if not (gave_back or below):
         return None
     moved = [
         signal.key
@@ -117,14 +120,11 @@ def reward_collapse(
         if moved and signal is not None
     ]
     companions = ", ".join(moved) or "nothing else"
-    travelled = reward.travelled > 5 * FAST_SHARE * max(reward.noise_base, reward.noise)
-    deep = fallen > share and depth > noises and travelled
-    alarm = (
-        critical
-        if (deep and reward.drop > 0.5 * (reward.top - reward.base)) or (below and moved and depth > noises)
-        else warning
+    lost_all = gave_back and reward.drop > share * won and won > 2 * noises * drift
+    sunk = below and (bool(moved) or falling > 1.6 * noises * drift)
+    found = (critical if lost_all or sunk else warning)(
+        reward, drop=reward.drop, best=reward.top, companions=companions
     )
-    found = alarm(reward, drop=reward.drop, best=reward.top, fallen=fallen, companions=companions)
     found.onset_step = reward.top_step
     return found
 

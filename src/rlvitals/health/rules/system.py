@@ -6,7 +6,8 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import Signal
+from rlvitals.health.weights import FAST_SHARE
 
 __all__ = ["gpu_idle", "memory_creep", "memory_full", "slow_step", "stall", "throughput"]
 
@@ -15,9 +16,9 @@ def stall(case: Case, *, times: float, seconds: float, times_critical: float, se
     """No row for much longer than rows usually take."""
     heard = case.timestamp if not math.isnan(case.timestamp) else case.heard_at
     silence = case.now - heard
-    if not silence > 0 or case.points < 3:
+    if not silence > 0 or case.points < 3 or not case.interval.n:
         return None
-    usual = case.interval.slow if case.interval.n >= 3 else 0.0
+    usual = case.interval.slow
     if silence > max(times_critical * usual, seconds_critical):
         return critical(None, silence=silence, usual=usual)
     return warning(None, silence=silence, usual=usual) if silence > max(times * usual, seconds) else None
@@ -26,7 +27,7 @@ def stall(case: Case, *, times: float, seconds: float, times_critical: float, se
 def slow_step(step_time: Signal, *, times: float) -> Alarm | None:
     """One step took many times as long as they do: a checkpoint, an evaluation, a straggler."""
     return (
-        info(step_time, times=step_time.last / step_time.slow)
+        info(step_time, times=step_time.last / max(step_time.slow, 1e-9))
         if step_time.last > times * max(step_time.slow, 1e-9)
         else None
     )

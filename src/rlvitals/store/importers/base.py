@@ -15,6 +15,7 @@ __all__ = ["Fields", "ForeignLog", "LineReader", "NotALog", "Notes", "named"]
 Fields = dict[str, Any]
 """One row: "step", perhaps "timestamp", and numbers by the names they were logged with."""
 
+
 @dataclass(frozen=True, slots=True)
 class ForeignLog:
     """A log that somebody else wrote, as rows in the order of the file."""

@@ -1,0 +1,50 @@
+"""The two forms of one evaluation: whole, in a file of its own, and what of it a row can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlvitals.codec import to_json
+from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir
+from rlvitals.values import Value
+
+
+def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int) -> str:
+    """Write an evaluation's own file; returns what went wrong with it, if anything did."""
+    path = run_dir.eval_file(step)
+    try:
+        run_dir.eval_logs.mkdir(exist_ok=True)
+        replace_file(path, to_json({"step": step, **_file_form(stats)}))
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}; its row is kept"
+    return ""
+
+
+def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, Value):
+            return value.number
+        return plain(value.tolist()) if hasattr(value, "tolist") else value
+
+    return {str(key): plain(value) for key, value in stats.items()}
+
+
+def without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an evaluation goes into its row; the rest is in its file."""
+    return {
+        key: without_sequences(value) if isinstance(value, Mapping) else value
+        for key, value in stats.items()
+        if not _is_sequence(value)
+    }
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0

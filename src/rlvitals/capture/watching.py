@@ -1,0 +1,336 @@
+"""Ties a run to its monitor: rows in, findings recorded and told, requests kept for the trainer to ask for.
+
+The monitor is made at the first row, on rank 0 alone, and looks at a row once the row is durable. A resumed run's
+monitor first sees the rows of the run's living line again. Nothing here raises: a monitor that fails is put aside, and
+that is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from rlvitals.capture.console import apart_from_bars
+from rlvitals.config import Settings, flatten, mask_text
+from rlvitals.records import Action, Answer, Attempt, Finding, Request, RunInfo
+from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+
+if TYPE_CHECKING:
+    from rlvitals.health.actions import Policy
+    from rlvitals.health.monitor import Monitor
+    from rlvitals.health.notify import Notifier
+    from rlvitals.store.story import Story
+
+logger = logging.getLogger("rlvitals")
+
+KEPT_FINDINGS = 1000
+
+_HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
+
+
+def check_rules(settings: Settings) -> None:
+    """Raise RuleError for rules that cannot be used. For the start, before anything is written."""
+    if settings.monitor and settings.rules is not None:
+        from rlvitals.health.monitor import Monitor
+
+        Monitor(rules=settings.rules)
+
+
+def held_out_name(name: str) -> str:
+    """What the monitor calls a metric of an evaluation: a bare `loss` would be taken for the training loss.
+
+    >>> held_out_name("loss"), held_out_name("eval_loss"), held_out_name("val/accuracy")
+    ('eval/loss', 'eval_loss', 'val/accuracy')
+    """
+    return name if _HELD_OUT.match(name) else f"eval/{name}"
+
+
+class Watching:
+    """The doctor at the side of one recording process."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        settings: Settings,
+        info: RunInfo,
+        attempt: Attempt,
+        *,
+        rank: int,
+        lock: AbstractContextManager[Any],
+        append: Callable[[bytes], bool],
+    ) -> None:
+        """`append` writes a line to `logs/findings.jsonl`, or says False: to be tried again later. `lock` is the run's
+        own: `look` and `tick` are called holding it.
+        """
+        self.is_on = settings.monitor and rank == 0
+        """False: calling `look` does nothing."""
+        self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
+        self._rank, self._lock, self._append = rank, lock, append
+        self._pid = os.getpid()
+        self._findings: deque[Finding] = deque(maxlen=KEPT_FINDINGS)
+        self._monitor: Monitor | None = None
+        self._policy: Policy | None = None
+        self._notifier: Notifier | None = None
+        self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
+        self._answered: set[int] = set()
+        self._unwritten: deque[bytes] = deque(maxlen=KEPT_FINDINGS)
+        self._step = 0
+        self._problems_told = 0
+        self._is_busy = False
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found on the living line, earlier attempts' included, in order."""
+        with self._lock:
+            return list(self._findings)
+
+    def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
+        """See a row as it was written. For a caller that holds the run's lock."""
+        if not self.is_on or self._is_busy:  # busy: a signal handler logs while we are at work
+            return
+        self._is_busy = True
+        try:
+            monitor = self._monitor or self._begin(stream, step, now)
+            found = monitor.update(self._row(step, metrics, now, stream))
+            if found or self._policy is not None:
+                self._take(found, now)
+            if len(monitor.problems) != self._problems_told:
+                self._tell_problems(monitor)
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._put_aside(error)
+        finally:
+            self._is_busy = False
+
+    def tick(self, now: float) -> None:
+        """Tell the monitor the time, for stalls. For a caller that holds the run's lock."""
+        if self._monitor is None or not self.is_on or self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            if found := self._monitor.tick(now):
+                self._take(found, now)
+            self._write()
+        except Exception as error:  # noqa: BLE001 - as in look()
+            self._put_aside(error)
+        finally:
+            self._is_busy = False
+
+    def request(self, *, everywhere: bool = True) -> Request | None:
+        """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
+        if self._settings.actions != "act" or os.getpid() != self._pid:
+            return None
+        request = None
+        if self._policy is not None and self.is_on:
+            with self._lock:
+                request = self._policy.hand_over()
+        request = replace(request, answer=self._take_answer) if request is not None else None
+        if not everywhere:
+            return request
+        try:
+            return _shared(request, self._rank)
+        except Exception as error:  # noqa: BLE001 - ranks that cannot talk are the trainer's own trouble
+            logger.warning("a request could not be shared with the other ranks: %s", type(error).__name__)
+            return None
+
+    def close(self) -> None:
+        """No row comes any more. Waits a little for notifications on their way."""
+        self.is_on = False
+        try:
+            self._write()
+        except OSError as error:
+            logger.warning("cannot write %s: %s", self._dir.findings, error.strerror or error)
+        if self._notifier is not None:
+            self._notifier.close()
+
+    def _begin(self, stream: Stream, step: int, now: float) -> Monitor:
+        from rlvitals.health.monitor import Monitor
+
+        monitor = Monitor(
+            algorithm=self._info.algorithm,
+            framework=self._info.framework,
+            total_steps=self._info.total_steps,
+            config=_by_last_name(self._settings.config),
+            rules=self._settings.rules,
+        )
+        if self._settings.actions == "act":
+            from rlvitals.health.actions import Policy
+
+            certain = {rule.rule for rule in monitor.rulebook.rules.values() if rule.certain}
+            self._policy = Policy(certain, asked=_requests_in(self._dir) if self._attempt.number > 1 else 0)
+        if self._settings.notify:
+            from rlvitals.health.notify import Notifier
+
+            self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning)
+        self._monitor = monitor
+        if self._attempt.number > 1:
+            self._catch_up(monitor, stream, step, now)
+        return monitor
+
+    def _catch_up(self, monitor: Monitor, stream: Stream, step: int, now: float) -> None:
+        """Let the monitor of a resumed run see what came before, and repeat nothing that is on record."""
+        from rlvitals.store.cards import read_attempts
+        from rlvitals.store.story import story_before
+
+        story: Story = story_before(self._dir, self._attempt.number, stream, step)
+        begun = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
+        self._cuts = [(cut, begun.get(number, 0.0)) for number, cut in story.lineage.cuts.items()]
+        if story.left_out:
+            logger.info("the monitor leaves out %d rows in the middle of the run's past", story.left_out)
+        events = read_events(self._dir)
+        known = [found for event, found in findings_in(events) if not story.is_ghost(event.attempt, event.step)]
+        self._findings.extend(known)
+        seen: list[Finding] = []
+        for told in story.rows():
+            seen += monitor.update(self._row(told.row.step, told.row.numbers, told.row.timestamp, told.stream))
+        standing = [finding for finding in seen if finding.rule in monitor.case.raised]
+        on_record = {(finding.rule, finding.severity) for finding in known}
+        if self._policy is not None:
+            self._policy.stand(standing)
+            for event in events:
+                if event.type == "answer":
+                    facts = event.facts
+                    self._policy.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"))  # type: ignore[arg-type]
+        # What was missed (the monitor was off, or the process died right after the row) is said if it still holds.
+        self._take([finding for finding in standing if (finding.rule, finding.severity) not in on_record], now)
+
+    def _row(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> dict[str, Any]:
+        """A row as the monitor takes it: flat, non-finite numbers as such."""
+        if NONFINITE in metrics or MOMENTS in metrics:
+            marked = metrics.get(NONFINITE, "")
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("_")}
+            metrics |= read_nonfinite(marked)
+        if stream == "eval":
+            # An evaluation may be of an earlier step; the monitor would take a step that falls for a restart.
+            step = max(step, self._step)
+            metrics = {held_out_name(name): value for name, value in metrics.items()}
+        self._step = step
+        return {"step": step, "timestamp": now, **metrics}
+
+    def _take(self, found: list[Finding], now: float) -> None:
+        """Record and tell new findings, and see what they ask for."""
+        for finding in found:
+            self._findings.append(finding)
+            self._write(finding_line(finding, now, self._attempt.number))
+            self._tell(finding)
+        if self._policy is None or self._monitor is None:
+            return
+        withdrawn = self._policy.recover(self._monitor.case.raised)
+        if withdrawn is not None:
+            self._record_answer(withdrawn, "withdrawn", "it has recovered", now)
+        if not found:
+            return
+        earlier = self._policy.open
+        request = self._policy.consider(found, self._checkpoints)
+        if request is not None:
+            if earlier is not None:
+                self._record_answer(earlier, "replaced", f"by request {request.number}: {request.action}", now)
+            self._write(request_line(request, self._step, now, self._attempt.number))
+
+    def _tell(self, finding: Finding) -> None:
+        logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
+        if finding.severity != "info" and self._settings.display not in ("none", "json"):
+            with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
+                self._show_banner(finding)
+        if self._notifier is not None:
+            self._notifier.tell(finding)
+
+    def _show_banner(self, finding: Finding) -> None:
+        from rlvitals.health.notify import banner
+
+        stream = sys.stderr
+        with apart_from_bars(stream) if stream.isatty() else nullcontext():
+            stream.write(f"{banner(finding, getattr(stream, 'encoding', None))}\n")
+            stream.flush()
+
+    def _checkpoints(self) -> dict[int, str]:
+        """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""
+        found = {}
+        for step, path in self._dir.checkpoints().items():
+            try:
+                changed = path.stat().st_mtime
+            except OSError:
+                continue
+            if not any(step >= cut and changed < begun for cut, begun in self._cuts):
+                found[step] = str(path)
+        return found
+
+    def _take_answer(self, request: Request, answer: Answer, text: str) -> None:
+        """The trainer answers; the first answer counts."""
+        if os.getpid() != self._pid or self._policy is None:
+            return
+        try:
+            with self._lock:
+                if request.number in self._answered:
+                    return
+                self._policy.settle(request, answer)
+                self._record_answer(
+                    request, answer, mask_text(str(text), {"notify": self._settings.notify}), time.time()
+                )
+        except Exception as error:  # noqa: BLE001 - as in look()
+            self._put_aside(error)
+
+    def _write(self, *lines: bytes) -> None:
+        """Append lines, after those that could not be written before."""
+        self._unwritten.extend(lines)
+        while self._unwritten and self._append(self._unwritten[0]):
+            self._unwritten.popleft()
+
+    def _record_answer(self, request: Request, answer: Answer, text: str, now: float) -> None:
+        self._answered.add(request.number)
+        self._write(answer_line(request, answer, text, step=self._step, timestamp=now, attempt=self._attempt.number))
+
+    def _tell_problems(self, monitor: Monitor) -> None:
+        for rule, problem in list(monitor.problems.items())[self._problems_told :]:
+            logger.warning("the health rule %s does not work and is put aside: %s", rule, problem)
+        self._problems_told = len(monitor.problems)
+
+    def _put_aside(self, error: Exception) -> None:
+        self.is_on = False
+        logger.warning(
+            "the monitor of %s is put aside, rows are still recorded: %s: %s",
+            self._dir.root,
+            type(error).__name__,
+            error,
+        )
+
+
+def _requests_in(run_dir: RunDir) -> int:
+    numbers = [event.facts.get("request") for event in read_events(run_dir) if event.type == "request"]
+    return max((number for number in numbers if type(number) is int), default=0)
+
+
+def _by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A trainer's settings by the last part of their names, where only one has it: `grpo.num_generations` is found."""
+    flat = flatten(config)
+    named: dict[str, list[Any]] = {}
+    for name, value in flat.items():
+        named.setdefault(name.rpartition(".")[2], []).append(value)
+    return {name: values[0] for name, values in named.items() if len(values) == 1} | dict(config)
+
+
+def _shared(request: Request | None, rank: int) -> Request | None:
+    """Rank 0's request on every rank. torch is never imported for it: who uses it has."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return request
+    if distributed.get_world_size() == 1:
+        return request
+    plain = {**asdict(replace(request, answer=None))} if request is not None and rank == 0 else None
+    held = [plain]
+    distributed.broadcast_object_list(held, src=0)
+    if rank == 0 or held[0] is None:
+        return request if rank == 0 else None
+    facts: dict[str, Any] = held[0]
+    finding: dict[str, Any] = facts.pop("finding")
+    action: Action = facts.pop("action")
+    return Request(action=action, finding=Finding(**finding), **facts)

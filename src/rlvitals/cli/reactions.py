@@ -1,0 +1,188 @@
+"""What `check --follow` does about a critical finding, where it is asked to: a command, a file, a webhook, a signal.
+
+Each of them is tried once for a finding; what fails is said on stderr and never ends the watch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rlvitals.codec import to_json
+from rlvitals.errors import ConfigError
+from rlvitals.health.notify import Webhook, write_sentinel
+from rlvitals.records import Finding
+
+SIGNALS = ("TERM", "INT", "USR1")
+END_SECONDS = 10.0
+"""How long what is on its way is waited for at the end."""
+
+Reaction = Callable[[Finding, str], None]
+"""Called with a critical finding and the path of the log it is about."""
+
+
+class Reactions:
+    """Everything that was asked for on the command line."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._reactions: list[Reaction] = []
+        self._commands: list[subprocess.Popen[bytes]] = []
+        self._command_output = 2 if arguments.json else None  # JSON lines share their stream with nobody
+        if arguments.on_critical is not None:
+            self._reactions.append(self._command(arguments.on_critical))
+        if arguments.sentinel is not None:
+            self._reactions.append(_sentinel(Path(arguments.sentinel)))
+        self._webhook = _webhook(arguments.webhook) if arguments.webhook is not None else None
+        if self._webhook is not None:
+            self._reactions.append(self._post)
+        if arguments.signal is not None:
+            self._reactions.append(_signal(arguments.signal))
+
+    def react(self, finding: Finding, source: str) -> None:
+        """Do what was asked for."""
+        for reaction in self._reactions:
+            try:
+                reaction(finding, source)
+            except Exception as error:  # noqa: BLE001 - the watch goes on whatever a user's command does
+                _say(f"{type(error).__name__}: {error}")
+
+    def tend(self) -> None:
+        """Tell of commands that have ended badly."""
+        for command in [item for item in self._commands if item.poll() is not None]:
+            self._commands.remove(command)
+            if command.returncode:
+                _say(f"the command of --on-critical ended with {command.returncode}")
+
+    def end(self) -> None:
+        """Give commands and posts that are on their way a moment; they are not stopped."""
+        if self._webhook is not None:
+            self._webhook.close(END_SECONDS)
+        for command in self._commands:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(END_SECONDS)
+        self.tend()
+
+    def _post(self, finding: Finding, source: str) -> None:
+        if self._webhook is not None:
+            self._webhook.post(Path(source).name, finding)
+
+    def _command(self, text: str) -> Reaction:
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(f"--on-critical {text!r} cannot be read as a command: {error}") from error
+        if not words:
+            raise ConfigError("--on-critical needs a command")
+
+        def run(finding: Finding, source: str) -> None:
+            try:
+                command = subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=self._command_output,
+                    env={**os.environ, **_variables(finding, source)},
+                )
+            except OSError as error:
+                _say(f"cannot run {words[0]!r}: {error.strerror or error}")
+                return
+            self._commands.append(command)
+            with contextlib.suppress(BrokenPipeError), command.stdin or contextlib.nullcontext() as pipe:
+                if pipe is not None:
+                    pipe.write(to_json({"source": source, **asdict(finding)}))
+
+        return run
+
+
+def _variables(finding: Finding, source: str) -> dict[str, str]:
+    said = {
+        "SOURCE": source,
+        "RULE": finding.rule,
+        "KIND": finding.kind,
+        "SEVERITY": finding.severity,
+        "STEP": str(finding.step),
+        "ONSET_STEP": str(finding.onset_step),
+        "TITLE": finding.title,
+        "ACTION": finding.action,
+    }
+    return {f"RLVITALS_{name}": value.replace("\0", "") for name, value in said.items()}
+
+
+def _sentinel(path: Path) -> Reaction:
+    def write(finding: Finding, source: str) -> None:
+        try:
+            write_sentinel(path, Path(source).name, finding)
+        except OSError as error:
+            _say(f"cannot write the sentinel {path}: {error.strerror or error}")
+
+    return write
+
+
+def _webhook(given: str) -> Webhook:
+    """The address is a secret: it may be named by its variable, and is in no message."""
+    variable = re.fullmatch(r"\$\{env:(\w+)\}", given)
+    url = os.environ.get(variable[1], "") if variable else given
+    if not re.match(r"https?://[^/\s]", url):
+        named = f"the variable {variable[1]}" if variable else "--webhook"
+        raise ConfigError(f"{named} must hold an address that begins with http:// or https://")
+    return Webhook(url, warn=_say)
+
+
+def _signal(text: str) -> Reaction:
+    pid, name = _target(text)
+    number = getattr(signal, f"SIG{name}")
+    # A handle stays with its process; a pid may be somebody else's by the time the signal is sent.
+    handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    sent = False
+
+    def send(finding: Finding, source: str) -> None:
+        nonlocal sent
+        if sent:
+            return
+        sent = True
+        try:
+            if handle is not None:
+                signal.pidfd_send_signal(handle, number)
+            else:
+                os.kill(pid, number)
+        except ProcessLookupError:
+            _say(f"process {pid} is gone already: no signal was sent")
+        else:
+            _say(f"sent {name} to process {pid}")
+
+    return send
+
+
+def _target(text: str) -> tuple[int, str]:
+    """The process and the signal's name. Raises ConfigError unless the process is there and ours."""
+    number, _, name = text.partition(":")
+    name = (name or "TERM").upper().removeprefix("SIG")
+    if not number.isdecimal() or name not in SIGNALS:
+        raise ConfigError(f"--signal {text}: write PID or PID:NAME, with one of {', '.join(SIGNALS)}")
+    if os.name == "nt":  # os.kill would end the process there, whatever the signal
+        raise ConfigError(f"--signal {text}: this system has no signals")
+    pid = int(number)
+    if pid <= 1 or pid == os.getpid():
+        raise ConfigError(f"--signal {text}: that is no training process")
+    try:
+        os.kill(pid, 0)
+        owner = Path(f"/proc/{pid}").stat().st_uid if Path("/proc/self").exists() else os.getuid()
+    except PermissionError:
+        owner = -1
+    except (ProcessLookupError, FileNotFoundError, OverflowError):
+        raise ConfigError(f"--signal {text}: there is no process {pid}") from None
+    if owner != os.getuid():
+        raise ConfigError(f"--signal {text}: process {pid} belongs to another user")
+    return pid, name
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"rlvitals: {text}\n")

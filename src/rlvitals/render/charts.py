@@ -1,0 +1,163 @@
+"""A series as a small chart of characters: braille dots where the terminal has them, stars where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvitals.render.numbers import number
+
+WIDTH = 60
+HEIGHT = 4
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bit of each dot of a braille letter, row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What a chart draws: buckets with their place and their lowest and highest value."""
+
+    rows: Sequence[int]
+    steps: Sequence[int]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Series:
+        """From a report's plain data."""
+        return cls(facts["rows"], facts["steps"], facts["low"], facts["high"])
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Lowest and highest value; None without any."""
+        lows = [value for value in self.low if value is not None]
+        highs = [value for value in self.high if value is not None]
+        return (min(lows), max(highs)) if lows and highs else None
+
+    def place(self, position: int) -> float:
+        """Where a bucket lies between the first and the last, from 0 to 1."""
+        first, last = self.rows[0], self.rows[-1]
+        return (self.rows[position] - first) / (last - first) if last > first else 0.0
+
+    def onset(self, onset_step: int, said_at: int) -> float | None:
+        """Where a finding began. Steps may start again within a log, so it is looked for backwards from the row it was
+        said at; None where the series begins later.
+        """
+        position = next((at for at in reversed(range(len(self.rows))) if self.rows[at] <= said_at), None)
+        if position is None:
+            return None
+        while position > 0 and onset_step < self.steps[position] and self.steps[position - 1] <= self.steps[position]:
+            position -= 1
+        return self.place(position)
+
+
+def short(value: float) -> str:
+    """A number in at most ten letters.
+
+    >>> short(0.5), short(1234.5), short(1e300)
+    ('0.5', '1,234.5', '1e+300')
+    """
+    said = number(value)
+    return said if len(said) <= 10 else f"{value:.3g}"
+
+
+def chart(series: Series, mark: float | None, mark_text: str, *, width: int = WIDTH, ascii_only: bool) -> list[str]:
+    """The chart's lines: values with their range at the left, then the axis with the mark, then steps below it.
+
+    >>> rising = Series([1, 2, 3, 4], [10, 20, 30, 40], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
+    >>> for line in chart(rising, 0.5, "since 20", width=20, ascii_only=True): print(line)
+    3 |              ***
+      |        ******
+      |   *****
+    0 |***
+      +--------^--------
+       10      since 20
+    """
+    limits = series.range
+    if limits is None or not series.rows:
+        return []
+    top, bottom = short(limits[1]), short(limits[0])
+    margin = max(len(top), len(bottom))
+    inner = max(width - margin - 2, 10)
+    cells = _cells(series, limits, inner, ascii_only)
+    wall, corner, floor, arrow = ("|", "+", "-", "^") if ascii_only else ("│", "└", "─", "▲")
+    lines = []
+    for place, cell in enumerate(cells):
+        label = top if place == 0 else bottom if place == len(cells) - 1 else ""
+        if top == bottom:  # a constant series runs through the middle
+            label = top if place == len(cells) // 2 - 1 else ""
+        lines.append(f"{label:>{margin}} {wall}{cell}".rstrip())
+    axis = [floor] * inner
+    at = None if mark is None else round(mark * (inner - 1))
+    if at is not None:
+        axis[at] = arrow
+    lines.append(f"{'':>{margin}} {corner}{''.join(axis)}")
+    lines.append(f"{'':>{margin}}  {_below(series, at, mark_text, inner)}".rstrip())
+    return lines
+
+
+def _below(series: Series, at: int | None, text: str, width: int) -> str:
+    """First step, the mark's text and last step in one line; the ends give way where there is no room."""
+    letters = [" "] * width
+
+    def put(words: str, start: int) -> bool:
+        start = max(0, min(start, width - len(words)))
+        around = letters[max(start - 1, 0) : start + len(words) + 1]
+        if len(words) > width or any(letter != " " for letter in around):
+            return False
+        letters[start : start + len(words)] = words
+        return True
+
+    if at is not None:
+        put(text, at)
+    put(str(series.steps[0]), 0)
+    put(str(series.steps[-1]), width)
+    return "".join(letters)
+
+
+def _cells(series: Series, limits: tuple[float, float], width: int, ascii_only: bool) -> list[str]:
+    across, down = (1, 1) if ascii_only else (2, 4)
+    columns = _columns(series, limits, width * across, HEIGHT * down)
+    grid = [[0] * width for _ in range(HEIGHT)]
+    for x, column in enumerate(columns):
+        if column is None:
+            continue
+        for y in range(column[0], column[1] + 1):
+            row = HEIGHT * down - 1 - y
+            grid[row // down][x // across] |= 1 if ascii_only else _DOTS[row % 4][x % 2]
+    if ascii_only:
+        return ["".join("*" if cell else " " for cell in row) for row in grid]
+    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in grid]
+
+
+def _columns(series: Series, limits: tuple[float, float], width: int, height: int) -> list[tuple[int, int] | None]:
+    """For each column the dots from lowest to highest; columns between two points lie on the line between them."""
+    low, high = limits
+    span = high - low
+
+    def level(value: float) -> int:
+        if not 0 < span < float("inf"):
+            return height // 2
+        return round((value - low) / span * (height - 1))
+
+    columns: list[tuple[int, int] | None] = [None] * width
+    before: tuple[int, float] | None = None
+    for position, (lowest, highest) in enumerate(zip(series.low, series.high, strict=True)):
+        if lowest is None or highest is None:
+            before = None
+            continue
+        x = round(series.place(position) * (width - 1))
+        bottom, top = level(lowest), level(highest)
+        middle = (bottom + top) / 2
+        if before is not None:
+            start, from_middle = before
+            for between in range(start + 1, x):
+                y = round(from_middle + (middle - from_middle) * (between - start) / (x - start))
+                columns[between] = (y, y)
+            near = round(from_middle + (middle - from_middle) * max(x - 1 - start, 0) / max(x - start, 1))
+            bottom, top = min(bottom, near), max(top, near)
+        present = columns[x]
+        columns[x] = (bottom, top) if present is None else (min(present[0], bottom), max(present[1], top))
+        before = (x, middle)
+    return columns

@@ -1,0 +1,254 @@
+"""A report on a terminal: the verdict in one line, then findings worst first, then what else there is to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlvitals.render.charts import Series, chart, short
+from rlvitals.render.numbers import number
+
+SHOWN_FINDINGS = 8
+SHOWN_MISSING = 8
+CHART_WIDTH = 68
+
+STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "cannot judge": "bold magenta"}
+SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+_SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "critical": "✖", "warning": "!", "info": "·"}
+_PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
+_EVIDENCE_WORDS = {"value": "now", "level": "recent level", "base": "start", "noise": "noise", "points": "points"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one rule said, at its worst, with the steps at which it said other things."""
+
+    finding: dict[str, Any]
+    others: tuple[dict[str, Any], ...]
+
+
+def cases(findings: Iterable[dict[str, Any]]) -> list[Case]:
+    """One case for each rule, in the order of its worst finding; the findings come worst first."""
+    said: dict[str, list[dict[str, Any]]] = {}
+    for finding in findings:
+        said.setdefault(finding["rule"], []).append(finding)
+    return [Case(found[0], tuple(found[1:])) for found in said.values()]
+
+
+class ReportView:
+    """One report. Symbols, charts and widths follow the console it is printed on."""
+
+    def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
+        self._facts = facts
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = self._facts
+        yield verdict_line(facts, ascii_only=options.ascii_only)
+        yield Padding(Text(f"{facts['source']}\n{_about(facts)}", style="dim"), (0, 0, 0, 2))
+        found = cases(facts["findings"])
+        shown = found if self._verbose else found[:SHOWN_FINDINGS]
+        for case in shown:
+            yield ""
+            yield from _case(case, facts["series"], options)
+        if len(shown) < len(found):
+            yield Text(f"\n  and {len(found) - len(shown)} more findings; --verbose shows them", style="dim")
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[RenderableType]:
+        facts = self._facts
+        if facts["normal"]:
+            yield _heading("Noticed, and no reason to worry")
+            yield from _bullets(_normal(facts["normal"]))
+        missing = facts["cannot_judge"]
+        if missing:
+            yield _heading("Could not be judged")
+            # Names the run's framework has come first; of the others most are of no concern to it.
+            near = [item for item in missing if item["is_in_framework"]] or missing
+            shown = missing if self._verbose else near[:SHOWN_MISSING]
+            yield from _bullets(_missing(item) for item in shown)
+            if len(shown) < len(missing):
+                yield Text(f"  and {len(missing) - len(shown)} more metrics; --verbose lists them", style="dim")
+        if facts["notes"]:
+            yield _heading("Worth knowing about the log")
+            yield from _bullets(facts["notes"])
+
+
+class FolderView:
+    """Many reports: one line each, the gravest first."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        reports = self._facts["reports"]
+        counts = ", ".join(
+            f"{count} {word}"
+            for word in ("act", "watch", "cannot judge", "healthy")
+            if (count := sum(report["verdict"] == word for report in reports))
+        )
+        whole = {"verdict": self._facts["verdict"], "reason": counts}
+        yield verdict_line(whole, ascii_only=options.ascii_only)
+        yield Text(f"  {self._facts['source']}\n", style="dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold", ratio=2)
+        table.add_column(overflow="fold", ratio=3)
+        order = ("act", "watch", "cannot judge", "healthy")
+        for report in sorted(reports, key=lambda report: order.index(report["verdict"])):
+            table.add_row(
+                _badge(report["verdict"], options.ascii_only),
+                Text(_below(report["source"], self._facts["source"])),
+                Text(report["reason"]),
+            )
+        yield table
+        passed = self._facts["passed_over"]
+        if passed:
+            names = [_below(path, self._facts["source"]) for path in passed]
+            listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            yield Text(f"\nno logs: {listed}", style="dim")
+
+
+def verdict_line(facts: dict[str, Any], *, ascii_only: bool) -> Text:
+    """The verdict: symbol, word, reason."""
+    return Text.assemble(_badge(facts["verdict"], ascii_only), f"  {facts['reason']}")
+
+
+def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType:
+    """A finding of a run that is being followed, as it comes."""
+    grid = _grid()
+    grid.add_row(_severity(finding["severity"], ascii_only), Text(finding["title"], style="bold"))
+    grid.add_row("", Text(f"{_when(finding, ())}; {finding['kind']}", style="dim"))
+    if finding["advice"]:
+        grid.add_row("", Text(f"do: {joined(finding['advice'])}"))
+    return grid
+
+
+def evidence(finding: dict[str, Any]) -> str:
+    """The evidence as one line: the metric, then its numbers by name."""
+    parts = []
+    for name, value in finding["evidence"].items():
+        said = short(value) if isinstance(value, int | float) else str(value)
+        if name == "metric" or said == "nan":
+            continue
+        parts.append(f"{_EVIDENCE_WORDS.get(name, name.replace('_', ' '))} {said}")
+    metric = finding["evidence"].get("metric") or ", ".join(finding["metrics"])
+    return f"{metric}: {', '.join(parts)}" if metric and parts else str(metric) or ", ".join(parts)
+
+
+def _case(case: Case, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
+    finding = case.finding
+    head = _grid()
+    head.add_row(_severity(finding["severity"], options.ascii_only), Text(finding["title"], style="bold"))
+    yield head
+    facts = _grid()
+    facts.add_row("when", Text(_when(finding, case.others)))
+    state = "still so at the end" if finding.get("ongoing") else "over at the end"
+    facts.add_row(
+        "kind", Text(f"{finding['kind']} (rule {finding['rule']}), {finding['confidence']:.0%} sure, {state}")
+    )
+    if said := evidence(finding):
+        facts.add_row("evidence", Text(said))
+    if finding["advice"]:
+        facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
+    if finding["causes"]:
+        facts.add_row("causes", Text(joined(finding["causes"])))
+    yield Padding(facts, (0, 0, 0, 2))
+    for name in finding["metrics"]:
+        if name in series:
+            drawn = Series.from_dict(series[name])
+            lines = chart(
+                drawn,
+                drawn.onset(finding["onset_step"], finding["row"]),
+                f"since {finding['onset_step']}",
+                width=min(options.max_width - 4, CHART_WIDTH),
+                ascii_only=options.ascii_only,
+            )
+            for line in lines:
+                yield Text(f"    {line}", style="cyan", no_wrap=True, overflow="crop")
+
+
+def _about(facts: dict[str, Any]) -> str:
+    """Where the verdict comes from."""
+    parts = [f"{number(facts['points'])} {'row' if facts['points'] == 1 else 'rows'}"]
+    if facts["first_step"] is not None:
+        parts.append(f"steps {facts['first_step']} to {facts['last_step']}")
+    parts.append("a recorded run" if facts["format"] == "run" else f"{facts['format']} log")
+    known = [f"algorithm {facts['algorithm']}"] if facts["algorithm"] else []
+    known += [f"names of {facts['framework']}"] if facts["framework"] else []
+    return " | ".join(parts + known)
+
+
+def _when(finding: dict[str, Any], others: tuple[dict[str, Any], ...]) -> str:
+    said = f"since step {finding['onset_step']}, said at step {finding['step']}"
+    earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
+    later = [other["step"] for other in others if other["step"] > finding["step"]]
+    if earlier:
+        said += f" (warned at {earlier[0]})"
+    if later:
+        said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
+    return said
+
+
+def _normal(findings: list[dict[str, Any]]) -> Iterator[str]:
+    """Each remark once, with where it was first made."""
+    seen = set()
+    for finding in findings:
+        if finding["rule"] not in seen:
+            seen.add(finding["rule"])
+            yield f"{finding['title']} (step {finding['step']})"
+
+
+def _missing(item: dict[str, Any]) -> str:
+    return f"{unseen(item['kinds'])}: {item['title']} is not logged ({' or '.join(item['names'])})"
+
+
+def unseen(kinds: Iterable[str]) -> str:
+    """What cannot be found, in words."""
+    words = [kind.replace("_", " ") for kind in kinds if kind != "data"]
+    return ", ".join(words) or "impossible numbers"
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Several phrases as one sentence; with semicolons where a phrase has stops of its own."""
+    phrases = [text.rstrip(".;, ") for text in texts]
+    return ("; " if any("," in phrase or ";" in phrase for phrase in phrases) else ", ").join(phrases)
+
+
+def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
+    for text in texts:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row("  *", Text(text))
+        yield grid
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def _badge(verdict: str, ascii_only: bool) -> Text:
+    return Text(f"{(_PLAIN_SYMBOLS if ascii_only else _SYMBOLS)[verdict]} {verdict.upper()}", style=STYLES[verdict])
+
+
+def _severity(severity: str, ascii_only: bool) -> Text:
+    symbol = (_PLAIN_SYMBOLS if ascii_only else _SYMBOLS)[severity]
+    return Text(f"{symbol} {severity}", style=SEVERITY_STYLES[severity])
+
+
+def _below(path: str, folder: str) -> str:
+    return path.removeprefix(folder).lstrip("/\\") or path

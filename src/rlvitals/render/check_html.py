@@ -1,0 +1,196 @@
+"""A report as one self-contained page: no script, no request, charts as SVG, every text of the log escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any
+
+from rlvitals.render.charts import Series, short
+from rlvitals.render.check import Case, cases, evidence, joined, unseen
+from rlvitals.render.numbers import number
+
+CHART_WIDTH, CHART_HEIGHT, MARGIN = 720, 150, 64
+
+_WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
+_SYMBOLS = {"critical": "✖", "warning": "!", "info": "·"}
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c1e21; --paper: #fdfdfc; --faint: #6a6f76; --line: #d9dbde; --card: #fff;
+  --act: #b3261e; --watch: #8a5a00; --healthy: #1a6b35; --unsure: #6b3fa0; --series: #2467b5; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e7e9; --paper: #15171a; --faint: #9aa0a8; --line: #34383e;
+  --card: #1c1f23; --act: #ff8a80; --watch: #f2c15d; --healthy: #7ddc9a; --unsure: #c6a6f5; --series: #7db4f5; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+  max-width: 860px; padding: 1.5rem 1rem 4rem; overflow-wrap: anywhere; }
+a { color: inherit; }
+h1 { font-size: 1.5rem; margin: 0 0 .2rem; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .4rem; }
+.act, .critical { color: var(--act); }
+.watch, .warning { color: var(--watch); }
+.healthy { color: var(--healthy); }
+.unsure { color: var(--unsure); }
+.faint { color: var(--faint); }
+article { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; margin: 1rem 0; }
+dl { display: grid; grid-template-columns: 6rem 1fr; gap: .15rem .8rem; margin: .4rem 0; }
+dt { color: var(--faint); }
+dd { margin: 0; }
+dd.do { font-weight: 600; }
+table { border-collapse: collapse; width: 100%; }
+td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td:first-child { white-space: nowrap; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
+.axis { stroke: var(--line); }
+.onset { stroke: var(--act); stroke-dasharray: 4 3; }
+.range { fill: var(--series); opacity: .25; }
+.middle { fill: none; stroke: var(--series); stroke-width: 1.6; }
+"""
+
+
+def page(facts: dict[str, Any]) -> str:
+    """The whole page: of one report, or of a folder's."""
+    reports = facts.get("reports")
+    body = "\n".join(_folder(facts) if reports is not None else _report(facts))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(facts['verdict'])}: {escape(facts['source'])}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _folder(facts: dict[str, Any]) -> Iterator[str]:
+    yield f"<h1>{_verdict(facts['verdict'])}</h1>"
+    yield f'<p class="faint">{escape(facts["source"])}: {len(facts["reports"])} runs and logs</p>'
+    yield "<table>"
+    for place, report in enumerate(facts["reports"]):
+        yield (
+            f'<tr><td>{_verdict(report["verdict"])}</td><td><a href="#log-{place}">{escape(report["source"])}</a></td>'
+            f"<td>{escape(report['reason'])}</td></tr>"
+        )
+    yield "</table>"
+    for place, report in enumerate(facts["reports"]):
+        yield f'<section id="log-{place}">'
+        yield from _report(report, heading="h2")
+        yield "</section>"
+    if facts["passed_over"]:
+        yield "<h2>No logs</h2>"
+        yield _list(f"{path}: {reason}" for path, reason in facts["passed_over"].items())
+
+
+def _report(facts: dict[str, Any], heading: str = "h1") -> Iterator[str]:
+    yield f"<{heading}>{_verdict(facts['verdict'])}: {escape(facts['reason'])}</{heading}>"
+    about = [facts["source"], f"{number(facts['points'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
+    about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
+    yield f'<p class="faint">{escape(" · ".join(about))}</p>'
+    for case in cases(facts["findings"]):
+        yield from _finding(case, facts["series"])
+    if facts["normal"]:
+        yield "<h2>Noticed, and no reason to worry</h2>"
+        yield _list(dict.fromkeys(f"{finding['title']} (step {finding['step']})" for finding in facts["normal"]))
+    if facts["cannot_judge"]:
+        yield "<h2>Could not be judged</h2><table>"
+        for item in facts["cannot_judge"]:
+            names = " or ".join(f"<code>{escape(name)}</code>" for name in item["names"])
+            said = f"{escape(item['title'])} is not logged ({names})"
+            yield f"<tr><td>{escape(unseen(item['kinds']))}</td><td>{said}</td></tr>"
+        yield "</table>"
+    if facts["notes"]:
+        yield "<h2>Worth knowing about the log</h2>"
+        yield _list(facts["notes"])
+
+
+def _finding(case: Case, series: dict[str, Any]) -> Iterator[str]:
+    finding = case.finding
+    severity = finding["severity"]
+    yield "<article>"
+    yield (
+        f'<h3><span class="{escape(severity)}">{_SYMBOLS[severity]} {escape(severity)}</span> '
+        f"{escape(finding['title'])}</h3>"
+    )
+    warned = [other["step"] for other in case.others if other["step"] < finding["step"]]
+    again = [other["step"] for other in case.others if other["step"] > finding["step"]]
+    when = f"since step {finding['onset_step']}, said at step {finding['step']}"
+    when += f" (warned at {warned[0]})" if warned else ""
+    when += f", again at {', '.join(map(str, again))}" if again else ""
+    when += ", still so at the end" if finding.get("ongoing") else ", over at the end"
+    rows = [
+        ("when", "", when),
+        ("kind", "", f"{finding['kind']} (rule {finding['rule']}), {finding['confidence']:.0%} sure"),
+        ("evidence", "", evidence(finding)),
+        ("do", ' class="do"', joined(finding["advice"])),
+        ("causes", "", joined(finding["causes"])),
+    ]
+    yield "<dl>"
+    yield from (f"<dt>{name}</dt><dd{style}>{escape(text)}</dd>" for name, style, text in rows if text)
+    yield "</dl>"
+    for name in finding["metrics"]:
+        if name in series:
+            drawn = Series.from_dict(series[name])
+            yield svg(drawn, name, finding["onset_step"], drawn.onset(finding["onset_step"], finding["row"]))
+    yield "</article>"
+
+
+def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
+    """One series with its range, and a dashed line where the finding began."""
+    limits = series.range
+    if limits is None:
+        return f'<p class="faint">{escape(name)}: no finite value</p>'
+    low, high = limits
+    span = high - low if 0 < high - low < float("inf") else 1.0
+    inner, top, floor = CHART_WIDTH - MARGIN - 8, 12, CHART_HEIGHT - 22
+
+    def x(place: float) -> float:
+        return round(MARGIN + place * inner, 1)
+
+    def y(value: float) -> float:
+        return round(floor - (value - low) / span * (floor - top), 1)
+
+    parts = [
+        f'<line class="axis" x1="{MARGIN}" y1="{floor}" x2="{MARGIN + inner}" y2="{floor}"/>',
+        f'<text x="{MARGIN - 6}" y="{top + 4}" text-anchor="end">{short(high)}</text>',
+        f'<text x="{MARGIN - 6}" y="{floor}" text-anchor="end">{short(low)}</text>',
+        f'<text x="{MARGIN}" y="{CHART_HEIGHT - 6}">step {series.steps[0]}</text>',
+        f'<text x="{MARGIN + inner}" y="{CHART_HEIGHT - 6}" text-anchor="end">{series.steps[-1]}</text>',
+    ]
+    for stretch in _stretches(series):
+        tops = [f"{x(place)},{y(highest)}" for place, _, highest in stretch]
+        bottoms = [f"{x(place)},{y(lowest)}" for place, lowest, _ in reversed(stretch)]
+        middles = [f"{x(place)},{y((lowest + highest) / 2)}" for place, lowest, highest in stretch]
+        parts.append(f'<polygon class="range" points="{" ".join(tops + bottoms)}"/>')
+        parts.append(f'<polyline class="middle" points="{" ".join(middles)}"/>')
+    if onset is not None:
+        at = x(onset)
+        anchor, shift = ("end", -4) if onset > 0.8 else ("start", 4)
+        parts.append(f'<line class="onset" x1="{at}" y1="{top}" x2="{at}" y2="{floor}"/>')
+        parts.append(f'<text x="{at + shift}" y="{top + 4}" text-anchor="{anchor}">since {onset_step}</text>')
+    label = f"{escape(name)} from {short(low)} to {short(high)}, steps {series.steps[0]} to {series.steps[-1]}"
+    return (
+        f'<p class="faint">{escape(name)}</p><svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" '
+        f'aria-label="{label}">{"".join(parts)}</svg>'
+    )
+
+
+def _stretches(series: Series) -> Iterator[list[tuple[float, float, float]]]:
+    """The parts between buckets without a finite value."""
+    stretch: list[tuple[float, float, float]] = []
+    for position, (lowest, highest) in enumerate(zip(series.low, series.high, strict=True)):
+        if lowest is None or highest is None:
+            if stretch:
+                yield stretch
+            stretch = []
+        else:
+            stretch.append((series.place(position), lowest, highest))
+    if stretch:
+        yield stretch
+
+
+def _verdict(verdict: str) -> str:
+    style = "unsure" if verdict == "cannot judge" else verdict
+    return f'<span class="{style}">{_WORDS[verdict]}</span>'
+
+
+def _list(texts: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"

@@ -1,0 +1,262 @@
+"""The doctor's report on a run or a log: fed row by row, without hindsight, and put together for people and programs.
+
+report = rlvitals.check("out/kto")
+report.verdict, [finding.title for finding in report.findings]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from rlvitals import catalog
+from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.health.monitor import Monitor
+from rlvitals.records import SEVERITIES, Finding
+from rlvitals.store.importers import NotALog
+from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
+from rlvitals.views.sources import Source, open_all, open_source, places_in
+from rlvitals.views.unjudged import Unjudged, unjudged
+
+Verdict = Literal["healthy", "watch", "act", "cannot judge"]
+VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
+"""From good to grave; what could not be judged is worse than healthy."""
+
+Rules = str | Path | Sequence[Any] | None
+
+FEW_ROWS = 8
+"""Below so many rows silence says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the doctor says of one run."""
+
+    source: str
+    format: str
+    verdict: Verdict
+    reason: str
+    """The verdict in a sentence."""
+    points: int
+    first_step: int | None
+    last_step: int | None
+    algorithm: str | None
+    framework: str | None
+    findings: list[Finding]
+    """Warnings and criticals: the worst first, then as they were said."""
+    said_at: list[int]
+    """The row each of them was said at, counted from 1: steps may start again within a log."""
+    ongoing: frozenset[str]
+    """Rules that are still in alarm at the end."""
+    normal: list[Finding]
+    """What was noticed and is no reason to worry."""
+    cannot_judge: list[Unjudged]
+    notes: list[str] = field(default_factory=list)
+    series: dict[str, Trace] = field(default_factory=dict)
+    """The metrics the findings are about, thinned, with every extreme kept."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys."""
+        return {
+            "source": self.source,
+            "format": self.format,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "points": self.points,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "algorithm": self.algorithm,
+            "framework": self.framework,
+            "findings": [
+                asdict(finding) | {"row": row, "ongoing": finding.rule in self.ongoing}
+                for finding, row in zip(self.findings, self.said_at, strict=True)
+            ],
+            "normal": [asdict(finding) for finding in self.normal],
+            "cannot_judge": [asdict(item) for item in self.cannot_judge],
+            "notes": list(self.notes),
+            "series": {name: trace.to_dict() for name, trace in self.series.items()},
+        }
+
+
+@dataclass(frozen=True)
+class FolderReport(Sequence[Report]):
+    """The reports on everything in a folder, as a sequence, and the files that are no logs, with the reason."""
+
+    source: str
+    reports: list[Report]
+    passed_over: dict[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest one."""
+        return max((report.verdict for report in self.reports), key=VERDICTS.index, default="cannot judge")
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+    @overload
+    def __getitem__(self, place: int) -> Report: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Report]: ...
+    def __getitem__(self, place: int | slice) -> Report | list[Report]:
+        return self.reports[place]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys."""
+        return {
+            "source": self.source,
+            "verdict": self.verdict,
+            "reports": [report.to_dict() for report in self.reports],
+            "passed_over": dict(self.passed_over),
+        }
+
+
+def check(
+    path: str | os.PathLike[str],
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Report | FolderReport:
+    """Judge a run, a log any other tool wrote, or a folder of them.
+
+    `rules` are a preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these.
+    `algorithm`, `framework` and `config` (num_generations, reward_max, ...) add to what the log itself says.
+    """
+    places = places_in(path)
+    if places is None:
+        return check_source(open_source(path), rules, algorithm, framework, config)
+    reports, passed_over = [], {}
+    new_monitor(None, rules, algorithm, framework, config)  # a wrong rule is to be said once, and first
+    for opened in open_all(places):
+        if isinstance(opened, Source):
+            reports.append(check_source(opened, rules, algorithm, framework, config))
+        else:
+            passed_over[str(opened[0])] = str(opened[1])
+    if not reports:
+        raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
+    return FolderReport(str(path), reports, passed_over)
+
+
+def check_source(
+    source: Source,
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Report:
+    """Judge what is open already."""
+    judge = Judge(new_monitor(source, rules, algorithm, framework, config))
+    for row in source.rows:
+        judge.take(row)
+    return report_on(judge, source)
+
+
+def new_monitor(
+    source: Source | None,
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Monitor:
+    """A monitor that knows what the source and the user say of the run."""
+    if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
+        raise ConfigError(
+            f"no framework is called {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}"
+        )
+    given = dict(config or {})
+    total = given.get("total_steps") or given.get("max_steps")
+    if not isinstance(total, int):
+        total = source.total_steps if source else None
+    return Monitor(
+        algorithm=algorithm or (source.algorithm if source else None),
+        framework=framework or (source.framework if source else None),
+        total_steps=total,
+        config=(source.config if source else {}) | given,
+        rules=rules,
+    )
+
+
+def report_on(judge: Judge, source: Source) -> Report:
+    """The report after the rows taken so far."""
+    monitor = judge.monitor
+    grave = sorted(
+        (said for said in judge.said if said.finding.severity != "info"),
+        key=lambda said: -SEVERITIES.index(said.finding.severity),
+    )
+    findings = [said.finding for said in grave]
+    grave_rules = {finding.rule for finding in findings}  # what got worse later was no harmless remark
+    normal = [
+        said.finding for said in judge.said if said.finding.severity == "info" and said.finding.rule not in grave_rules
+    ]
+    verdict, reason = _verdict(judge, findings)
+    notes = list(source.notes)
+    if monitor.left_unsaid:
+        notes.append(f"{monitor.left_unsaid} lesser findings came at the same time and were left out")
+    notes += [
+        f"{rule} came and went: said {count} times ({severity}), the first {KEPT_OF_A_RULE} are kept"
+        for (rule, severity), count in judge.times.items()
+        if count > KEPT_OF_A_RULE
+    ]
+    notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
+    own = _worst(source.own_findings)
+    if source.own_findings and own != verdict:
+        notes.append(
+            f"the run's own monitor said {own!r} while it trained; judged now, from its log, it is {verdict!r}"
+        )
+    metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
+    traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
+    return Report(
+        source=str(source.path),
+        format=source.format,
+        verdict=verdict,
+        reason=reason,
+        points=judge.points,
+        first_step=judge.first_step,
+        last_step=judge.last_step,
+        algorithm=monitor.case.algorithm,
+        framework=monitor.case.framework,
+        findings=findings,
+        said_at=[said.point for said in grave],
+        ongoing=frozenset(monitor.case.raised),
+        normal=normal,
+        cannot_judge=unjudged(monitor),
+        notes=notes,
+        series=traces,
+    )
+
+
+def _verdict(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
+    worst = _worst(findings)
+    if worst != "healthy":
+        return worst, _counted(findings)
+    if not judge.monitor.case.signals:
+        return "cannot judge", "none of its metrics is one that a rule reads"
+    if judge.points < FEW_ROWS:
+        return "cannot judge", f"{_plural(judge.points, 'row')}: too few to say anything; {FEW_ROWS} are the least"
+    return "healthy", f"nothing to act on in {_plural(judge.points, 'row')}"
+
+
+def _worst(findings: list[Finding]) -> Verdict:
+    severities = {finding.severity for finding in findings}
+    return "act" if "critical" in severities else "watch" if "warning" in severities else "healthy"
+
+
+def _counted(findings: list[Finding]) -> str:
+    """How many rules speak at their worst, and the first of the gravest."""
+    worst: dict[str, Finding] = {}
+    for finding in findings:
+        worst.setdefault(finding.rule, finding)
+    criticals = [finding for finding in worst.values() if finding.severity == "critical"]
+    warnings = len(worst) - len(criticals)
+    parts = [_plural(len(criticals), "critical finding")] if criticals else []
+    parts += [_plural(warnings, "warning")] if warnings else []
+    first = min(criticals or worst.values(), key=lambda finding: finding.step)
+    return f"{', '.join(parts)}; first: {first.kind.replace('_', ' ')}, since step {first.onset_step}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

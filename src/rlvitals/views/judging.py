@@ -1,0 +1,146 @@
+"""One run under judgement: rows go to a monitor, its findings are kept with their place, and what charts need of each
+series is kept thinned. Nothing grows with the length of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rlvitals.health.monitor import Monitor
+from rlvitals.records import Finding
+
+KEPT_OF_A_RULE = 10
+"""Findings kept of one rule and severity: an alarm that comes and goes for ever is counted."""
+
+MAX_BUCKETS = 240
+"""Buckets of one series; when they are full, neighbours are joined."""
+
+
+class Said(NamedTuple):
+    """A finding and the row it was said at, counted from 1 over the whole log."""
+
+    point: int
+    finding: Finding
+
+
+class Trace:
+    """A series in at most MAX_BUCKETS buckets, each with its lowest and highest value: thinning hides no spike."""
+
+    __slots__ = ("_per_bucket", "highs", "lows", "nonfinite", "points", "steps", "taken")
+
+    def __init__(self) -> None:
+        self.points: list[int] = []
+        """The row each bucket begins at."""
+        self.steps: list[int] = []
+        self.lows: list[float] = []
+        self.highs: list[float] = []
+        """NaN where a bucket holds no finite value."""
+        self.taken = 0
+        self.nonfinite = 0
+        self._per_bucket = 1
+
+    def add(self, point: int, step: int, value: float) -> None:
+        """Take one value."""
+        if self.taken % self._per_bucket == 0:
+            if len(self.points) == MAX_BUCKETS:
+                self._join()
+            if self.taken % self._per_bucket == 0:
+                self.points.append(point)
+                self.steps.append(step)
+                self.lows.append(math.nan)
+                self.highs.append(math.nan)
+        self.taken += 1
+        if not math.isfinite(value):
+            self.nonfinite += 1
+            return
+        if not value >= self.lows[-1]:
+            self.lows[-1] = value
+        if not value <= self.highs[-1]:
+            self.highs[-1] = value
+
+    def _join(self) -> None:
+        self.points = self.points[::2]
+        self.steps = self.steps[::2]
+        self.lows = [_nan_min(*pair) for pair in zip(self.lows[::2], self.lows[1::2], strict=True)]
+        self.highs = [-_nan_min(-one, -other) for one, other in zip(self.highs[::2], self.highs[1::2], strict=True)]
+        self._per_bucket *= 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists; a bucket without a finite value has None."""
+        return {
+            "points": self.taken,
+            "nonfinite": self.nonfinite,
+            "rows": list(self.points),
+            "steps": list(self.steps),
+            "low": [_or_none(value) for value in self.lows],
+            "high": [_or_none(value) for value in self.highs],
+        }
+
+
+class Judge:
+    """Feeds a monitor row by row and remembers what a report needs."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.points = 0
+        """Rows taken, restarts included."""
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self.said: list[Said] = []
+        self.times: Counter[tuple[str, str]] = Counter()
+        """How often each rule has spoken at each severity."""
+        self._traces: dict[str, Trace] = {}
+        self._known = (-1, -1)
+
+    def take(self, row: Mapping[str, Any]) -> list[Finding]:
+        """Judge one row; return what is new."""
+        self.points += 1
+        found = self.monitor.update(row)
+        step = self.monitor.case.step
+        if self.first_step is None:
+            self.first_step = step
+        self.last_step = step
+        self._trace(row, step)
+        return self._keep(found)
+
+    def tick(self, now: float) -> list[Finding]:
+        """Tell the time; return what the silence says."""
+        return self._keep(self.monitor.tick(now))
+
+    def trace(self, metric: str) -> Trace | None:
+        """What is kept of a series."""
+        return self._traces.get(metric)
+
+    def _keep(self, found: list[Finding]) -> list[Finding]:
+        for finding in found:
+            self.times[finding.rule, finding.severity] += 1
+            if self.times[finding.rule, finding.severity] <= KEPT_OF_A_RULE:
+                self.said.append(Said(self.points, finding))
+        return found
+
+    def _trace(self, row: Mapping[str, Any], step: int) -> None:
+        """Keep the series some rule reads; a finding is about one of them."""
+        case = self.monitor.case
+        size = (len(case.signals), len(case.parts))
+        if size != self._known or self.points < 5:  # a better name may take a signal over within its first points
+            self._known = size
+            for signal in (*case.signals.values(), *case.parts.values()):
+                self._traces.setdefault(signal.key, Trace())
+        for key, trace in self._traces.items():
+            value = row.get(key)
+            if isinstance(value, float | int):
+                try:
+                    trace.add(self.points, step, float(value))
+                except OverflowError:
+                    trace.add(self.points, step, math.inf)
+
+
+def _nan_min(one: float, other: float) -> float:
+    return other if math.isnan(one) else one if math.isnan(other) else min(one, other)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,192 @@
+"""Where the rows to judge come from: a recorded run, a log another tool wrote, a folder of either."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvitals.config import flatten
+from rlvitals.errors import RlvitalsError
+from rlvitals.records import Finding, Row
+from rlvitals.store.importers import ForeignLog, NotALog, read_log
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.views.discovery import find_runs, near_directory
+from rlvitals.views.labels import is_labels
+from rlvitals.views.query import RunView, open_run
+
+Fields = dict[str, Any]
+
+RUN = "run"
+"""The format of what rlvitals itself recorded."""
+
+_LOG_MARKS = ("*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json", "*tfevents*", "files/output.log")
+"""What makes a folder one log."""
+
+_WRITERS = frozenset({"train", "eval", "val", "valid", "validation", "test"})
+"""Sub-folders of one TensorBoard log, one for each writer."""
+
+_TOTAL_KEYS = ("total_steps", "max_steps", "total_training_steps")
+_HELD_OUT = re.compile(r"^(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows and what is known about them."""
+
+    path: Path
+    format: str
+    rows: Iterable[Fields]
+    """In the order they were written. To be read once."""
+    algorithm: str | None = None
+    framework: str | None = None
+    total_steps: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    own_findings: list[Finding] = field(default_factory=list)
+    """What the run's own monitor said while it trained."""
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """A run's directory, a foreign log file, or a folder that holds one. Raises NotALog or RunError."""
+    place = Path(path)
+    if is_run(place):
+        return source_of_run(open_run(place))
+    if not place.exists():
+        raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+    return source_of_log(read_log(place))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a recorded run is there."""
+    return path.is_dir() and RunDir(path).holds_run
+
+
+def source_of_log(log: ForeignLog) -> Source:
+    """A foreign log."""
+    return Source(
+        path=log.path,
+        format=log.format,
+        rows=log.rows,
+        total_steps=total_steps(log.config),
+        config=settings(log.config),
+        notes=list(log.notes),
+    )
+
+
+def source_of_run(view: RunView) -> Source:
+    """A recorded run: the living line of its rows, training and evaluation together."""
+    config = {key: value for key, value in view.config.items() if key != "rlvitals"}
+    return Source(
+        path=view.path,
+        format=RUN,
+        rows=merged(view.iterate(stream="train"), view.iterate(stream="eval")),
+        algorithm=view.info.algorithm,
+        framework=view.info.framework,
+        total_steps=view.info.total_steps or total_steps(config),
+        config=settings(config),
+        notes=list(view.problems),
+        own_findings=view.findings,
+    )
+
+
+def merged(train: Iterable[Row], evals: Iterable[Row], step: int | None = None) -> Iterator[Fields]:
+    """Rows of both streams in the order of time; in that of steps where rows carry no time. `step` is the last one
+    before them.
+    """
+    waiting = iter(evals)
+    held = next(waiting, None)
+    for row in train:
+        while held is not None and _is_before(held, row):
+            yield judged(held, "eval", step)
+            held = next(waiting, None)
+        yield judged(row, "train")
+        step = row.step
+    while held is not None:
+        yield judged(held, "eval", step)
+        held = next(waiting, None)
+
+
+def judged(row: Row, stream: Stream, step: int | None = None) -> Fields:
+    """A row as the monitor takes it. What an evaluation logged under a training name is marked as held out; its step
+    never falls below that of the training, which would look like a restart.
+    """
+    fields: Fields = {"step": row.step if step is None else max(step, row.step)}
+    if row.timestamp == row.timestamp:
+        fields["timestamp"] = row.timestamp
+    if stream == "train":
+        return fields | row.numbers
+    return fields | {name if _HELD_OUT.match(name) else f"eval/{name}": number for name, number in row.numbers.items()}
+
+
+def _is_before(evaluation: Row, training: Row) -> bool:
+    if evaluation.timestamp < training.timestamp or evaluation.timestamp > training.timestamp:
+        return evaluation.timestamp < training.timestamp
+    # Without times, or within one millisecond: an evaluation of step s comes after the row of step s.
+    return evaluation.step < training.step
+
+
+def settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's settings by their own names: nested ones by their last name, where only one has it."""
+    found: dict[str, Any] = {}
+    twice = set()
+    for path, value in flatten(config).items():
+        name = path.rpartition(".")[2]
+        if name in found and found[name] != value:
+            twice.add(name)
+        found[name] = value
+    for name in twice:
+        del found[name]
+    return found | {name: value for name, value in config.items() if not isinstance(value, dict)}
+
+
+def total_steps(config: dict[str, Any]) -> int | None:
+    """How many steps the settings plan."""
+    named = settings(config)
+    for key in _TOTAL_KEYS:
+        value = named.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
+    """The runs and logs of a folder, sorted; None where the path is one run or one log itself.
+
+    Files that are no logs are left to the caller to meet: telling needs reading.
+    """
+    folder = Path(path)
+    if not folder.is_dir() or is_run(folder) or _is_one_log(folder):
+        return None
+    runs = list(find_runs(folder))
+    logs = [
+        child
+        for child in folder.iterdir()
+        if not child.name.startswith(".")
+        and (
+            (child.is_file() and not is_labels(child)) or (child.is_dir() and not is_run(child) and _is_one_log(child))
+        )
+    ]
+    found = sorted({*runs, *logs})
+    if not found:
+        raise NotALog(folder, "the folder holds neither runs nor logs")
+    return found
+
+
+def _is_one_log(folder: Path) -> bool:
+    if any(any(folder.glob(mark)) for mark in _LOG_MARKS):
+        return True
+    writers = {file.relative_to(folder).parts[0] for file in folder.glob("*/*tfevents*")}
+    return bool(writers) and writers <= _WRITERS
+
+
+def open_all(places: Iterable[Path]) -> Iterator[Source | tuple[Path, RlvitalsError]]:
+    """Each place opened, or the reason why it could not be: one bad file must not hide the others."""
+    for place in places:
+        try:
+            yield open_source(place)
+        except RlvitalsError as error:
+            yield place, error

@@ -1,0 +1,81 @@
+"""What a monitor cannot find for want of a metric, and under which name to log it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlvitals import catalog
+from rlvitals.errors import RlvitalsError
+from rlvitals.health.case import SignalSource
+from rlvitals.health.monitor import Monitor
+
+_NAMES_SHOWN = 2
+_UNUSABLE = frozenset({"count", "different", "derived", "test"})
+"""Caveats after which a name does not hold the quantity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """A metric that is not logged, and the rules that would read it."""
+
+    metric: str
+    """The signal's short name."""
+    title: str
+    names: tuple[str, ...]
+    """What to log it as, in the run's own framework where that has a name for it."""
+    is_in_framework: bool
+    """Whether it has one."""
+    kinds: tuple[str, ...]
+    """What cannot be found without it."""
+    rules: tuple[str, ...]
+
+
+def unjudged(monitor: Monitor) -> list[Unjudged]:
+    """Missing metrics: first those the run's framework has a name for, and of them those most rules wait for."""
+    rules: dict[str, dict[str, str]] = {}
+    for missing in monitor.cannot_judge:
+        for metric in missing.metrics:
+            rules.setdefault(metric, {})[missing.rule] = missing.kind
+    sources = {source.name: source for source in monitor.rulebook.sources}
+    framework = monitor.case.framework
+    near: list[Unjudged] = []
+    far: list[Unjudged] = []
+    for metric, waiting in sorted(rules.items(), key=lambda item: -len(item[1])):
+        title, names, own = _what_to_log(metric, sources.get(metric), framework)
+        kinds = tuple(dict.fromkeys(waiting.values()))
+        found = Unjudged(metric, title, names or (own,), bool(names), kinds, tuple(waiting))
+        (near if names else far).append(found)
+    return near + far
+
+
+def _what_to_log(metric: str, source: SignalSource | None, framework: str | None) -> tuple[str, tuple[str, ...], str]:
+    """A metric's title, its names in the run's framework, and the catalogue's own."""
+    concepts = [found for concept in (source.concepts if source else ()) if (found := _concept(concept)) is not None]
+    if not concepts:
+        return metric.replace("_", " "), (), metric
+    relatives = _relatives(framework)
+    names = [
+        alias.name
+        for concept in concepts
+        for alias in concept.names
+        if alias.framework in relatives
+        and "{" not in alias.name
+        and not (alias.caveat and alias.caveat.kind in _UNUSABLE)
+    ]
+    return concepts[0].title, tuple(dict.fromkeys(names))[:_NAMES_SHOWN], concepts[0].id
+
+
+def _concept(identity: str) -> catalog.Metric | None:
+    try:
+        return catalog.find(identity)[0].metric
+    except RlvitalsError:
+        return None
+
+
+def _relatives(framework: str | None) -> set[str]:
+    """A framework and those whose names it logs too."""
+    known = {item.id: item for item in catalog.frameworks()}
+    if framework not in known:
+        return set()
+    entry = known[framework]
+    return {framework, *entry.inherits, *(item.id for item in known.values() if item.parent == framework)}

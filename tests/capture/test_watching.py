@@ -1,0 +1,613 @@
+"""The monitor inside the recorder: what it sees, what is recorded, asked and told, and that it never disturbs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import rlvitals
+from rlvitals import values
+from rlvitals.errors import ConfigError, RuleError
+from rlvitals.health.monitor import Monitor
+from rlvitals.records import Finding
+from rlvitals.store.findings import findings_in, read_events
+from rlvitals.store.layout import RunDir
+from rlvitals.store.story import FIRST_ROWS, LAST_ROWS, story_before
+
+FINDINGS = Path("logs/findings.jsonl")
+OWN_RULE = "kl > 0.5 for 3: critical"
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is not strict JSON")
+
+
+def events_of(folder, kind=None):
+    """The lines of the findings file, parsed as strictly as the standard library can."""
+    text = (Path(folder) / FINDINGS).read_text(encoding="utf-8")
+    lines = [json.loads(line, parse_constant=refuse_constant) for line in text.splitlines()]
+    return [line for line in lines if kind in (None, line["type"])]
+
+
+def dead(step):
+    """A row of a run whose gradient is dead, and whose other values live."""
+    return {"loss": 0.1 + 0.01 * (step % 7), "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)}
+
+
+def alive(step):
+    return {**dead(step), "grad_norm": 0.5 + 0.01 * (step % 5)}
+
+
+def log_rows(run, make, steps):
+    for step in steps:
+        run.log(make(step), step=step)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Every row a monitor is shown."""
+    rows = []
+    update = Monitor.update
+
+    def spy(self, row):
+        rows.append(dict(row))
+        return update(self, row)
+
+    monkeypatch.setattr(Monitor, "update", spy)
+    return rows
+
+
+# What is found is recorded
+
+
+def test_a_dead_run_is_found_recorded_and_read_back(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        assert run.findings == []
+        log_rows(run, dead, range(1, 30))
+        said = run.findings
+    assert "dead_gradient" in [finding.kind for finding in said]
+    assert all(isinstance(finding, Finding) for finding in said)
+    assert rlvitals.open_run(tmp_path).findings == said
+    line = next(line for line in events_of(tmp_path, "finding") if line["kind"] == "dead_gradient")
+    assert list(line)[:4] == ["type", "step", "timestamp", "attempt"]
+    assert line["attempt"] == 1
+    assert set(line) >= {
+        "rule",
+        "severity",
+        "onset_step",
+        "title",
+        "confidence",
+        "evidence",
+        "causes",
+        "advice",
+        "action",
+    }
+
+
+def test_a_healthy_run_has_no_such_file(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, alive, range(1, 6))
+    assert not (tmp_path / FINDINGS).exists()
+    assert rlvitals.open_run(tmp_path).findings == []
+
+
+def test_show_prints_the_last_findings(tmp_path, capsys):
+    from rlvitals.cli.main import main
+
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+    main(["show", str(tmp_path)])
+    assert "critical at step 10: the gradient has been exactly zero" in capsys.readouterr().out
+    main(["show", "--json", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "dead_gradient"
+
+
+def test_torn_lines_unknown_types_and_unknown_keys_are_tolerated(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+        said = run.findings
+    path = tmp_path / FINDINGS
+    good = path.read_bytes().splitlines()[0]
+    newer = json.dumps({**json.loads(good), "rule": "newer", "new_key": {"a": 1}, "action": "new_action"}).encode()
+    damaged = [b"{", b"[]", b'{"type":"finding","step":1}', b'{"type":"future","step":1}', b"\xff", newer, good[:40]]
+    path.write_bytes(path.read_bytes() + b"\n".join(damaged))
+    found = rlvitals.open_run(tmp_path).findings
+    assert found[:-1] == said
+    assert (found[-1].rule, found[-1].action) == ("newer", "none")
+
+
+def test_evidence_that_is_not_finite_is_strict_json_and_comes_back(tmp_path):
+    from rlvitals.store.findings import finding_line
+
+    finding = Finding("r", "data", "info", 3, 2, "t\ud800", evidence={"value": float("inf"), "metric": "loss"})
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    run_dir.findings.write_bytes(finding_line(finding, 1.0, 1))
+    (line,) = events_of(tmp_path)
+    assert line["evidence"] == {"value": "inf", "metric": "loss"}
+    ((_, back),) = findings_in(read_events(run_dir))
+    assert back.evidence == finding.evidence
+
+
+def test_findings_wait_while_the_directory_is_gone_and_do_not_make_it_again(tmp_path):
+    above = tmp_path / "above"
+    folder = above / "run"
+    with rlvitals.start(folder, algorithm="grpo", fsync=0.05) as run:
+        run.log(dead(1), step=1)
+        shutil.rmtree(above)
+        log_rows(run, dead, range(2, 15))
+        said = run.findings
+        assert said
+        assert not above.exists()  # a lost mount: it would be another disk
+        above.mkdir()
+        deadline = time.monotonic() + 10
+        while not (folder / FINDINGS).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert [finding.rule for finding in rlvitals.open_run(folder).findings] == [finding.rule for finding in said]
+
+
+def test_overwriting_a_run_removes_its_findings(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+    with rlvitals.start(tmp_path, overwrite=True) as run:
+        run.log({"loss": 1.0})
+    assert rlvitals.open_run(tmp_path).findings == []
+
+
+# What the monitor sees
+
+
+def test_the_monitor_sees_the_row_as_it_was_logged(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 0.5, "ok": True}, step=1)
+        run.log({"loss": 0.5, "ok": True}, step=2)  # the quick way
+        run.log(
+            {"a b": float("nan"), "up": float("inf"), "rewards": {"x": 1}, "kl": values.mean([1.0, 3.0]), "s": "text"},
+            step=3,
+        )
+    assert [row["step"] for row in seen] == [1, 2, 3]
+    assert seen[0] == {**seen[1], "step": 1, "timestamp": seen[0]["timestamp"]}
+    assert seen[1]["loss"] == 0.5
+    assert seen[2]["a b"] != seen[2]["a b"]
+    assert seen[2]["up"] == float("inf")
+    assert (seen[2]["rewards/x"], seen[2]["kl"]) == (1, 2.0)
+    assert not [name for name in seen[2] if name.startswith("_")]
+
+
+def test_evaluations_are_seen_under_names_that_no_training_metric_has(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 0.5}, step=7)
+        run.log_eval({"loss": 0.9, "eval_reward": 0.1, "val/acc": 0.2, "predictions": [1, 2]}, step=3)
+    evaluation = seen[1]
+    assert evaluation.keys() - {"step", "timestamp"} == {"eval/loss", "eval_reward", "val/acc"}
+    assert evaluation["step"] == 7  # one of an earlier step is no restart
+
+
+def test_the_row_is_durable_before_the_monitor_looks(tmp_path, monkeypatch):
+    lines = []
+
+    def spy(self, row):
+        lines.append((tmp_path / "logs/training_metrics.jsonl").read_bytes().count(b"\n"))
+        return []
+
+    monkeypatch.setattr(Monitor, "update", spy)
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 5))
+    assert lines == [1, 2, 3, 4]
+
+
+def test_settings_reach_the_monitor(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(Monitor, "__init__", lambda self, **given: made.append(given) or (_ for _ in ()).throw(OSError))
+    config = {"grpo": {"num_generations": 8, "lr": 1}, "critic": {"lr": 2}, "reward_max": 1.0}
+    with rlvitals.start(tmp_path, algorithm="grpo", framework="trl", total_steps=9, config=config) as run:
+        run.log({"loss": 1.0})
+    (given,) = made
+    assert (given["algorithm"], given["framework"], given["total_steps"]) == ("grpo", "trl", 9)
+    assert given["config"]["num_generations"] == 8
+    assert given["config"]["reward_max"] == 1.0
+    assert "lr" not in given["config"]  # which of the two?
+
+
+# It never disturbs
+
+
+def test_a_monitor_that_cannot_be_made_is_put_aside_with_one_warning(tmp_path, monkeypatch, caplog):
+    def fail(self, **_):
+        raise RuntimeError("broken plug-in")
+
+    monkeypatch.setattr(Monitor, "__init__", fail)
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 5))
+    assert sum("put aside" in message for message in caplog.messages) == 1
+    assert rlvitals.open_run(tmp_path).rows == 4
+
+
+def test_a_monitor_that_raises_is_put_aside_with_one_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Monitor, "update", lambda self, row: 1 / 0)
+    with rlvitals.start(tmp_path, actions="act") as run:
+        log_rows(run, alive, range(1, 5))
+        assert run.request() is None
+    assert [message for message in caplog.messages if "ZeroDivisionError" in message] == [
+        f"the monitor of {tmp_path} is put aside, rows are still recorded: ZeroDivisionError: division by zero"
+    ]
+    assert rlvitals.open_run(tmp_path).rows == 4
+
+
+def test_without_the_monitor_nothing_of_it_is_imported_or_written(tmp_path):
+    code = (
+        f"import sys, rlvitals\nrun = rlvitals.start({str(tmp_path / 'run')!r}, monitor=False)\n"
+        "for step in range(20): run.log({'grad_norm': 0.0, 'loss': 1.0}, step=step)\n"
+        "assert run.findings == [] and run.request() is None\nrun.finish()\n"
+        "print([name for name in sys.modules if name.startswith('rlvitals.health')])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+    assert not (tmp_path / "run" / FINDINGS).exists()
+
+
+def test_starting_makes_no_monitor_and_a_run_without_one_imports_no_network(tmp_path):
+    code = (
+        f"import sys, rlvitals\nrun = rlvitals.start({str(tmp_path / 'run')!r})\n"
+        "print('rlvitals.health.monitor' in sys.modules)\nrun.log({'loss': 1.0})\nrun.finish()\n"
+        "print('rlvitals.health.monitor' in sys.modules, 'urllib.request' in sys.modules, 'numpy' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False", "True", "False", "False"]
+
+
+def test_other_ranks_watch_nothing(tmp_path, seen):
+    with rlvitals.start(tmp_path, rank=0) as run:
+        with rlvitals.start(tmp_path, rank=1, actions="act") as other:
+            log_rows(other, dead, range(1, 20))
+            assert other.findings == []
+            assert other.request() is None
+        run.log({"loss": 1.0}, step=1)
+    assert len(seen) == 1
+
+
+def test_a_row_logged_by_a_signal_handler_in_the_middle_is_recorded_and_not_judged(tmp_path, monkeypatch):
+    update, judged = Monitor.update, []
+
+    def interrupted(self, row):
+        judged.append(row["step"])
+        if row["step"] == 2:
+            run.log({"loss": 9.0}, step=100)
+        return update(self, row)
+
+    monkeypatch.setattr(Monitor, "update", interrupted)
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 4))
+    assert rlvitals.open_run(tmp_path).rows == 4
+    assert judged == [1, 2, 3]
+
+
+def test_a_silence_is_seen_by_the_clock_of_the_background_thread(tmp_path, monkeypatch):
+    ticks = threading.Event()
+    monkeypatch.setattr(Monitor, "tick", lambda self, now: ticks.set() or [])
+    with rlvitals.start(tmp_path, fsync=0.05) as run:
+        assert not ticks.wait(0.2)  # no row yet
+        run.log({"loss": 1.0})
+        assert ticks.wait(5)
+
+
+# Resuming
+
+
+def test_a_resume_repeats_nothing_and_goes_on_where_it_was(tmp_path, seen):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+        run.log_eval({"score": 0.5}, step=14)
+        before = run.findings
+    assert before
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=True) as run:
+        log_rows(run, dead, range(15, 25))
+        assert run.findings[: len(before)] == before
+        rules = [(finding.rule, finding.severity) for finding in run.findings]
+    assert len(rules) == len(set(rules))
+    assert [row["step"] for row in seen] == [*range(1, 15), 14, *range(15, 25)]
+    assert rlvitals.open_run(tmp_path).findings == run.findings
+
+
+def test_rows_of_an_abandoned_line_are_not_seen_and_their_findings_are_not_kept(tmp_path, seen):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, alive, range(1, 6))
+        log_rows(run, dead, range(6, 30))
+        assert "dead_gradient" in [finding.kind for finding in run.findings]
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=5) as run:
+        log_rows(run, alive, range(6, 10))
+        assert "dead_gradient" not in [finding.kind for finding in run.findings]
+    assert [row["step"] for row in seen] == list(range(1, 10))
+    assert "dead_gradient" not in [finding.kind for finding in rlvitals.open_run(tmp_path).findings]
+
+
+def test_what_a_run_without_monitor_missed_is_said_after_a_resume_if_it_still_holds(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", monitor=False) as run:
+        log_rows(run, dead, range(1, 15))
+    with rlvitals.start(tmp_path, resume=True, actions="act") as run:
+        run.log(dead(15), step=15)
+        assert "dead_gradient" in [finding.kind for finding in run.findings]
+        assert run.request().action == "stop"
+        run.request().declined()
+
+
+def test_an_answer_from_before_a_resume_counts(tmp_path):
+    with rlvitals.start(tmp_path, rules=[OWN_RULE], actions="act") as run:
+        for step in range(1, 6):
+            run.log({"kl": 0.9}, step=step)
+    with rlvitals.start(tmp_path, resume=True, algorithm="grpo", actions="act") as run:
+        log_rows(run, dead, range(6, 20))
+        request = run.request()
+        numbers = [line["request"] for line in events_of(tmp_path, "request")]
+        assert numbers == sorted(set(numbers))  # counting goes on
+        assert request.number == numbers[-1]
+        request.declined("no")
+    with rlvitals.start(tmp_path, resume=True, actions="act") as run:
+        log_rows(run, dead, range(20, 25))
+        assert [line["answer"] for line in events_of(tmp_path, "answer") if line["request"] == request.number] == [
+            "declined"
+        ]
+        assert not [
+            line for line in events_of(tmp_path, "request") if line["attempt"] == 3 and line["rule"] == "dead_gradient"
+        ]
+
+
+def test_a_very_long_past_is_told_by_its_beginning_and_its_end(tmp_path):
+    total = FIRST_ROWS + LAST_ROWS + 300
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        log_rows(run, lambda step: {"x": float(step)}, range(total))
+    story = story_before(RunDir(tmp_path), 2, "train", total)
+    assert (story.length, story.left_out) == (total, 300)
+    steps = [told.row.step for told in story.rows()]
+    assert steps == [*range(FIRST_ROWS), *range(FIRST_ROWS + 300, total)]
+
+
+# Requests
+
+
+def test_advice_alone_asks_for_nothing(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        for step in range(1, 20):
+            run.log(dead(step), step=step)
+            assert run.request() is None
+        assert [finding.action for finding in run.findings if finding.kind == "dead_gradient"] == ["stop"]
+    assert {line["type"] for line in events_of(tmp_path)} == {"finding"}
+
+
+def test_a_plain_loop_asks_is_told_and_answers(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
+        assert run.request() is None
+        request = None
+        for step in range(1, 30):
+            run.log(dead(step), step=step)
+            request = run.request()
+            if request is not None and request.action == "stop":
+                break
+        assert (step, request.finding.kind) == (10, "dead_gradient")
+        assert "gradient" in request.reason
+        assert run.request() == request  # open until it is answered
+        request.done("stopping at step 10")
+        request.declined("no second answer counts")
+        assert run.request() is None
+    asked, answered = events_of(tmp_path, "request"), events_of(tmp_path, "answer")
+    assert (asked[-1]["action"], asked[-1]["rule"], asked[-1]["step"]) == ("stop", "dead_gradient", 10)
+    assert [(line["request"], line["answer"], line["text"]) for line in answered if line["action"] == "stop"] == [
+        (asked[-1]["request"], "done", "stopping at step 10")
+    ]
+
+
+def test_an_answer_after_the_end_is_recorded_too(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
+        log_rows(run, dead, range(1, 12))
+        request = run.request()
+    request.done("stopped")
+    assert events_of(tmp_path, "answer")[-1]["text"] == "stopped"
+
+
+def test_revert_names_the_newest_checkpoint_before_the_onset(tmp_path):
+    for step in (5, 10, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir(parents=True)
+    with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
+        log_rows(run, alive, range(1, 15))
+        run.log({**alive(15), "loss": float("nan")}, step=15)
+        for step in range(16, 25):
+            run.log({**alive(step), "loss": float("nan")}, step=step)
+        request = run.request()
+        assert (request.action, request.checkpoint_step) == ("revert", 10)
+        assert request.checkpoint == str(tmp_path / "checkpoint-10")
+        request.done()
+
+
+def test_a_checkpoint_of_an_abandoned_line_is_not_gone_back_to(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, alive, range(1, 13))
+    for step in (5, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        os.utime(tmp_path / f"checkpoint-{step}", (time.time() - 60, time.time() - 60))
+    with rlvitals.start(tmp_path, resume=5, actions="act") as run:
+        log_rows(run, alive, range(6, 15))
+        for step in range(15, 25):
+            run.log({**alive(step), "loss": float("nan")}, step=step)
+        assert run.request().checkpoint_step == 5
+        run.request().declined()
+
+
+def test_a_secret_in_an_answer_is_masked(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
+        log_rows(run, dead, range(1, 12))
+        run.request().done("see hf_abcdefghijklmnopqrstuvwxyz")
+    assert "hf_abcdef" not in (tmp_path / FINDINGS).read_text()
+
+
+# Under torch.distributed
+
+
+def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
+    pytest.importorskip("torch", reason="needs torch, which is not installed here")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = textwrap.dedent(
+        f"""
+        import json, sys, torch.distributed as dist, rlvitals
+        rank = int(sys.argv[1])
+        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        run = rlvitals.start({str(tmp_path / "run")!r}, algorithm="grpo", actions="act", rank=rank)
+        got = []
+        for step in range(1, 20):
+            run.log({{"loss": 0.1 + 0.01 * (step % 7), "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)}}, step=step)
+            request = run.request()
+            got.append([request.action, request.reason, request.finding.title, request.number] if request else None)
+            if request is not None and request.action == "stop":
+                request.done(f"by rank {{rank}}")
+        print(json.dumps(got))
+        run.finish()
+        dist.destroy_process_group()
+        """
+    )
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)
+    ]
+    first, second = (json.loads(rank.communicate(timeout=120)[0].strip().splitlines()[-1]) for rank in ranks)
+    assert first == second
+    assert [request[0] for request in first if request].count("stop") >= 1
+    assert first[9][0] == "stop"
+    assert "by rank 0" in [line["text"] for line in events_of(tmp_path / "run", "answer")]
+    assert "by rank 1" not in [line["text"] for line in events_of(tmp_path / "run", "answer")]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"actions": "advice"}, "Did you mean 'advise'"),
+        ({"monitor": "yes"}, "monitor must be true or false"),
+        ({"moniter": True}, "Did you mean 'monitor'"),
+        ({"rules": 3}, "rules must be"),
+        ({"monitor": False, "actions": "act"}, "actions needs the monitor"),
+        ({"monitor": False, "rules": OWN_RULE}, "rules needs the monitor"),
+        ({"notify": "https://x"}, "notify must be a mapping"),
+        ({"notify": {"webhok": "https://x"}}, "Did you mean 'webhook'"),
+        ({"notify": {"webhook": "ftp://secret"}}, "http"),
+        ({"notify": {"webhook": "https://x", "format": "slak"}}, "Did you mean 'slack'"),
+        ({"notify": {"webhook": "https://x", "on": "criticl"}}, "Did you mean 'critical'"),
+        ({"notify": {"on": "critical"}}, "webhook or a sentinel"),
+        ({"notify": {"webhook": "${env:RLVITALS_TEST_NOT_SET}"}}, "RLVITALS_TEST_NOT_SET"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_the_fix_and_before_anything_is_written(tmp_path, given, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        rlvitals.start(tmp_path / "run", **given)
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_rules_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(RuleError):
+        rlvitals.start(tmp_path / "run", rules="no_such_preset")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rules", [OWN_RULE, [OWN_RULE]])
+def test_rules_of_one_s_own_are_gone_by(tmp_path, rules):
+    with rlvitals.start(tmp_path, rules=rules) as run:
+        for step in range(1, 8):
+            run.log({"kl": 0.9}, step=step)
+        assert [finding.severity for finding in run.findings if "kl > 0.5" in f"{finding.rule} {finding.title}"]
+
+
+def test_the_yaml_section_takes_them_too(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        f"rlvitals:\n  monitor: true\n  actions: act\n  rules: ['{OWN_RULE}']\n  notify: {{sentinel: {tmp_path}/s}}\n"
+    )
+    with rlvitals.start(tmp_path / "run", config=tmp_path / "run.yaml") as run:
+        assert run.settings.actions == "act"
+        assert run.settings.rules == (OWN_RULE,)
+        assert run.settings.notify == {"sentinel": f"{tmp_path}/s"}
+
+
+# Telling
+
+
+@pytest.mark.parametrize(("display", "shown"), [("plain", True), ("none", False), ("json", False)])
+def test_the_banner_is_shown_on_stderr_where_something_is_displayed(tmp_path, capsys, display, shown):
+    with rlvitals.start(tmp_path, algorithm="grpo", display=display, display_every=1000) as run:
+        log_rows(run, dead, range(1, 15))
+    said = capsys.readouterr()
+    assert ("!" * 61 + "\n  ⚠ the gradient has been exactly zero" in said.err) == shown
+    assert "!!!" not in said.out
+
+
+def test_findings_go_to_the_log_for_those_who_keep_one(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "rlvitals")
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+    assert any(message.startswith("critical at step 10: the gradient") for message in caplog.messages)
+
+
+def test_a_critical_is_posted_and_the_address_is_nowhere(tmp_path, capfd, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG)
+    secret = "T0SECRET-B0SECRET-very-secret-part"
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200 if len(bodies) == 1 else 403)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("RLVITALS_TEST_HOOK", f"http://127.0.0.1:{server.server_port}/{secret}")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--webhook", f"https://hooks.slack.com/services/{secret}"])
+    folder, sentinel = tmp_path / "run", tmp_path / "stop.json"
+    notify = {"webhook": "${env:RLVITALS_TEST_HOOK}", "format": "slack", "on": "critical", "sentinel": str(sentinel)}
+    settings = {"algorithm": "grpo", "actions": "act", "display": "plain", "notify": notify}
+    try:
+        with rlvitals.start(folder, name="kto-7b", **settings) as run:
+            log_rows(run, dead, range(1, 40))
+            run.request().done(f"told {os.environ['RLVITALS_TEST_HOOK']}")
+            assert secret not in repr(run.settings)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert bodies[0]["text"].startswith("CRITICAL in kto-7b at step 10: the gradient has been exactly zero")
+    assert json.loads(sentinel.read_text())["finding"]["severity"] == "critical"
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert folder / "config.json" in written
+    assert not [path for path in written if secret.encode() in path.read_bytes()]
+    said = capfd.readouterr()
+    assert secret not in said.err + said.out + caplog.text
+    assert str(tmp_path) not in json.dumps(bodies)
+
+
+def test_the_end_waits_only_a_little_for_a_hook_that_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlvitals.health.notify.Notifier.close.__defaults__", (0.1,))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+        began = time.monotonic()
+        with rlvitals.start(tmp_path, algorithm="grpo", notify={"webhook": url}) as run:
+            log_rows(run, dead, range(1, 15))
+        assert time.monotonic() - began < 4
+    assert rlvitals.open_run(tmp_path).status == "finished"

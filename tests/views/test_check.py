@@ -1,0 +1,353 @@
+"""The report on a run or a log: the verdict, what it rests on, and that nothing of it is hindsight."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlvitals
+from judged_logs import dying_rows, healthy_rows, write_jsonl
+from rlvitals.codec import to_json
+from rlvitals.errors import ConfigError, RlvitalsError, RuleError
+from rlvitals.records import Finding
+from rlvitals.store.importers import NotALog, read_log
+from rlvitals.views.check import FEW_ROWS, FolderReport, check, check_source, new_monitor, report_on
+from rlvitals.views.judging import MAX_BUCKETS, Judge, Trace
+from rlvitals.views.sources import Source, merged, open_source, places_in, settings, total_steps
+
+
+def test_a_run_that_learns_is_healthy(tmp_path):
+    report = rlvitals.check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()))
+    assert (report.verdict, report.findings, report.points) == ("healthy", [], 60)
+    assert (report.format, report.first_step, report.last_step) == ("jsonl", 1, 60)
+
+
+def test_a_dead_gradient_is_to_be_acted_on_with_evidence_and_advice(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", dying_rows()))
+    worst = report.findings[0]
+    assert report.verdict == "act"
+    assert (worst.kind, worst.severity, worst.onset_step) == ("dead_gradient", "critical", 41)
+    assert worst.evidence["metric"] == "grad_norm"
+    assert worst.advice
+    assert "dead gradient, since step 41" in report.reason
+    assert worst.rule in report.ongoing
+
+
+def test_findings_come_worst_first(tmp_path):
+    rules = ["reward > 0.1 for 2: warning", "loss > 0.1 for 20: critical"]
+    report = check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), rules)
+    assert [finding.severity for finding in report.findings] == ["critical", "warning"]
+    assert report.findings[0].step > report.findings[1].step
+    assert report.said_at == [finding.step for finding in report.findings]
+
+
+def test_a_warning_alone_is_to_be_watched(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), "reward > 0.1 for 5: warning")
+    assert report.verdict == "watch"
+
+
+def test_an_info_is_a_remark_and_no_finding(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), "reward > 0.1 for 5: info")
+    assert report.verdict == "healthy"
+    assert not report.findings
+    assert any(remark.severity == "info" for remark in report.normal)
+
+
+def test_a_few_rows_cannot_be_judged(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", healthy_rows(FEW_ROWS - 1)))
+    assert report.verdict == "cannot judge"
+    assert "7 rows" in report.reason
+    assert check(write_jsonl(tmp_path / "log.jsonl", healthy_rows(FEW_ROWS))).verdict == "healthy"
+
+
+def test_a_few_rows_with_a_nan_loss_are_acted_on_all_the_same(tmp_path):
+    rows = healthy_rows(5)
+    for row in rows[1:]:
+        row["loss"] = math.nan
+    assert check(write_jsonl(tmp_path / "log.jsonl", rows)).verdict == "act"
+
+
+def test_metrics_that_no_rule_reads_cannot_be_judged(tmp_path):
+    rows = [{"step": step, "colour_of_the_sky": step * 0.1} for step in range(1, 40)]
+    report = check(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert report.verdict == "cannot judge"
+    assert "none of its metrics" in report.reason
+
+
+def test_what_is_missing_is_named_as_the_framework_calls_it(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), framework="trl_grpo")
+    entropy = next(item for item in report.cannot_judge if item.metric == "entropy")
+    assert entropy.names == ("entropy",)
+    assert "entropy_collapse" in entropy.kinds
+    assert len({item.metric for item in report.cannot_judge}) == len(report.cannot_judge)
+    assert "loss" not in {item.metric for item in report.cannot_judge}
+
+
+def test_nothing_is_hindsight(tmp_path):
+    rows = dying_rows()
+    whole = check_source(Source(tmp_path, "jsonl", rows))
+    for cut in (20, 45, 55):
+        part = check_source(Source(tmp_path, "jsonl", rows[:cut]))
+        assert part.findings == [finding for finding in whole.findings if finding.step <= cut]
+
+
+def test_a_report_is_strict_json_with_stable_keys(tmp_path):
+    rows = dying_rows()
+    rows[5]["kl"] = math.nan
+    facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
+    assert list(facts) == [
+        "source", "format", "verdict", "reason", "points", "first_step", "last_step", "algorithm", "framework",
+        "findings", "normal", "cannot_judge", "notes", "series",
+    ]  # fmt: skip
+    assert list(facts["findings"][0]) == [
+        "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
+        "action", "metrics", "row", "ongoing",
+    ]  # fmt: skip
+    assert list(facts["cannot_judge"][0]) == [
+        "metric", "title", "names", "is_in_framework", "kinds", "rules",
+    ]  # fmt: skip
+    assert list(facts["series"]["grad_norm"]) == ["points", "nonfinite", "rows", "steps", "low", "high"]
+
+
+def test_only_series_that_a_finding_is_about_are_kept(tmp_path):
+    report = check(write_jsonl(tmp_path / "log.jsonl", dying_rows()))
+    assert set(report.series) == {name for finding in report.findings for name in finding.metrics}
+
+
+def test_a_wrong_rule_is_said_at_once(tmp_path):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows())
+    with pytest.raises(RuleError):
+        check(log, "kto_gide")
+    with pytest.raises(RuleError):
+        check(tmp_path, "kto_gide")
+
+
+def test_an_unknown_framework_gets_a_suggestion(tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean 'verl'"):
+        check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), framework="vrel")
+
+
+# --- runs of our own
+
+
+def record(path, rows, evaluations=(), **settings):
+    with rlvitals.start(path, **settings) as run:
+        for row in rows:
+            run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+            for evaluation in evaluations:
+                if evaluation["step"] == row["step"]:
+                    run.log_eval(
+                        {name: value for name, value in evaluation.items() if name != "step"}, step=row["step"]
+                    )
+    return path
+
+
+def test_a_run_is_judged_as_its_log_would_be(tmp_path):
+    run = check(record(tmp_path / "run", dying_rows(), algorithm="grpo", total_steps=70))
+    log = check(write_jsonl(tmp_path / "log.jsonl", dying_rows()), algorithm="grpo")
+    assert (run.format, run.verdict, run.points) == ("run", "act", 70)
+    assert run.findings[0].title == log.findings[0].title
+    assert run.findings[0].onset_step == log.findings[0].onset_step
+
+
+def test_a_run_gives_its_settings_to_the_monitor(tmp_path):
+    config = {"trainer": {"num_generations": 8}, "reward_max": 2}
+    source = open_source(record(tmp_path / "run", healthy_rows(10), algorithm="grpo", total_steps=70, config=config))
+    monitor = new_monitor(source, config={"beta": 0.1})
+    assert (monitor.case.algorithm, monitor.case.total_steps) == ("grpo", 70)
+    assert [monitor.case.number(name) for name in ("num_generations", "reward_max", "beta")] == [8, 2, 0.1]
+
+
+def test_rows_that_a_resume_overtook_are_not_judged(tmp_path):
+    path = record(tmp_path / "run", dying_rows())
+    with rlvitals.start(path, resume=40) as run:
+        for row in healthy_rows(80)[40:]:
+            run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+    report = check(path)
+    assert (report.verdict, report.points) == ("healthy", 80)
+
+
+def test_evaluations_are_judged_in_their_place_and_never_as_training(tmp_path):
+    path = record(tmp_path / "run", healthy_rows(20), [{"step": 10, "reward": 99.0, "eval/loss": 1.0}])
+    rows = list(open_source(path).rows)
+    assert len(rows) == 21
+    assert rows[10] == {"step": 10, "timestamp": rows[10]["timestamp"], "eval/reward": 99.0, "eval/loss": 1.0}
+    assert rows[9]["step"] == 10
+
+
+def test_an_evaluation_of_an_earlier_step_does_not_turn_the_clock_back():
+    from rlvitals.records import Row
+
+    train = [Row(step, float(step), 1, {"loss": 1.0}) for step in (1, 2, 3)]
+    rows = list(merged(train, [Row(1, 2.5, 1, {"loss": 9.0})]))
+    assert [row["step"] for row in rows] == [1, 2, 2, 3]
+
+
+def test_streams_without_times_are_merged_by_step():
+    from rlvitals.records import Row
+
+    train = [Row(step, math.nan, 1, {"loss": 1.0}) for step in (1, 2, 3)]
+    evals = [Row(2, math.nan, 1, {"loss": 9.0}), Row(9, math.nan, 1, {"loss": 9.0})]
+    assert [(row["step"], "loss" in row) for row in merged(train, evals)] == [
+        (1, True), (2, True), (2, False), (3, True), (9, False),
+    ]  # fmt: skip
+
+
+def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
+    said = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
+    for own, expected in (([said], True), ([], False)):
+        source = Source(tmp_path, "run", healthy_rows(), own_findings=own)
+        report = check_source(source)
+        assert any("own monitor said 'watch'" in note for note in report.notes) == expected
+
+
+def test_settings_that_two_sections_give_differently_are_nobodys():
+    config = {"actor": {"lr": 1, "clip": 0.2}, "critic": {"lr": 2}, "max_steps": -1, "trainer": {"total_steps": 7}}
+    assert settings(config) == {"clip": 0.2, "max_steps": -1, "total_steps": 7}
+    assert total_steps(config) == 7
+    assert total_steps({"max_steps": -1}) is None
+
+
+# --- folders
+
+
+def test_a_folder_of_runs_and_logs_gives_a_report_on_each(tmp_path):
+    record(tmp_path / "a-run", healthy_rows())
+    write_jsonl(tmp_path / "b.jsonl", dying_rows())
+    (tmp_path / "notes.txt").write_text("nothing to see here\n")
+    (tmp_path / "INDEX.tsv").write_text("file\tverdict\tonset_step\nb.jsonl\tfail\t41\n")
+    report = check(tmp_path)
+    assert isinstance(report, FolderReport)
+    assert [(one.format, one.verdict) for one in report.reports] == [("run", "healthy"), ("jsonl", "act")]
+    assert report.verdict == "act"
+    assert len(report) == 2
+    assert list(report) == report.reports
+    assert [path.rpartition("/")[2] for path in report.passed_over] == ["notes.txt"]
+
+
+def test_a_trainers_output_folder_is_one_log(tmp_path):
+    state = {"log_history": dying_rows(), "max_steps": 70}
+    (tmp_path / "checkpoint-70").mkdir()
+    (tmp_path / "checkpoint-70" / "trainer_state.json").write_text(json.dumps(state))
+    assert places_in(tmp_path) is None
+    assert check(tmp_path).verdict == "act"
+
+
+def test_a_folder_without_any_log_is_an_error(tmp_path):
+    with pytest.raises(NotALog):
+        check(tmp_path)
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    with pytest.raises(NotALog, match="none of its 1 files"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02" * 999, b"hello\n", b"{", b"step,loss\n"])
+def test_a_file_without_rows_is_an_error_that_says_what_can_be_read(tmp_path, content):
+    (tmp_path / "broken.log").write_bytes(content)
+    with pytest.raises(NotALog, match="What can be read"):
+        check(tmp_path / "broken.log")
+
+
+def test_what_is_not_there_is_an_error_with_a_suggestion(tmp_path):
+    (tmp_path / "kto-run").mkdir()
+    with pytest.raises(RlvitalsError, match="Did you mean 'kto-run'"):
+        check(tmp_path / "kto-rnu")
+
+
+# --- what is kept of a series
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=2000))
+def test_a_thinned_series_keeps_its_extremes_and_stays_small(values):
+    trace = Trace()
+    for point, value in enumerate(values, 1):
+        trace.add(point, point * 10, value)
+    finite = [value for value in values if math.isfinite(value)]
+    facts = trace.to_dict()
+    assert len(facts["rows"]) <= MAX_BUCKETS
+    assert (facts["points"], facts["nonfinite"]) == (len(values), len(values) - len(finite))
+    assert min((low for low in facts["low"] if low is not None), default=None) == min(finite, default=None)
+    assert max((high for high in facts["high"] if high is not None), default=None) == max(finite, default=None)
+    assert facts["rows"] == sorted(set(facts["rows"]))
+    assert facts["rows"][0] == 1
+    assert [step // 10 for step in facts["steps"]] == facts["rows"]
+
+
+def test_a_value_stays_in_the_bucket_of_its_place():
+    trace = Trace()
+    for point in range(1, 5001):
+        trace.add(point, point, 1.0 if point == 3210 else 0.0)
+    spike = next(position for position, high in enumerate(trace.highs) if high == 1.0)
+    assert trace.points[spike] <= 3210
+    assert spike == len(trace.points) - 1 or trace.points[spike + 1] > 3210
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows_leave_a_small_report(tmp_path):
+    rows = healthy_rows(300)
+    log = tmp_path / "huge.jsonl"
+    with log.open("w") as file:
+        for step in range(1, 100_001):
+            file.write(json.dumps({**rows[step % 300], "step": step}) + "\n")
+    report = check(log, "reward > 0.1 for 5: warning")
+    assert report.points == 100_000
+    assert len(to_json(report.to_dict())) < 300_000
+    assert any("came and went" in note for note in report.notes)  # the reward falls back every 300 rows
+
+
+# --- real logs
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("verl_agent_instant_collapse.log", "tool_abandonment"),
+        ("grpo_nan_grad_46.log", "nonfinite"),
+        ("dpo_symlog_logp_crash_183.csv", "logprob_crash"),
+        ("rl_hack_compilable_1b_hard.jsonl", "reward_hacking"),
+        ("grpo_floor_reward_200.json", "reward_floor"),
+    ],
+)
+def test_real_logs_that_failed_are_acted_on(shared, name, kind):
+    report = check(shared / "logs" / name)
+    assert report.verdict == "act"
+    assert kind in {finding.kind for finding in report.findings}
+    assert set(report.series) <= {metric for finding in report.findings for metric in finding.metrics}
+    json.loads(to_json(report.to_dict()))
+
+
+@pytest.mark.parametrize(
+    "name", ["grpo_text2sql_1000.json", "dpo_zephyr_reference_114.csv", "verl_agent_healthy_180.log"]
+)
+def test_real_logs_that_were_healthy_are_not_stopped(shared, name):
+    report = check(shared / "logs" / name)
+    assert report.verdict in ("healthy", "watch")
+
+
+def test_a_finding_before_a_restart_inside_the_file_is_marked_in_its_own_part(shared):
+    from rlvitals.render.charts import Series
+
+    report = check(shared / "logs" / "grpo_nan_grad_46.log")
+    place = next(at for at, finding in enumerate(report.findings) if finding.kind == "nonfinite")
+    drawn = Series.from_dict(report.series["grad_norm"].to_dict())
+    assert drawn.onset(report.findings[place].onset_step, report.said_at[place]) == 0.0
+    assert any("restart inside the file" in note for note in report.notes)
+
+
+def test_the_verdict_of_a_judge_can_be_asked_for_at_any_row(tmp_path):
+    source = Source(tmp_path, "jsonl", ())
+    judge = Judge(new_monitor(source))
+    verdicts = []
+    for row in dying_rows():
+        judge.take(row)
+        verdicts.append(report_on(judge, source).verdict)
+    assert list(dict.fromkeys(verdicts)) == ["cannot judge", "healthy", "act"]
+
+
+def test_the_importers_notes_and_settings_reach_the_report(shared):
+    path = shared / "logs" / "verl_agent_len_turncollapse.log"
+    assert set(read_log(path).notes) <= set(check(path).notes)
