@@ -39,3 +39,9 @@ def warning(signal: Signal | None, variant: str = "", **evidence: float | str) -
 def critical(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
     """Something to act on."""
     return Alarm("critical", signal, evidence, variant)
+
+
+def since(step: int, alarm: Alarm) -> Alarm:
+    """Say where it began, where that is known better than from the band its signal left."""
+    alarm.onset_step = step
+    return alarm

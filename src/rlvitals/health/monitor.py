@@ -27,6 +27,10 @@ STORM = 8
 """Findings within `STORM_POINTS` rows after which lesser ones are counted instead of said."""
 
 STORM_POINTS = 15
+
+SAME_KIND_POINTS = 30
+"""Rows in which a second rule that names the same kind, no graver, only repeats the first."""
+
 MAX_FINDINGS = 1000
 MAX_VOTES = 60
 
@@ -72,6 +76,8 @@ class Monitor:
         self._on_tick: list[tuple[Bound, _State]] = []
         self._missing: list[Missing] = []
         self._recent: list[int] = []
+        self._kinds: dict[str, tuple[str, int, int]] = {}
+        self._summed_up_at = -STORM_POINTS
         self._ticked_points = -1
 
     def update(self, row: Mapping[str, Any]) -> list[Finding]:
@@ -81,6 +87,7 @@ class Monitor:
             restarts = case.restarts
             case.take(row)
             if case.restarts != restarts:
+                self._kinds.clear()
                 for state in self._states.values():
                     state.reset()
             if case.changed:
@@ -185,18 +192,50 @@ class Monitor:
         found.sort(key=lambda finding: -_RANK[finding.severity])
         points = self.case.points
         self._recent = [point for point in self._recent if point > points - STORM_POINTS]
-        said = []
+        said: list[Finding] = []
+        kept: list[Finding] = []
         for finding in found:
-            if len(self._recent) < STORM or finding.severity == "critical":
+            if self._is_repetition(finding, points):
+                self.left_unsaid += 1
+            elif len(self._recent) < STORM or finding.severity == "critical":
                 said.append(finding)
                 self._recent.append(points)
+                self._kinds[finding.kind] = (finding.rule, _RANK[finding.severity], points)
             else:
                 self.left_unsaid += 1
+                kept.append(finding)
                 # Not said, so it may be said once the storm is over, if it still holds.
                 self._states[finding.rule].said = _RANK[finding.severity] - 1
+        if kept and points - self._summed_up_at > STORM_POINTS:
+            self._summed_up_at = points
+            said.append(_summary(kept))
         if len(self.findings) < MAX_FINDINGS:
             self.findings.extend(said)
         return said
+
+    def _is_repetition(self, finding: Finding, points: int) -> bool:
+        """Whether another rule of ours has said the same a moment ago; a user's own rule always speaks."""
+        rule, rank, when = self._kinds.get(finding.kind, ("", 0, 0))
+        if rule in ("", finding.rule) or not self.rulebook.rules[finding.rule].function:
+            return False
+        return rank >= _RANK[finding.severity] and points - when <= SAME_KIND_POINTS and finding.kind != "data"
+
+
+def _summary(kept: Sequence[Finding]) -> Finding:
+    """One note in place of many."""
+    kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in kept))
+    first = kept[0]
+    return Finding(
+        rule="storm",
+        kind=first.kind,
+        severity="info",
+        step=first.step,
+        onset_step=min(finding.onset_step for finding in kept),
+        title=f"more is off than is worth reading one by one: {kinds}. Deal with the gravest first",
+        confidence=1.0,
+        evidence={"count": float(len(kept))},
+        metrics=tuple(name for finding in kept for name in finding.metrics),
+    )
 
 
 class _State:

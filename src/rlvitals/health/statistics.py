@@ -7,7 +7,7 @@ rule reads like its description. Points are logged values, never optimiser steps
 >>> for step in range(40):
 ...     series.update(0.5 if step < 20 else 0.05, step)
 >>> series.base, round(series.ratio, 2), series.onset_step
-(0.5, 0.15, 20)
+(0.5, 0.17, 20)
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rlvitals.health.weights import (
     WANDER,
     WINDOW,
     WINSOR,
+    line_t,
     median,
 )
 
@@ -42,7 +43,7 @@ class Signal:
         "_fast", "_head", "_inside", "_jump", "_jump_base", "_jump_slow", "_jumps", "_mid", "_mile", "_mile_at",
         "_noise", "_noise_base", "_outside_step", "_slow", "_peak", "_peak_at", "_sum_t", "_sum_tt", "_sum_tx",
         "_sum_x", "_sum_xx", "_wander", "_warm_fast", "_warm_mid", "_warm_slow", "_window", "base", "bottom",
-        "bottom_at", "bottom_step", "equal_streak", "first_step", "highest", "in_ratios", "key", "last", "lowest",
+        "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
         "zero_share", "zero_streak", "_changes",
     )  # fmt: skip
@@ -61,7 +62,6 @@ class Signal:
         """Finite values seen."""
         self.last = math.nan
         self.step = 0
-        self.first_step = 0
         self.seen_at = 0
         """The run's row number of the last value, finite or not."""
         self.base = math.nan
@@ -83,7 +83,8 @@ class Signal:
         """The smallest change ever seen: the rounding of the log."""
         self._changes = 0
         self.equal_streak = 0
-        """Values in a row that are exactly the same, the last one included."""
+        """Values in a row that are exactly the same, the last one included, and the step they began at."""
+        self.equal_step = 0
         self.zero_streak = 0
         self.zero_share = 0.0
         """The share of exact zeros, over about 30 points."""
@@ -129,13 +130,14 @@ class Signal:
             self.zero_streak = 0
             self.zero_share -= SLOW * self.zero_share
         if n == 1:
-            self.first_step = step
             self.equal_streak = 1
+            self.equal_step = step
             taken = value
         else:
             jump = abs(value - previous)
             if jump:
                 self.equal_streak = 1
+                self.equal_step = step
                 self.quantum = min(self.quantum, jump)
                 self._changes += 1
             else:
@@ -353,29 +355,19 @@ class Signal:
         return (self.fast - self.slow) / (noise * math.hypot(FAST_SHARE, SLOW_SHARE))
 
     @property
-    def momentum(self) -> float:
-        """The movement of the last few points in its own noise."""
-        return (self.fast - self._mid / (1.0 - self._warm_mid)) / max(0.25 * self.noise, 1e-12) if self.n else 0.0
-
-    @property
     def speed(self) -> float:
         """The change per point, lately: the fast and the middle level look about 14 points apart."""
         return (self.fast - self._mid / (1.0 - self._warm_mid)) / 14.4 if self.n else 0.0
 
     @property
+    def momentum(self) -> float:
+        """The movement of the last few points in its own noise."""
+        return 14.4 * self.speed / max(0.25 * self.noise, 1e-12)
+
+    @property
     def trend(self) -> float:
         """The t value of a straight line through the whole run; 0 while there is nothing to fit."""
-        n = self.n
-        if n < 8 or self._sum_xx == math.inf:
-            return 0.0
-        tt = self._sum_tt - self._sum_t * self._sum_t / n
-        tx = self._sum_tx - self._sum_t * self._sum_x / n
-        xx = self._sum_xx - self._sum_x * self._sum_x / n
-        left = xx - tx * tx / tt
-        # Sums of squares of nearly equal numbers keep rounding errors of this size.
-        if left <= 1e-12 * max(self._sum_xx, 1e-300):
-            return 0.0 if abs(tx) <= 1e-9 * math.sqrt(tt * max(self._sum_xx, 1e-300)) else math.copysign(math.inf, tx)
-        return tx / tt / math.sqrt(left / (n - 2) / tt)
+        return line_t(self.n, self._sum_t, self._sum_tt, self._sum_x, self._sum_xx, self._sum_tx)
 
     @property
     def top_age(self) -> int:

@@ -1,4 +1,4 @@
-"""The constants of the statistics: windows, weights of the exponential levels, and what noise leaves in them."""
+"""What the statistics are made of: windows, weights of the exponential levels, what noise leaves in them, formulas."""
 
 from __future__ import annotations
 
@@ -38,3 +38,21 @@ def median(values: list[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+
+
+def line_t(n: int, t: float, tt: float, x: float, xx: float, tx: float) -> float:  # noqa: PLR0917
+    """Return the t value of the slope of a straight line, from the sums of t, t*t, x, x*x and t*x.
+
+    >>> round(line_t(8, 36, 204, 37, 197, 198), 2)  # x = 2, 3, 3, 5, 4, 6, 7, 7
+    7.94
+    """
+    if n < 8 or xx == math.inf:
+        return 0.0
+    spread_t, spread_x = tt - t * t / n, xx - x * x / n
+    together = tx - t * x / n
+    left = spread_x - together * together / spread_t
+    # Sums of squares of nearly equal numbers keep rounding errors of this size.
+    if left <= 1e-12 * max(xx, 1e-300):
+        flat = abs(together) <= 1e-9 * math.sqrt(spread_t * max(xx, 1e-300))
+        return 0.0 if flat else math.copysign(math.inf, together)
+    return together / spread_t / math.sqrt(left / (n - 2) / spread_t)

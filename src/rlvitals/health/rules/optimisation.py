@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
@@ -52,7 +52,7 @@ def nonfinite_other(case: Case, *, count: float) -> Alarm | None:
 def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_points: float) -> Alarm | None:
     """Exact zeros: nothing trains."""
     if grad_norm.zero_streak >= streak:
-        return critical(grad_norm, streak=float(grad_norm.zero_streak))
+        return since(grad_norm.equal_step, critical(grad_norm, streak=float(grad_norm.zero_streak)))
     if grad_norm.n >= share_points and grad_norm.zero_share > share:
         return warning(grad_norm, "often", share=grad_norm.zero_share)
     return None
@@ -71,9 +71,8 @@ def frozen_loss(loss: Signal, grad_norm: Signal | None, case: Case, *, streak: f
     """The loss repeats itself to the last digit. A policy-gradient loss of exactly 0 is normal."""
     if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < 1e-9):
         return None
-    if grad_norm is None or grad_norm.zero_streak >= 5 or grad_norm.equal_streak >= 5:
-        return critical(loss, streak=float(loss.equal_streak))
-    return warning(loss, streak=float(loss.equal_streak))
+    dead = grad_norm is None or grad_norm.zero_streak >= 5 or grad_norm.equal_streak >= 5
+    return since(loss.equal_step, (critical if dead else warning)(loss, streak=float(loss.equal_streak)))
 
 
 def gradient_explosion(
@@ -91,7 +90,7 @@ def gradient_explosion(
     """
     middle = grad_norm.median5
     times = middle / max(grad_norm.base, 1e-8)
-    if times < ratio or middle < floor:
+    if not times >= ratio or middle < floor:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 0.01 * abs(loss.base))

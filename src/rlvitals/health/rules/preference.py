@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weights import FAST_SHARE, SLOW_SHARE
@@ -58,7 +58,7 @@ def margin_is_noise(
 ) -> Alarm | None:
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
-        return critical(margin, "zero", streak=float(margin.zero_streak))
+        return since(margin.equal_step, critical(margin, "zero", streak=float(margin.zero_streak)))
     if lr is not None and lr.last >= lr.highest and margin.n < 100 and _is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)
