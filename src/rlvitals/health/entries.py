@@ -74,6 +74,8 @@ class Rule:
     """Whether one critical of it is enough to stop."""
     confidence: float = 0.7
     enabled: bool = True
+    echoes: tuple[str, ...] = ()
+    """Rules that say the same more plainly: it stays silent for a while after one of them spoke."""
     sources: tuple[str, ...] = ()
     where: str = ""
     """The file and line it comes from, for messages."""
@@ -283,7 +285,7 @@ def _checked(key: str, value: Any, rule: Rule, place: Place) -> Any:
         return tuple(value)
     if key == "algorithms":
         return tuple(name.lower() for name in _texts(key, value, here))
-    if key == "sources":
+    if key in ("sources", "echoes"):
         return _texts(key, value, here)
     if key == "variants":
         return _variants(value, rule, place)

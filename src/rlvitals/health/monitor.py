@@ -28,8 +28,8 @@ STORM = 8
 
 STORM_POINTS = 15
 
-SAME_KIND_POINTS = 30
-"""Rows in which a second rule that names the same kind, no graver, only repeats the first."""
+ECHO_POINTS = 30
+"""Rows in which a rule stays silent after one it only echoes, such as a frozen loss after a dead gradient."""
 
 MAX_FINDINGS = 1000
 MAX_VOTES = 60
@@ -76,7 +76,7 @@ class Monitor:
         self._on_tick: list[tuple[Bound, _State]] = []
         self._missing: list[Missing] = []
         self._recent: list[int] = []
-        self._kinds: dict[str, tuple[str, int, int]] = {}
+        self._spoken: dict[str, tuple[int, int]] = {}
         self._summed_up_at = -STORM_POINTS
         self._ticked_points = -1
 
@@ -87,7 +87,7 @@ class Monitor:
             restarts = case.restarts
             case.take(row)
             if case.restarts != restarts:
-                self._kinds.clear()
+                self._spoken.clear()
                 for state in self._states.values():
                     state.reset()
             if case.changed:
@@ -200,7 +200,7 @@ class Monitor:
             elif len(self._recent) < STORM or finding.severity == "critical":
                 said.append(finding)
                 self._recent.append(points)
-                self._kinds[finding.kind] = (finding.rule, _RANK[finding.severity], points)
+                self._spoken[finding.rule] = (_RANK[finding.severity], points)
             else:
                 self.left_unsaid += 1
                 kept.append(finding)
@@ -214,11 +214,12 @@ class Monitor:
         return said
 
     def _is_repetition(self, finding: Finding, points: int) -> bool:
-        """Whether another rule of ours has said the same a moment ago; a user's own rule always speaks."""
-        rule, rank, when = self._kinds.get(finding.kind, ("", 0, 0))
-        if rule in ("", finding.rule) or not self.rulebook.rules[finding.rule].function:
-            return False
-        return rank >= _RANK[finding.severity] and points - when <= SAME_KIND_POINTS and finding.kind != "data"
+        """Whether a rule that this one only echoes has spoken a moment ago, no less gravely."""
+        for rule in self.rulebook.rules[finding.rule].echoes:
+            rank, when = self._spoken.get(rule, (0, 0))
+            if rank >= _RANK[finding.severity] and points - when <= ECHO_POINTS:
+                return True
+        return False
 
 
 def _summary(kept: Sequence[Finding]) -> Finding:
