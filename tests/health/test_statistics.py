@@ -132,9 +132,8 @@ def test_zeros_are_counted_in_a_row_and_as_a_share(values):
     signal = fed(values)
     zero = [abs(value) < 1e-12 for value in values]
     assert signal.zero_streak == next((n for n, is_zero in enumerate(reversed(zero)) if not is_zero), len(zero))
-    share = 0.0
-    for is_zero in zero:
-        share = (1 - SLOW) * share + SLOW * is_zero
+    weights = [(1 - SLOW) ** age for age in range(len(zero))]
+    share = sum(weight * is_zero for weight, is_zero in zip(weights, reversed(zero), strict=True)) / sum(weights)
     assert signal.zero_share == pytest.approx(share)
 
 

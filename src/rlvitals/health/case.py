@@ -110,6 +110,8 @@ class Case:
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
         self.reward_at_evals: list[float] = []
         """The reward's fast level at the last five evaluations."""
+        self.kl_estimator = ""
+        """The concept the KL is an estimate of, where the framework tells."""
         self.now = math.nan
         """The time, where `Monitor.tick` tells it."""
         self.heard_at = math.nan
@@ -276,8 +278,9 @@ class Case:
                 claims = self._by_concept.get(match.metric.id, [])
                 if match.metric.id == "reward.component.mean" and _REWARD_PART.match(key):
                     return []  # a part of the reward, see _other
-                if caveat is not None and caveat.kind == "per_sequence" and any(name == "kl" for name, _ in claims):
-                    self.kl_is_sum = True
+                if any(name == "kl" for name, _ in claims):
+                    self.kl_is_sum = self.kl_is_sum or (caveat is not None and caveat.kind == "per_sequence")
+                    self.kl_estimator = match.metric.id if self.framework else ""
                 convert = caveat if caveat is not None and caveat.is_convertible else None
                 if claims:
                     return [(name, rank, convert) for name, rank in claims]

@@ -45,7 +45,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_warm_fast", "_warm_mid", "_warm_slow", "_window", "base", "bottom",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "zero_share", "zero_streak", "_changes",
+        "_zero", "zero_streak", "_changes",
     )  # fmt: skip
 
     def __init__(self, name: str, key: str = "") -> None:
@@ -75,10 +75,8 @@ class Signal:
         self.bottom = math.inf
         self.bottom_at = 0
         self.bottom_step = 0
-        self._mile = -math.inf
-        self._mile_at = 0
-        self._peak = -math.inf
-        self._peak_at = 0
+        self._mile = self._peak = -math.inf
+        self._mile_at = self._peak_at = 0
         self.quantum = math.inf
         """The smallest change ever seen: the rounding of the log."""
         self._changes = 0
@@ -86,10 +84,8 @@ class Signal:
         """Values in a row that are exactly the same, the last one included, and the step they began at."""
         self.equal_step = 0
         self.zero_streak = 0
-        self.zero_share = 0.0
-        """The share of exact zeros, over about 30 points."""
-        self.nonfinite = 0
-        self.nonfinite_recent = 0.0
+        self._zero = 0.0
+        self.nonfinite, self.nonfinite_recent = 0, 0.0
         self._head: list[float] = []
         self._window: list[float] = []
         self._fast = self._mid = self._slow = 0.0
@@ -125,10 +121,10 @@ class Signal:
             del window[0]
         if -TINY < value < TINY:
             self.zero_streak += 1
-            self.zero_share += SLOW * (1.0 - self.zero_share)
+            self._zero += SLOW * (1.0 - self._zero)
         else:
             self.zero_streak = 0
-            self.zero_share -= SLOW * self.zero_share
+            self._zero -= SLOW * self._zero
         if n == 1:
             self.equal_streak = 1
             self.equal_step = step
@@ -249,6 +245,11 @@ class Signal:
     def slow(self) -> float:
         """The level over about 30 points."""
         return self._slow / (1.0 - self._warm_slow) if self.n else math.nan
+
+    @property
+    def zero_share(self) -> float:
+        """The share of exact zeros, over about 30 points."""
+        return self._zero / (1.0 - self._warm_slow) if self.n else 0.0
 
     @property
     def median5(self) -> float:

@@ -1,18 +1,23 @@
-"""Numbers that cannot be right, whatever the run does."""
+"""Numbers that cannot be right whatever the run does, and numbers that only look wrong."""
 
 from __future__ import annotations
 
 import math
 
-from rlvitals.health.alarm import Alarm, warning
+from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
 __all__ = [
+    "clip_of_zero",
+    "first_accuracy",
     "impossible_entropy",
+    "impossible_kl",
     "impossible_mean",
     "impossible_share",
+    "loss_of_zero",
     "metric_vanished",
+    "reward_is_not_its_parts",
     "steps_backwards",
     "steps_repeated",
 ]
@@ -46,6 +51,11 @@ def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float) -> Ala
     return warning(entropy, most=most) if entropy.median5 > most and entropy.base < 100 else None
 
 
+def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
+    """The k3 estimator is never negative, token by token."""
+    return warning(kl) if case.kl_estimator == "kl_ref.k3" and kl.last < -slack else None
+
+
 def metric_vanished(case: Case, *, points: float) -> Alarm | None:
     """A core series that came with every row has stopped coming."""
     for name in _WATCHED:
@@ -67,3 +77,35 @@ def steps_repeated(case: Case, *, times: float) -> Alarm | None:
 def steps_backwards(case: Case, *, times: float) -> Alarm | None:
     """The step number runs backwards again and again: two writers, or a broken counter."""
     return warning(None, times=float(case.backward_steps)) if case.backward_steps >= times else None
+
+
+def reward_is_not_its_parts(case: Case, reward: Signal, *, slack: float, points: float) -> Alarm | None:
+    """The logged parts, with the weights the settings give, have not added up to the reward for a while."""
+    weights = case.config.get("reward_weights")
+    parts = list(case.parts.values())
+    if not isinstance(weights, list | tuple) or len(weights) != len(parts) or len(parts) < 2:
+        return None
+    if any(part.seen_at != reward.seen_at for part in parts) or reward.n < points:
+        return None
+    total = sum(float(weight) * part.fast for weight, part in zip(weights, parts, strict=True))
+    size = max(
+        abs(reward.fast), sum(abs(float(weight) * part.fast) for weight, part in zip(weights, parts, strict=True))
+    )
+    return warning(reward, total=total) if abs(reward.fast - total) > slack * max(size, 1e-9) else None
+
+
+def loss_of_zero(loss: Signal, case: Case, *, share: float) -> Alarm | None:
+    """Normal: with one update per batch the ratio is 1 and centred advantages cancel."""
+    is_zero = loss.n >= 20 and loss.zero_share > share
+    return info(loss, share=loss.zero_share) if is_zero and case.family == "policy" else None
+
+
+def clip_of_zero(clip: Signal) -> Alarm | None:
+    """Normal: with one update per batch nothing is ever clipped."""
+    return info(clip) if clip.n >= 20 and clip.highest == 0.0 else None
+
+
+def first_accuracy(pair_accuracy: Signal, margin: Signal) -> Alarm | None:
+    """Normal: before the first update chosen and rejected tie, and ties count as wrong."""
+    is_tie = pair_accuracy.n == 1 and pair_accuracy.last == 0.0 and margin.last == 0.0
+    return info(pair_accuracy) if is_tie else None

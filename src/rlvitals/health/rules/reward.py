@@ -224,6 +224,9 @@ def no_reward_spread(
     """The spread of rewards has gone: no sample is better than another."""
     if zero_variance is not None:
         return None  # says the same, better
+    grouped = (case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt") or 0) > 1
+    if reward_std.highest == 0.0 and not grouped:
+        return None  # one sample a prompt has no spread, and needs none
     gone = reward_std.zero_share > share and reward_std.n >= 25
     shrunk = reward_std.n >= 25 and reward_std.ratio < relative and reward_std.median_ratio < relative
     if not (gone or shrunk):

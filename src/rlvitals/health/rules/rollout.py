@@ -90,7 +90,11 @@ def truncation(
 def truncation_rising(truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float) -> Alarm | None:
     """The share of answers that are cut off has risen well beyond where it began."""
     risen = min(truncated.fast, truncated.median5) - truncated.base
-    if risen < rise or risen < 4 * FAST_SHARE * truncated.noise_base or truncated.slow - truncated.base < 0.4 * rise:
+    if (
+        risen < rise
+        or risen < 4 * FAST_SHARE * max(truncated.noise_base, truncated.noise)
+        or truncated.slow - truncated.base < 0.4 * rise
+    ):
         return None
     gained = reward is not None and reward.gained and not reward.dropped
     if risen > rise_critical and not gained:
