@@ -117,7 +117,7 @@ def likelihood_displacement(
     """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
-    if level > -0.25 * fall or sunk < fall or sunk < 2.5 * chosen.noise or chosen.momentum > 0:
+    if level > -0.5 * fall or sunk < fall or sunk < 2.5 * chosen.noise or chosen.momentum > 0:
         return None
     if margin is not None:
         grown = margin.median5 - margin.base
