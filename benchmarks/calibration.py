@@ -1,12 +1,11 @@
 """How well the rules do on repositories their numbers were not chosen on: calibration that leaves whole ones out.
 
-    python benchmarks/calibration.py --logs DIR [--labels INDEX.tsv] [--corpus SEEDS] [--grid 0.7,0.85,1,1.2,1.5]
+    python benchmarks/calibration.py --logs DIR [--labels INDEX.tsv] [--corpus SEEDS] [--by file|rule] [--grid ...]
 
-Every rule gets one multiplier for all of its numbers (`DIRECTIONS` says which way each becomes more sensitive), its
-hold and its warm-up. For each repository of the label file the multipliers are chosen on the logs of the others and on
-simulated runs, and the repository's own logs are judged with them. What is chosen starts at the least sensitive rules
-and becomes more sensitive only where that gains something. `docs/design/calibration.md` has the results and what they
-do not show.
+One multiplier changes all numbers of a rule (`DIRECTIONS` says which way each becomes more sensitive), its hold and its
+warm-up. The rules of one data file share it, or each rule has its own. For each repository of the label file the
+multipliers are chosen on the logs of the others and on simulated runs, and the repository's own logs are judged with
+them. `docs/design/calibration.md` has the results and what they do not show.
 
 One pass over each run is enough: rules do not read each other's findings, so a monitor that holds every rule at every
 multiplier hears what any choice of multipliers would say. What the real one leaves out (a kind already said, a storm)
@@ -19,6 +18,7 @@ import argparse
 import collections
 import csv
 import math
+import re
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -89,7 +89,8 @@ DIRECTIONS = {
     # Definitions and notes, which no calibration should touch.
     "fixed": """
         kto_kl_at_zero.share shape_of_hacking.of_three slow_step.times impossible_share.slack impossible_mean.slack
-        impossible_entropy.vocabulary""",
+        impossible_entropy.vocabulary impossible_kl.slack reward_is_not_its_parts.slack reward_is_not_its_parts.points
+        loss_of_zero.share""",
 }
 SCALED = {
     "above": lambda number, s: number / s,
@@ -229,32 +230,48 @@ def worth(run, found):
     return sum(value for bit, value in earned.items() if found & bit)
 
 
-def choose(rules, training, meaning, weights, grid):
-    """Coordinate descent from the least sensitive: {rule: multiplier}, ties to the less sensitive one.
+def choose(groups, training, meaning, weights, grid):
+    """Coordinate descent from the least sensitive: {rule: multiplier}, one multiplier for the rules of a group.
 
-    `meaning` is {run: {rule: {multiplier: bits}}}, `weights` {run: how much it counts}.
+    The least sensitive multiplier within a standard error of the best is taken, as one does with few data: a gain that
+    rests on a single run is none. `meaning` is {run: {rule: {multiplier: bits}}}, `weights` {run: how much it counts}.
     """
-    chosen = dict.fromkeys(rules, grid[0])
-    runs_of = collections.defaultdict(list)  # a rule that says nothing about a run has no part in its score
-    for run in training:
-        for rule in meaning[run.name]:
-            runs_of[rule].append(run)
+    chosen = {rule: grid[0] for rules in groups for rule in rules}
     for _ in range(20):
         before = dict(chosen)
-        for rule, runs in runs_of.items():
-            gains = dict.fromkeys(grid, 0.0)
+        for rules in groups:
+            # A group that says nothing about a run has no part in its score.
+            runs = [run for run in training if any(rule in meaning[run.name] for rule in rules)]
+            gains = {s: [] for s in grid}
             for run in runs:
+                heard = meaning[run.name]
                 others = 0
-                for other, by_s in meaning[run.name].items():
-                    if other != rule:
+                for other, by_s in heard.items():
+                    if other not in rules:
                         others |= by_s.get(chosen[other], 0)
                 for s in grid:
-                    gains[s] += weights[run.name] * worth(run, others | meaning[run.name][rule].get(s, 0))
-            best = max(gains.values())
-            chosen[rule] = next(s for s in grid if gains[s] >= best - 1e-9)
+                    found = others
+                    for rule in rules:
+                        found |= heard.get(rule, {}).get(s, 0)
+                    gains[s].append(weights[run.name] * worth(run, found))
+            best = max(grid, key=lambda s: (round(sum(gains[s]), 9), -s))
+            for s in grid:
+                behind = [one - other for one, other in zip(gains[best], gains[s], strict=True)]
+                if sum(behind) <= math.sqrt(sum(one * one for one in behind)):
+                    break
+            chosen |= dict.fromkeys(rules, s)
         if chosen == before:
             break
     return chosen
+
+
+def groups_of(rules, by):
+    """Which rules share a multiplier: each for itself, or those of one data file."""
+    if by == "rule":
+        return [frozenset([rule]) for rule in rules]
+    folder = Path(rulebook.__file__).parent / "data" / "rules"
+    files = [re.findall(r"^- rule: (\w+)", path.read_text(), re.MULTILINE) for path in sorted(folder.glob("*.yaml"))]
+    return [frozenset(name for name in names if name in rules) for names in files]
 
 
 def told(by_rule, chosen):
@@ -371,6 +388,7 @@ def main():
     parser.add_argument("--logs", type=Path, required=True, help="a folder of labelled logs")
     parser.add_argument("--labels", type=Path, help="their label file; INDEX.tsv in that folder by default")
     parser.add_argument("--corpus", type=seeds_of, default=[1], help="seeds of the simulated training runs: 1, or 3,4")
+    parser.add_argument("--by", choices=["file", "rule"], default="file", help="who shares a multiplier")
     parser.add_argument("--grid", default=",".join(map(str, GRID)), help="multipliers, the least sensitive first")
     options = parser.parse_args()
     began, judged_rules = time.process_time(), fingerprint()
@@ -384,7 +402,9 @@ def main():
     rules = {name: rule for name, rule in rulebook.load().rules.items() if rule.enabled}
     numbers = [f"{name}.{number}" for name, rule in rules.items() for number in rule.numbers]
     print(f"rules and generator {judged_rules}: {len(rules)} rules, multipliers {grid}")
-    print(f"{len(real)} logs of {len(repositories)} repositories, {len(simulated)} simulated runs {options.corpus}")
+    groups = groups_of(rules, options.by)
+    print(f"{len(groups)} multipliers, by {options.by}; {len(real)} logs of {len(repositories)} repositories")
+    print(f"{len(simulated)} simulated runs, seeds {options.corpus}")
     print("numbers without a direction, left alone:", [name for name in numbers if name not in DIRECTION] or "none")
 
     heard = listen_to_variants([*real, *simulated], grid)
@@ -392,11 +412,11 @@ def main():
         run.name: {rule: {s: bits(run, said) for s, said in by_s.items()} for rule, by_s in heard[run.name].items()}
         for run in (*real, *simulated)
     }
-    everything = choose(rules, [*real, *simulated], meaning, weights, grid)
+    everything = choose(groups, [*real, *simulated], meaning, weights, grid)
     by_repository, held_out, differing = {}, {}, 0
     for repository, runs in repositories.items():
         others = [run for other, theirs in repositories.items() if other != repository for run in theirs]
-        chosen = by_repository[repository] = choose(rules, [*others, *simulated], meaning, weights, grid)
+        chosen = by_repository[repository] = choose(groups, [*others, *simulated], meaning, weights, grid)
         book = rulebook.load([scaled_entry(rule, chosen[name]) for name, rule in rules.items()])
         for run in runs:
             said, live = told(heard[run.name], chosen), listen(run, book)
