@@ -36,7 +36,8 @@ DIRECTIONS = {
     # The rule fires above it: a lower number is more sensitive (and a shorter wait).
     "above": """
         nonfinite_core.again nonfinite_other.count dead_gradient.streak dead_gradient.share_points frozen_loss.streak
-        gradient_explosion.ratio gradient_explosion.ratio_critical gradient_explosion.floor loss_divergence.rise
+        gradient_explosion.ratio gradient_explosion.ratio_critical gradient_explosion.floor gradient_explosion.noises
+        loss_divergence.rise
         loss_divergence.rise_critical loss_divergence.noises early_blow_up.grad_times early_blow_up.kl_level
         warm_up_without_end.share warm_up_without_end.points kl_explosion.level kl_explosion.times
         kl_explosion.level_critical kl_without_gain.level kl_without_gain.noises kl_out_of_range.warn
@@ -75,8 +76,7 @@ DIRECTIONS = {
         value_loss_growth.times value_loss_growth.times_critical advantage_spread.times length_explosion.times
         length_explosion.times_stalled length_explosion.times_critical loss_above_chance.times
         log_probability_crash.times log_probability_crash.times_critical class_imbalance.low class_imbalance.high
-        tool_abandonment.ratio tool_abandonment.ratio_critical turn_runaway.times throughput.times
-        throughput.times_critical""",
+        tool_abandonment.ratio tool_abandonment.ratio_critical turn_runaway.times throughput.times""",
     # A share that fires above it and cannot pass 1: further from 1 is more sensitive.
     "off 1": """
         dead_gradient.share truncation.share truncation.share_critical preference_saturated.accuracy
@@ -89,7 +89,8 @@ DIRECTIONS = {
     # Definitions and notes, which no calibration should touch.
     "fixed": """
         kto_kl_at_zero.share shape_of_hacking.of_three slow_step.times impossible_share.slack impossible_mean.slack
-        impossible_entropy.vocabulary impossible_kl.slack reward_is_not_its_parts.slack reward_is_not_its_parts.points
+        throughput.seconds impossible_entropy.vocabulary impossible_kl.slack reward_is_not_its_parts.slack
+        reward_is_not_its_parts.points
         loss_of_zero.share""",
 }
 SCALED = {

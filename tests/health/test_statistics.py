@@ -437,3 +437,10 @@ def test_memory_does_not_grow_with_the_points():
     rng = np.random.default_rng(6)
     values = rng.normal(size=20_000).tolist()
     assert _size(fed(values)) <= _size(fed(values[:200])) + 100
+
+
+def test_a_streak_of_zeros_begins_at_its_first_zero_though_rounding_keeps_them_apart():
+    signal = Signal("grad_norm")
+    for step, value in enumerate([0.4, 1e-15, 0.0, 3e-15, 1e-15], start=10):
+        signal.update(value, step)
+    assert (signal.zero_streak, signal.zero_step, signal.equal_streak) == (4, 11, 1)

@@ -45,7 +45,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_warm_fast", "_warm_mid", "_warm_slow", "_window", "base", "bottom",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "_zero", "zero_streak", "_changes",
+        "_zero", "zero_step", "zero_streak", "_changes",
     )  # fmt: skip
 
     def __init__(self, name: str, key: str = "") -> None:
@@ -83,7 +83,7 @@ class Signal:
         self.equal_streak = 0
         """Values in a row that are exactly the same, the last one included, and the step they began at."""
         self.equal_step = 0
-        self.zero_streak = 0
+        self.zero_streak = self.zero_step = 0
         self._zero = 0.0
         self.nonfinite, self.nonfinite_recent = 0, 0.0
         self._head: list[float] = []
@@ -91,9 +91,7 @@ class Signal:
         self._fast = self._mid = self._slow = 0.0
         self._warm_fast = self._warm_mid = self._warm_slow = 1.0
         self._wander = 0.0
-        self._noise = 0.0
-        self._noise_base = 0.0
-        self._jump = 0.0
+        self._noise = self._noise_base = self._jump = 0.0
         self._jump_base = self._jump_slow = 0.0
         self._jumps: list[float] = []
         self._inside = True
@@ -120,6 +118,7 @@ class Signal:
         if len(window) > WINDOW:
             del window[0]
         if -TINY < value < TINY:
+            self.zero_step = self.zero_step if self.zero_streak else step
             self.zero_streak += 1
             self._zero += SLOW * (1.0 - self._zero)
         else:

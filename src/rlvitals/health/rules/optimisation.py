@@ -52,7 +52,7 @@ def nonfinite_other(case: Case, *, count: float) -> Alarm | None:
 def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_points: float) -> Alarm | None:
     """Exact zeros: nothing trains."""
     if grad_norm.zero_streak >= streak:
-        return since(grad_norm.equal_step, critical(grad_norm, streak=float(grad_norm.zero_streak)))
+        return since(grad_norm.zero_step, critical(grad_norm, streak=float(grad_norm.zero_streak)))
     if grad_norm.n >= share_points and grad_norm.zero_share > share:
         return warning(grad_norm, "often", share=grad_norm.zero_share)
     return None
@@ -84,13 +84,15 @@ def gradient_explosion(
     ratio: float,
     ratio_critical: float,
     floor: float,
+    noises: float,
 ) -> Alarm | None:
-    """The gradient norm has grown to many times its start, and stays there. Preference training starts at the
-    reference, where gradients are small, so there only a loss that rises with them counts.
+    """The gradient norm has grown to many times its start, and stays there: beyond its noise, because a start with
+    many zeros (groups without spread) has a low level that says nothing. Preference training starts at the reference,
+    where gradients are small, so there only a loss that rises with them counts.
     """
     middle = grad_norm.median5
     times = middle / max(grad_norm.base, 1e-8)
-    if not times >= ratio or middle < floor:
+    if not times >= ratio or middle < floor or middle - grad_norm.base < noises * grad_norm.noise_base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 0.01 * abs(loss.base))

@@ -58,7 +58,7 @@ def margin_is_noise(
 ) -> Alarm | None:
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
-        return since(margin.equal_step, critical(margin, "zero", streak=float(margin.zero_streak)))
+        return since(margin.zero_step, critical(margin, "zero", streak=float(margin.zero_streak)))
     if lr is not None and lr.last >= lr.highest and margin.n < 100 and _is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)

@@ -40,9 +40,11 @@ def throughput(
     length: Signal | None,
     *,
     times: float,
-    times_critical: float,
+    seconds: float,
 ) -> Alarm | None:
-    """Steps take much longer than at the start. Longer answers are the usual cause, and then they are the news."""
+    """Steps take much longer than at the start. Longer answers are the usual cause, and then they are the news. Steps
+    of milliseconds vary with whatever else the machine does.
+    """
     slower = math.nan
     signal = None
     if tokens_per_s is not None and tokens_per_s.n >= 12 and tokens_per_s.base > 0:
@@ -53,7 +55,7 @@ def throughput(
             signal, slower = tokens_per_s, math.inf
     if step_time is not None and step_time.n >= 12 and step_time.base > 0 and not slower >= times:
         level = min(step_time.fast, step_time.median5)
-        if level - step_time.base > 4 * FAST_SHARE * step_time.noise_base:
+        if level - step_time.base > max(seconds, 4 * FAST_SHARE * step_time.noise_base):
             signal, slower = step_time, level / step_time.base
     if signal is None or not slower >= times or signal.seen_at != case.points:
         return None
