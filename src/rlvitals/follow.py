@@ -1,7 +1,7 @@
-"""`python -m rlvitals.follow RUN`: the follower's process.
+"""`python -m rlvitals.follow RUN`: the process beside a trainer, which forwards to trackers and looks at the clock.
 
-Started by `rlvitals.start` with the trackers' settings on standard input, so that keys are neither on disk nor on a
-command line. It outlives a killed trainer and finishes the forwarding.
+Started by `rlvitals.start` with the settings on standard input, so that keys and addresses are neither on disk nor on a
+command line. It outlives a killed trainer, says so, and finishes the forwarding.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from rlvitals.clock import open_clock
 from rlvitals.sinks.follower import follow
 from rlvitals.store.layout import RunDir
 
@@ -19,8 +20,13 @@ from rlvitals.store.layout import RunDir
 def main() -> None:
     """Read the settings, follow, and leave: a tracker's stuck thread must not keep the process."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    trackers = json.load(sys.stdin)
-    caught_up = follow(RunDir(Path(sys.argv[1])), trackers)
+    task = json.load(sys.stdin)
+    run_dir = RunDir(Path(sys.argv[1]))
+    clock = open_clock(run_dir, task["clock"])
+    caught_up = follow(run_dir, task["trackers"], progress=clock.look_when_due if clock is not None else None)
+    if clock is not None:
+        clock.run()
+        clock.close()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

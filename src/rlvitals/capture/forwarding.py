@@ -1,4 +1,7 @@
-"""The trainer's side of forwarding: starts the follower's process, and at the end waits for it up to a deadline."""
+"""The trainer's side of forwarding: starts the follower's process, and at the end waits for it up to a deadline.
+
+The same process looks at the clock, also where there are no trackers; nobody waits for that.
+"""
 
 from __future__ import annotations
 
@@ -69,21 +72,48 @@ def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
     return {name: given.get(name) or {} for name in settings.track_with}
 
 
+def start_following(
+    run_dir: RunDir, settings: Settings, trackers: Mapping[str, Mapping[str, Any]], attempt: int
+) -> Forwarding | None:
+    """The follower of a run that has trackers, or a stall of which somebody is to hear; None for any other."""
+    following = {name: own for name, own in trackers.items() if name != plugins.CONSOLE_TRACKER}
+    if not following and not settings.notify and settings.actions != "act":
+        return None
+    holder = read_holder(run_dir) if settings.monitor else None
+    clock = None
+    if holder is not None:
+        rules, notify = settings.rules, settings.notify
+        clock = {"holder": holder.token, "attempt": attempt, "rules": rules, "notify": notify}
+    return Forwarding(run_dir, following, clock)
+
+
 class Forwarding:
     """The follower of one run, as its trainer sees it."""
 
-    def __init__(self, run_dir: RunDir, trackers: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, run_dir: RunDir, trackers: Mapping[str, Mapping[str, Any]], clock: Mapping[str, Any] | None
+    ) -> None:
+        """`clock`: what `rlvitals.clock` needs to know, or None for no clock."""
         self._dir = run_dir
+        self._wants_clock = clock is not None
         self._names = list(trackers)
         self._reported: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
-        run_dir.sinks.mkdir(exist_ok=True)
         try:
-            self._spawn(trackers)
+            run_dir.sinks.mkdir(exist_ok=True)
+            self._spawn(trackers, clock)
         except OSError as error:  # processes may not be spawned here
+            if not trackers:
+                logger.warning("cannot start a process for the clock (%s); only the trainer itself sees a stall", error)
+                return
             logger.warning("cannot start a process for the trackers (%s); a thread follows the log instead", error)
             self._follow_in_thread(trackers)
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether somebody outside this process looks at the clock."""
+        return self._wants_clock and self._process is not None and self._process.poll() is None
 
     def wait(self, seconds: float) -> None:
         """Wait until the trackers hold the whole run; what is left at the deadline is said, and goes on without us."""
@@ -129,11 +159,13 @@ class Forwarding:
         import subprocess
 
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.0 if self._left() else 1.0)
+            self._process.wait(timeout=1.0 if self._names and not self._left() else 0.0)
         if self._process.returncode is None:
             self._process.returncode = 0  # it outlives us on purpose; Popen would warn of that
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                threading.Thread(target=_see_off, args=(self._process.pid,), daemon=True).start()
 
-    def _spawn(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
+    def _spawn(self, trackers: Mapping[str, Mapping[str, Any]], clock: Mapping[str, Any] | None) -> None:
         import subprocess
 
         with open(self._dir.sinks / "follower.log", "ab") as log:
@@ -146,7 +178,8 @@ class Forwarding:
             )
         if process.stdin is not None:
             with process.stdin as pipe:
-                pipe.write(json.dumps({name: dict(settings) for name, settings in trackers.items()}).encode())
+                task = {"trackers": {name: dict(settings) for name, settings in trackers.items()}, "clock": clock}
+                pipe.write(json.dumps(task, default=str).encode())
         self._process = process
 
     def _follow_in_thread(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
@@ -154,6 +187,13 @@ class Forwarding:
 
         arguments = {"stop": self._stop}
         threading.Thread(target=follow, args=(self._dir, trackers), kwargs=arguments, daemon=True).start()
+
+
+def _see_off(pid: int) -> None:
+    """Wait for a child that outlives its run, so that a process which records many leaves no defunct ones behind."""
+    if os.name != "nt":
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, 0)
 
 
 def stop_followers(run_dir: RunDir) -> None:

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,7 @@ class Watching:
         self._monitor: Monitor | None = None
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
+        self._standing_epochs: frozenset[str] = frozenset()
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
         self._unwritten: deque[bytes] = deque(maxlen=KEPT_FINDINGS)
@@ -111,15 +112,31 @@ class Watching:
         finally:
             self._is_busy = False
 
-    def tick(self, now: float) -> None:
-        """Tell the monitor the time, for stalls. For a caller that holds the run's lock."""
+    def tick(self, now: float, *, has_clock: bool = False) -> None:
+        """Tell the monitor the time, for stalls. For a caller that holds the run's lock.
+
+        `has_clock`: the clock outside this process records and tells a stall; here it is only shown.
+        """
         if self._monitor is None or not self.is_on or self._is_busy:
             return
         self._is_busy = True
         try:
             if found := self._monitor.tick(now):
-                self._take(found, now)
+                self._take(found, now, is_told_elsewhere=has_clock)
             self._write()
+        except Exception as error:  # noqa: BLE001 - as in look()
+            self._put_aside(error)
+        finally:
+            self._is_busy = False
+
+    def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
+        """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
+        if not self.is_on or self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            self._standing_epochs = frozenset(standing)
+            self._take(found, now)
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)
         finally:
@@ -145,10 +162,9 @@ class Watching:
     def close(self) -> None:
         """No row comes any more. Waits a little for notifications on their way."""
         self.is_on = False
-        try:
-            self._write()
-        except OSError as error:
-            logger.warning("cannot write %s: %s", self._dir.findings, error.strerror or error)
+        self._write()
+        if self._unwritten:
+            logger.warning("%d lines could not be written to %s", len(self._unwritten), self._dir.findings)
         if self._notifier is not None:
             self._notifier.close()
 
@@ -216,15 +232,18 @@ class Watching:
         self._step = step
         return {"step": step, "timestamp": now, **metrics}
 
-    def _take(self, found: list[Finding], now: float) -> None:
+    def _take(self, found: list[Finding], now: float, *, is_told_elsewhere: bool = False) -> None:
         """Record and tell new findings, and see what they ask for."""
         for finding in found:
             self._findings.append(finding)
-            self._write(finding_line(finding, now, self._attempt.number))
-            self._tell(finding)
+            if not is_told_elsewhere:
+                self._write(finding_line(finding, now, self._attempt.number))
+                if self._notifier is not None:
+                    self._notifier.tell(finding)
+            self._show(finding)
         if self._policy is None or self._monitor is None:
             return
-        withdrawn = self._policy.recover(self._monitor.case.raised)
+        withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs})
         if withdrawn is not None:
             self._record_answer(withdrawn, "withdrawn", "it has recovered", now)
         if not found:
@@ -236,13 +255,11 @@ class Watching:
                 self._record_answer(earlier, "replaced", f"by request {request.number}: {request.action}", now)
             self._write(request_line(request, self._step, now, self._attempt.number))
 
-    def _tell(self, finding: Finding) -> None:
+    def _show(self, finding: Finding) -> None:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
         if finding.severity != "info" and self._settings.display not in ("none", "json"):
             with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
                 self._show_banner(finding)
-        if self._notifier is not None:
-            self._notifier.tell(finding)
 
     def _show_banner(self, finding: Finding) -> None:
         from rlvitals.health.notify import banner

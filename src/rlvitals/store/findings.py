@@ -5,7 +5,10 @@ Every line has `type`, `step`, `timestamp` and `attempt`. Readers pass over torn
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -62,6 +65,28 @@ def answer_line(request: Request, answer: Answer, text: str, *, step: int, times
     """How a request ended."""
     facts = {"request": request.number, "action": request.action, "rule": request.finding.rule, "answer": answer}
     return _line("answer", step, timestamp, attempt, {**facts, "text": text[:MAX_TEXT]})
+
+
+def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
+    """Add a line in one write. Raises OSError where the disk does not take all of it.
+
+    The trainer and the clock outside it both append here, so nothing is ever cut off: half a line, left by a kill or a
+    full disk, stays, and the next one begins on a line of its own.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(run_dir.findings, flags, 0o644)
+    try:
+        if os.lseek(descriptor, 0, os.SEEK_END) > 0:
+            os.lseek(descriptor, -1, os.SEEK_END)
+            if os.read(descriptor, 1) != b"\n":
+                line = b"\n" + line
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run_dir.findings))
+        if sync:
+            with contextlib.suppress(OSError):  # the line is there; it must not be written a second time
+                os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_events(run_dir: RunDir) -> list[Event]:

@@ -1,0 +1,522 @@
+"""The clock outside the trainer: what it says of one that hangs or is gone, and that it says nothing of any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import rlvitals
+from conftest import fill
+from rlvitals import clock as clocks
+from rlvitals.capture.forwarding import Forwarding
+from rlvitals.cli.main import main
+from rlvitals.clock import open_clock
+from rlvitals.records import Finding
+from rlvitals.store.findings import append_event, finding_line, findings_in, read_events
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lock import read_holder
+
+FINDINGS = Path("logs/findings.jsonl")
+
+
+def stall_rule(seconds, seconds_critical, times=5, times_critical=8):
+    numbers = {"seconds": seconds, "seconds_critical": seconds_critical}
+    return [{"rule": "stall", "numbers": {**numbers, "times": times, "times_critical": times_critical}}]
+
+
+def until(condition, seconds=30.0):
+    """Wait for something to come true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def stalls(folder, severity=None):
+    """What is on record of stalls, read line by line as strictly as the standard library can."""
+    path = Path(folder) / FINDINGS
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    found = [line for line in lines if line["type"] == "finding" and line["kind"] == "stall"]
+    return [line for line in found if severity in (None, line["severity"])]
+
+
+# In a process of its own
+
+
+def clock_pids(folder):
+    """The processes beside a trainer, by their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if b"rlvitals.follow" in words and os.fsencode(Path(folder).resolve()) in words and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find a process")
+
+TRAINER = """
+    import json, sys, time, rlvitals
+    folder, settings, rows, pause = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    run = rlvitals.start(folder, **settings)
+    for step in range(rows):
+        run.log({"loss": 1.0 + 0.01 * (step % 7)}, step=step)
+        print(step, flush=True)
+        time.sleep(pause)
+    if len(sys.argv) > 5:
+        time.sleep(float(sys.argv[5]))
+    run.finish()
+"""
+
+
+@pytest.fixture
+def train(child_environment):
+    """Starts a trainer and hands it over once it has logged some rows; none is left behind."""
+    children = []
+
+    def begin(folder, settings, *, rows=10**6, pause=0.05, wait_for=8, then=0.0, **environment):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(TRAINER), str(folder), json.dumps(settings),
+             str(rows), str(pause), str(then)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**child_environment, **environment},
+        )  # fmt: skip
+        children.append(child)
+        for _ in range(wait_for):
+            assert child.stdout.readline(), child.stderr.read()
+        return child
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.fixture
+def hook():
+    """A server that keeps what is posted to it: (its address with a secret in it, the bodies)."""
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/T0SECRET-very-secret", bodies
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_trainer_of_which_nothing_runs_any_more_is_told_of_from_outside(tmp_path, train, hook, capsys):
+    address, bodies = hook
+    run, sentinel = tmp_path / "run", tmp_path / "stop.json"
+    notify = {"webhook": "${env:RLVITALS_TEST_HOOK}", "on": "warning", "sentinel": str(sentinel)}
+    settings = {"name": "kto-7b", "rules": stall_rule(1.0, 3.0), "notify": notify}
+    trainer = train(run, settings, RLVITALS_TEST_HOOK=address)
+    os.kill(trainer.pid, signal.SIGSTOP)
+    assert until(lambda: stalls(run, "critical") and len(bodies) == 2 and sentinel.exists())
+    assert [line["severity"] for line in stalls(run)] == ["warning", "critical"]
+    assert [line["attempt"] for line in stalls(run)] == [1, 1]
+    said = [finding.title for finding in rlvitals.open_run(run).findings]
+    assert len(said) == 2
+    assert said[1].startswith("no row for ")
+    assert [(body["run"], body["severity"], body["title"]) for body in bodies] == [
+        ("kto-7b", "warning", said[0]),
+        ("kto-7b", "critical", said[1]),
+    ]
+    assert json.loads(sentinel.read_text())["finding"]["title"] == said[1]
+    main(["show", str(run)])
+    assert said[1] in capsys.readouterr().out
+    command = Path(f"/proc/{clock_pids(run)[0]}/cmdline").read_bytes()
+    assert b"SECRET" not in command
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
+    os.kill(trainer.pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_stall_that_the_trainer_sees_too_is_recorded_once_and_shown_by_the_trainer(tmp_path, train):
+    settings = {"rules": stall_rule(0.5, 1.0), "actions": "act", "fsync": 0.05, "display": "plain", "display_every": 99}
+    trainer = train(tmp_path / "run", settings, rows=8, then=6.0)
+    _, errors = trainer.communicate()
+    assert len(stalls(tmp_path / "run", "critical")) == 1
+    assert errors.count("no row for") == 2  # a banner for the warning and one for the critical
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
+    address, bodies = hook
+    run = tmp_path / "run"
+    settings = {"notify": {"webhook": "${env:RLVITALS_TEST_HOOK}"}}  # with the shipped numbers: 30 minutes
+    trainer = train(run, settings, RLVITALS_TEST_HOOK=address)
+    trainer.kill()
+    killed_at = time.time()
+    assert until(lambda: bodies, seconds=20)
+    (line,) = stalls(run)
+    (_, finding), *_ = findings_in(read_events(RunDir(run)))
+    last = rlvitals.open_run(run).last_step
+    assert (line["severity"], line["step"], line["confidence"]) == ("critical", last, 1.0)
+    assert line["title"].startswith(
+        f"the trainer's process is gone (pid {trainer.pid}); the last row is from step {last}, "
+    )
+    assert line["timestamp"] - killed_at < 10
+    assert bodies[0]["title"] == finding.title == line["title"]
+    assert rlvitals.open_run(run).findings == [finding]
+    assert until(lambda: not clock_pids(run))
+    assert len(stalls(run)) == len(bodies) == 1
+    assert b"SECRET" not in b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_slow_but_regular_run_that_finishes_is_not_spoken_of_and_the_process_ends(tmp_path, train):
+    settings = {"rules": stall_rule(0.3, 0.5, times=6, times_critical=10), "actions": "act"}
+    trainer = train(tmp_path / "run", settings, rows=7, pause=0.8, wait_for=3)
+    assert clock_pids(tmp_path / "run")
+    assert trainer.wait(timeout=60) == 0
+    assert until(lambda: not clock_pids(tmp_path / "run"))
+    assert not (tmp_path / "run" / FINDINGS).exists()
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_trainer_that_is_asked_to_end_is_not_spoken_of(tmp_path, train):
+    trainer = train(tmp_path / "run", {"actions": "act"})
+    trainer.terminate()
+    trainer.wait(timeout=30)
+    assert rlvitals.open_run(tmp_path / "run").status == "interrupted"
+    assert until(lambda: not clock_pids(tmp_path / "run"))
+    assert not (tmp_path / "run" / FINDINGS).exists()
+
+
+@pytest.mark.slow
+def test_the_process_of_the_trackers_looks_at_the_clock_too(tmp_path, train):
+    trainer = train(tmp_path / "run", {"track_with": "json"})
+    trainer.kill()
+    assert until(lambda: stalls(tmp_path / "run"))
+    assert until(lambda: rlvitals.open_run(tmp_path / "run").trackers[0]["state"] == "done")
+
+
+@needs_proc
+def test_where_nobody_is_to_hear_of_it_there_is_no_process(tmp_path):
+    with rlvitals.start(tmp_path / "run") as run:
+        run.log({"loss": 1.0})
+        assert not clock_pids(tmp_path / "run")
+    assert not (tmp_path / "run" / "sinks").exists()
+
+
+@needs_proc
+def test_without_its_rule_there_is_no_clock(tmp_path):
+    with rlvitals.start(tmp_path, actions="act", rules=[{"rule": "stall", "enabled": False}]) as run:
+        run.log({"loss": 1.0})
+        assert until(lambda: not clock_pids(tmp_path))
+    assert (tmp_path / "sinks" / "follower.log").read_text() == ""
+
+
+@needs_proc
+def test_the_end_does_not_wait_for_a_clock_that_cannot_end(tmp_path):
+    with rlvitals.start(tmp_path, actions="act") as run:
+        run.log({"loss": 1.0})
+        (pid,) = clock_pids(tmp_path)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            run.finish()
+            assert time.monotonic() - began < 1.0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert until(lambda: not Path(f"/proc/{pid}").exists())  # and leaves no defunct process
+
+
+@needs_proc
+def test_when_the_clock_was_killed_the_trainer_records_its_stalls_itself(tmp_path):
+    with rlvitals.start(tmp_path, actions="act", rules=stall_rule(0.2, 0.4), fsync=0.05) as run:
+        for pid in clock_pids(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+        for step in range(5):
+            run.log({"loss": 1.0}, step=step)
+            time.sleep(0.02)
+        assert until(lambda: stalls(tmp_path, "critical"))
+
+
+def test_without_processes_the_run_goes_on_and_that_is_said(tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise PermissionError(1, "not allowed to spawn")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with rlvitals.start(tmp_path, actions="act", rules=stall_rule(0.2, 0.4), fsync=0.05) as run:
+        assert "only the trainer itself sees a stall" in caplog.text
+        for step in range(5):
+            run.log({"loss": 1.0}, step=step)
+            time.sleep(0.02)
+        assert until(lambda: stalls(tmp_path, "critical"))
+    assert rlvitals.open_run(tmp_path).status == "finished"
+
+
+def test_rules_and_settings_that_are_no_plain_json_do_not_stop_the_start(tmp_path):
+    follower = None
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        holder = read_holder(RunDir(tmp_path)).token
+        task = {"holder": holder, "attempt": 1, "rules": [Path("rules.yaml"), object()], "notify": {}}
+        follower = Forwarding(RunDir(tmp_path), {}, task)
+        run.log({"loss": 1.0})
+        assert until(lambda: not follower.has_clock)
+    assert "nobody looks at the clock: RuleError" in (tmp_path / "sinks" / "follower.log").read_text()
+
+
+def test_the_clock_imports_nothing_heavy(tmp_path):
+    with rlvitals.start(tmp_path, actions="act") as run:
+        run.log({"loss": 1.0})
+        task = {"holder": read_holder(RunDir(tmp_path)).token, "attempt": 1, "rules": stall_rule(1, 2), "notify": {}}
+        code = (
+            "import pathlib, sys, rlvitals.follow as f\n"
+            f"clock = f.open_clock(f.RunDir(pathlib.Path({str(tmp_path)!r})), {task!r})\nclock.look()\n"
+            "assert not clock.is_over\nprint(*sys.modules)"
+        )
+        listing = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "pandas", "numpy", "yaml", "rich", "pyarrow"} & set(listing.split())
+
+
+# Look by look
+
+
+def clock_of(run, rules=None):
+    run_dir = RunDir(Path(run.dir))
+    task = {"holder": read_holder(run_dir).token, "attempt": run.attempt, "rules": rules, "notify": {}}
+    return open_clock(run_dir, task)
+
+
+def log_rows(run, clock, steps, pause=0.02):
+    for step in steps:
+        run.log({"loss": 1.0}, step=step)
+        clock.look()
+        time.sleep(pause)
+
+
+def hang(clock, seconds):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        clock.look()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_it_speaks_again_after_rows_have_come_again(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        clock = clock_of(run, stall_rule(0.3, 60))
+        log_rows(run, clock, range(10))
+        hang(clock, 0.6)
+        assert len(stalls(tmp_path)) == 1
+        log_rows(run, clock, range(10, 35))
+        hang(clock, 0.6)
+        assert len(stalls(tmp_path)) == 2
+        assert [line["step"] for line in stalls(tmp_path)] == [9, 34]
+
+
+@pytest.mark.slow
+def test_evaluations_are_signs_of_life(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        clock = clock_of(run, stall_rule(1.0, 60))
+        log_rows(run, clock, range(10))
+        for step in range(12):
+            run.log_eval({"accuracy": 0.5}, step=step // 2)
+            hang(clock, 0.1)
+        assert not stalls(tmp_path)
+        hang(clock, 1.3)
+        assert [line["step"] for line in stalls(tmp_path)] == [9]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_its_usual_interval_and_takes_the_time_between_for_no_silence(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        for step in range(3):
+            run.log({"loss": 1.0}, step=step)
+            time.sleep(0.02)
+    time.sleep(0.8)
+    with rlvitals.start(tmp_path, resume=True) as run:
+        clock = clock_of(run, stall_rule(0.3, 60))
+        hang(clock, 0.5)
+        assert not stalls(tmp_path)  # it loads its model, and that takes as long as it takes
+        run.log({"loss": 1.0}, step=3)
+        hang(clock, 0.6)
+        (line,) = stalls(tmp_path)
+        assert (line["step"], line["attempt"]) == (3, 2)
+        assert 0.01 < line["evidence"]["usual"] < 0.2
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(clocks, "PAST_BYTES", 1000)
+    decoded = []
+    real = clocks.decode
+    monkeypatch.setattr(clocks, "decode", lambda line: decoded.append(line) or real(line))
+    with rlvitals.start(tmp_path) as run:
+        for step in range(2000):
+            run.log({"loss": 1.0}, step=step)
+        clock = clock_of(run)
+        clock.look()
+        assert 5 < len(decoded) < 30
+        del decoded[:]
+        clock.look()
+        assert decoded == []
+        run.log({"loss": 1.0}, step=2000)
+        clock.look()
+        assert len(decoded) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps_after", [range(0), range(10, 15)])
+def test_the_time_a_whole_machine_was_asleep_is_no_silence(tmp_path, monkeypatch, steps_after):
+    monkeypatch.setattr(clocks, "ASLEEP_SECONDS", 0.5)
+    with rlvitals.start(tmp_path) as run:
+        clock = clock_of(run, stall_rule(0.4, 60))
+        log_rows(run, clock, range(10))
+        time.sleep(1.2)
+        clock.look()
+        assert not stalls(tmp_path)
+        log_rows(run, clock, steps_after)
+        hang(clock, 0.6)  # awake, and no row
+        assert len(stalls(tmp_path)) == 1
+
+
+def test_another_attempt_ends_the_clock_of_the_last_one_without_a_word(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 1.0})
+        clock = clock_of(run)
+        clock.look()
+    with rlvitals.start(tmp_path, resume=True):
+        clock.look()
+        assert clock.is_over
+    assert not (tmp_path / FINDINGS).exists()
+
+
+def test_a_trainer_that_died_before_its_first_row_is_told_of(tmp_path):
+    code = f"import os, rlvitals\nrlvitals.start({str(tmp_path)!r})\nos.kill(os.getpid(), 9)"
+    child = subprocess.run([sys.executable, "-c", code], check=False)
+    assert child.returncode == -signal.SIGKILL
+    task = {"holder": read_holder(RunDir(tmp_path)).token, "attempt": 1, "rules": None, "notify": {}}
+    clock = open_clock(RunDir(tmp_path), task)
+    clock.run()
+    (line,) = stalls(tmp_path)
+    assert line["title"].endswith("it had logged no row")
+
+
+def test_a_lock_that_somebody_removed_is_no_death(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        clock = clock_of(run)
+        log_rows(run, clock, range(3))
+        (tmp_path / "run.lock").unlink()
+        clock.look()
+        assert not clock.is_over
+    clock.look()
+    assert clock.is_over
+    assert not stalls(tmp_path)
+
+
+def test_a_deleted_directory_is_waited_for_and_not_made_again(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with rlvitals.start(folder) as run:
+        clock = clock_of(run)
+        log_rows(run, clock, range(3))
+        shutil.rmtree(folder)
+        clock.look()
+        assert not clock.is_over
+        assert not folder.exists()
+        monkeypatch.setattr(clocks, "LOST_SECONDS", 0.0)
+        clock.look()
+        assert clock.is_over
+        clock.close()
+        assert not folder.exists()
+
+
+# Two processes, one file
+
+
+def a_finding(number, length):
+    return Finding("other", "stall", "info", number, number, "x" * length)
+
+
+APPENDER = """
+    import sys
+    from pathlib import Path
+    from rlvitals.records import Finding
+    from rlvitals.store.findings import append_event, finding_line
+    from rlvitals.store.layout import RunDir
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(1500):
+        finding = Finding("other", "stall", "info", number, number, "x" * (number * 37 % 9000))
+        append_event(RunDir(Path(sys.argv[1])), finding_line(finding, 1.0, 1))
+"""
+
+
+def test_what_two_processes_append_at_once_is_whole_and_kept(tmp_path, child_environment):
+    rules = [{"rule": "*", "enabled": False}, "y > 0.5 for 1: critical"]
+    with rlvitals.start(tmp_path, rules=rules) as run:
+        other = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(APPENDER), str(tmp_path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=child_environment,
+        )  # fmt: skip
+        other.stdout.readline()
+        other.stdin.write("go\n")
+        other.stdin.flush()
+        step = 0
+        while other.poll() is None:
+            step += 1
+            run.log({"y": float(step % 22 == 0)}, step=step)
+        other.communicate()
+        own = run.findings
+    lines = (tmp_path / FINDINGS).read_bytes().split(b"\n")
+    events = [json.loads(line) for line in lines if line]
+    assert len(own) > 5
+    assert [event["step"] for event in events if event["rule"] != "other"] == [finding.step for finding in own]
+    theirs = [event for event in events if event["rule"] == "other"]
+    assert [event["step"] for event in theirs] == list(range(1500))
+    assert [len(event["title"]) for event in theirs] == [number * 37 % 9000 for number in range(1500)]
+
+
+def test_half_a_line_left_by_a_kill_spoils_no_other(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    append_event(run_dir, finding_line(a_finding(1, 10), 1.0, 1))
+    whole = finding_line(a_finding(2, 10), 1.0, 1)
+    with open(run_dir.findings, "ab") as file:
+        file.write(whole[: len(whole) // 2])
+    append_event(run_dir, finding_line(a_finding(3, 10), 1.0, 1))
+    assert [event.step for event in read_events(run_dir)] == [1, 3]
+
+
+def test_a_full_disk_is_told_of_when_it_takes_lines_again(tmp_path, small_disk):
+    folder = small_disk / "run"
+    with rlvitals.start(folder) as run:
+        clock = clock_of(run, stall_rule(0.3, 60))
+        log_rows(run, clock, range(10))
+        filler = fill(small_disk)
+        hang(clock, 0.6)
+        assert not [event for event in read_events(RunDir(folder)) if event.type == "finding"]
+        filler.unlink()
+        clock.look()
+        assert [event.step for event in read_events(RunDir(folder))] == [9]
