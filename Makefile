@@ -18,12 +18,19 @@ $(BIN)/.dev: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev
 	touch $@
 
-demo: $(BIN)/.base  ## train a small model, record it, look at it
+demo: $(BIN)/.base  ## train a small model twice, once well and once badly, and let the doctor look at both
 	$(BIN)/python examples/numpy_grpo.py out/demo
-	$(BIN)/rlvitals show out/demo
+	$(BIN)/rlvitals check out/demo
 	@echo
-	@echo "Next:  $(BIN)/rlvitals explain frac_reward_zero_std"
-	@echo "       $(BIN)/rlvitals export out/demo --to csv --output demo.csv"
+	$(BIN)/python examples/numpy_grpo.py out/demo-failing --learning-rate 0.1
+	@# 2 is the right answer here: the run has failed.
+	$(BIN)/rlvitals check out/demo-failing --html out/check.html || test $$? -eq 2
+	@echo
+	@echo "Next:  open out/check.html in a browser"
+	@echo "       $(BIN)/rlvitals show out/demo"
+	@echo "       $(BIN)/rlvitals explain frac_reward_zero_std"
+	@echo "       $(BIN)/rlvitals compare out/demo out/demo-failing"
+	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev lint  ## everything CI runs
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -1,31 +1,36 @@
 """GRPO on a small policy, in plain numpy: adds two digits, token by token. Recorded with rlvitals.
 
-    python examples/numpy_grpo.py out/demo [--steps 1500] [--learning-rate 0.004] [--seed 0]
+    python examples/numpy_grpo.py out/demo [--steps 500] [--learning-rate 0.003] [--seed 0]
 
 A one-layer network is first taught a little by imitation, then improved by group-relative policy gradients with a KL
 penalty to where it started. Nothing is faked: every number logged is computed from the samples of that step. Takes a
 few seconds on a laptop.
+
+With `--learning-rate 0.1`, thirty times too high, it really fails; it does what the doctor asks, so it stops early.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import os
 from typing import NamedTuple
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small are slower with threads; before numpy
 
 import numpy as np
 from numpy.typing import NDArray
 
 import rlvitals
 from rlvitals import values
+from rlvitals.capture.run import Run
 
 Array = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 EOS, START, VOCAB = 10, 11, 12
 MAX_TOKENS = 4
-GROUP, PROMPTS = 8, 32
-BETA, CLIP = 0.02, 1.0
+GROUP, PROMPTS = 16, 16
+BETA, CLIP = 0.05, 1.0
 
 
 class Policy:
@@ -117,7 +122,7 @@ def sample(policy: Policy, prompts: Tokens, rng: np.random.Generator, *, greedy:
     return Rollouts(tokens, mask, inputs[mask], score(prompts, tokens, mask))
 
 
-def imitate(policy: Policy, rng: np.random.Generator, steps: int = 120) -> None:
+def imitate(policy: Policy, rng: np.random.Generator, steps: int = 300) -> None:
     """A short supervised warm-up, so that some answers are right and there is something to reinforce."""
     for _ in range(steps):
         prompts = rng.integers(0, 10, (64, 2))
@@ -177,33 +182,62 @@ def evaluate(policy: Policy, rng: np.random.Generator) -> dict[str, float]:
     return {"accuracy": float((rollouts.rewards == 1.0).mean()), "avg_reward": float(rollouts.rewards.mean())}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="GRPO on a small policy in numpy, recorded with rlvitals.")
-    parser.add_argument("output_dir")
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--learning-rate", type=float, default=0.004)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+def obey(run: Run, learning_rate: float) -> float | None:
+    """Do what the doctor asks: the learning rate to go on with, or None to stop."""
+    request = run.request()
+    if request is None or request.action == "warn":
+        return learning_rate
+    if request.action == "stop":
+        request.done("stopping")
+        print(f"stopping, as the doctor asks: {request.reason}", flush=True)
+        return None
+    if request.action == "reduce_lr" and request.factor is not None:
+        request.done(f"learning rate {learning_rate} -> {learning_rate * request.factor}")
+        return learning_rate * request.factor
+    request.declined("this example keeps no checkpoints")
+    return learning_rate
 
-    rng = np.random.default_rng(options.seed)
+
+def train(run: Run, steps: int, learning_rate: float, seed: int) -> None:
+    """Imitation, then GRPO, recorded and watched."""
+    rng = np.random.default_rng(seed)
     policy = Policy(rng)
     imitate(policy, rng)
     reference = Policy(rng)
     reference.weights = [weight.copy() for weight in policy.weights]
 
     tokens = 0
+    for step in range(1, steps + 1):
+        metrics, written = grpo_step(policy, reference, rng, learning_rate)
+        tokens += written
+        run.log({**metrics, "num_tokens": tokens}, step=step)
+        if step % 100 == 0 or step == 1:
+            run.log_eval(evaluate(policy, rng), step=step)
+        obeyed = obey(run, learning_rate)
+        if obeyed is None:
+            break
+        learning_rate = obeyed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="GRPO on a small policy in numpy, recorded with rlvitals.")
+    parser.add_argument("output_dir")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--learning-rate", type=float, default=0.003)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
     with rlvitals.start(
-        options.output_dir, config=options, algorithm="grpo", total_steps=options.steps, overwrite=True
+        options.output_dir,
+        config={**vars(options), "num_generations": GROUP},
+        algorithm="grpo",
+        total_steps=options.steps,
+        actions="act",
+        display="plain",
+        display_every=100,
+        overwrite=True,
     ) as run:
-        for step in range(1, options.steps + 1):
-            began = time.perf_counter()
-            metrics, written = grpo_step(policy, reference, rng, options.learning_rate)
-            tokens += written
-            run.log({**metrics, "num_tokens": tokens, "step_time": time.perf_counter() - began}, step=step)
-            if step % 100 == 0 or step == 1:
-                stats = evaluate(policy, rng)
-                run.log_eval(stats, step=step)
-                print(f"step {step:4d}/{options.steps}  right answers {stats['accuracy']:.0%}", flush=True)
+        train(run, options.steps, options.learning_rate, options.seed)
     print(f"recorded in {options.output_dir}")
 
 

@@ -1,16 +1,16 @@
-"""Draws the terminal pictures of the README from real output: `python docs/images/render.py RUN`."""
+"""Draws the terminal pictures of the README from real output: `make demo`, then `python docs/images/render.py`."""
 
 from __future__ import annotations
 
 import io
 import re
-import sys
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 
 import rlvitals
 from rlvitals import catalog
+from rlvitals.render.check import ReportView
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.tables import render_run
 from rlvitals.views.summary import summarise
@@ -32,7 +32,8 @@ def main() -> None:
     titles = {framework.id: framework.title for framework in catalog.frameworks()}
     metric = catalog.explain("frac_reward_zero_std", "trl_grpo")
     draw("explain", "rlvitals explain frac_reward_zero_std --framework trl_grpo", render_explanation(metric, titles))
-    draw("show", f"rlvitals show {sys.argv[1]}", render_run(summarise(rlvitals.open_run(sys.argv[1]))))
+    draw("show", "rlvitals show out/demo", render_run(summarise(rlvitals.open_run("out/demo"))))
+    draw("check", "rlvitals check out/demo-failing", ReportView(rlvitals.check("out/demo-failing").to_dict()))
 
 
 if __name__ == "__main__":

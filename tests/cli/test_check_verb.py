@@ -223,6 +223,15 @@ def test_the_page_of_a_folder_links_to_each_log(tmp_path, healthy, dying):
     assert 'id="log-1"' in text
 
 
+def test_the_page_of_a_folder_begins_with_the_gravest_by_its_short_name(tmp_path, dying):
+    write_jsonl(tmp_path / "a-healthy.jsonl", healthy_rows())
+    main(["check", str(tmp_path), "--html", str(tmp_path / "page.html")])
+    text = (tmp_path / "page.html").read_text()
+    assert '<a href="#log-0">dying.jsonl</a>' in text
+    assert '<a href="#log-1">a-healthy.jsonl</a>' in text
+    assert "1 act, 1 healthy" in text
+
+
 # --- following
 
 

@@ -22,6 +22,7 @@ STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "c
 SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "critical": "✖", "warning": "!", "info": "·"}
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
+_GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
 _EVIDENCE_WORDS = {"value": "now", "level": "recent level", "base": "start", "noise": "noise", "points": "points"}
 
 
@@ -87,32 +88,37 @@ class FolderView:
         self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        reports = self._facts["reports"]
-        counts = ", ".join(
-            f"{count} {word}"
-            for word in ("act", "watch", "cannot judge", "healthy")
-            if (count := sum(report["verdict"] == word for report in reports))
-        )
-        whole = {"verdict": self._facts["verdict"], "reason": counts}
+        reports = gravest_first(self._facts["reports"])
+        whole = {"verdict": self._facts["verdict"], "reason": counted(reports)}
         yield verdict_line(whole, ascii_only=options.ascii_only)
         yield Text(f"  {self._facts['source']}\n", style="dim")
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold", ratio=2)
         table.add_column(overflow="fold", ratio=3)
-        order = ("act", "watch", "cannot judge", "healthy")
-        for report in sorted(reports, key=lambda report: order.index(report["verdict"])):
+        for report in reports:
             table.add_row(
                 _badge(report["verdict"], options.ascii_only),
-                Text(_below(report["source"], self._facts["source"])),
+                Text(below(report["source"], self._facts["source"])),
                 Text(report["reason"]),
             )
         yield table
         passed = self._facts["passed_over"]
         if passed:
-            names = [_below(path, self._facts["source"]) for path in passed]
+            names = [below(path, self._facts["source"]) for path in passed]
             listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
             yield Text(f"\nno logs: {listed}", style="dim")
+
+
+def gravest_first(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A folder's reports in the order in which they want to be looked at."""
+    return sorted(reports, key=lambda report: _GRAVEST_FIRST.index(report["verdict"]))
+
+
+def counted(reports: list[dict[str, Any]]) -> str:
+    """How many there are of each verdict."""
+    verdicts = [report["verdict"] for report in reports]
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _GRAVEST_FIRST if verdict in verdicts)
 
 
 def verdict_line(facts: dict[str, Any], *, ascii_only: bool) -> Text:
@@ -124,22 +130,45 @@ def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType
     """A finding of a run that is being followed, as it comes."""
     grid = _grid()
     grid.add_row(_severity(finding["severity"], ascii_only), Text(finding["title"], style="bold"))
-    grid.add_row("", Text(f"{_when(finding, ())}; {finding['kind']}", style="dim"))
+    grid.add_row("", Text(f"{when(finding)}; {finding['kind']}", style="dim"))
     if finding["advice"]:
         grid.add_row("", Text(f"do: {joined(finding['advice'])}"))
     return grid
 
 
 def evidence(finding: dict[str, Any]) -> str:
-    """The evidence as one line: the metric, then its numbers by name."""
-    parts = []
+    """The evidence as one line: the metric, then its numbers by name, then what it says in words."""
+    numbers, words = [], []
     for name, value in finding["evidence"].items():
-        said = short(value) if isinstance(value, int | float) else str(value)
-        if name == "metric" or said == "nan":
-            continue
-        parts.append(f"{_EVIDENCE_WORDS.get(name, name.replace('_', ' '))} {said}")
+        said = _EVIDENCE_WORDS.get(name, name.replace("_", " "))
+        if isinstance(value, int | float):
+            numbers.append(f"{said} {short(value)}")
+        elif isinstance(value, str) and name != "metric" and value != "nan":
+            words.append(f"{said}: {value}")
     metric = finding["evidence"].get("metric") or ", ".join(finding["metrics"])
-    return f"{metric}: {', '.join(parts)}" if metric and parts else str(metric) or ", ".join(parts)
+    known = "; ".join(filter(None, (", ".join(numbers), *words)))
+    return f"{metric}: {known}" if metric and known else str(metric) or known
+
+
+def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
+    """Since when it has been so, and when that was said."""
+    said = f"since step {finding['onset_step']}, said at step {finding['step']}"
+    others = list(others)
+    earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
+    later = [other["step"] for other in others if other["step"] > finding["step"]]
+    if earlier:
+        said += f" (warned at {earlier[0]})"
+    if later:
+        said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
+    if "ongoing" in finding:
+        said += ", still so at the end" if finding["ongoing"] else ", over at the end"
+    return said
+
+
+def kind(finding: dict[str, Any]) -> str:
+    """What kind of trouble it is, by which rule, and how often that rule is right."""
+    rule = "" if finding["rule"] == finding["kind"] else f" (rule {finding['rule']})"
+    return f"{finding['kind']}{rule}, {finding['confidence']:.0%} sure"
 
 
 def _case(case: Case, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -147,12 +176,9 @@ def _case(case: Case, series: dict[str, Any], options: ConsoleOptions) -> Iterat
     head = _grid()
     head.add_row(_severity(finding["severity"], options.ascii_only), Text(finding["title"], style="bold"))
     yield head
-    facts = _grid()
-    facts.add_row("when", Text(_when(finding, case.others)))
-    state = "still so at the end" if finding.get("ongoing") else "over at the end"
-    facts.add_row(
-        "kind", Text(f"{finding['kind']} (rule {finding['rule']}), {finding['confidence']:.0%} sure, {state}")
-    )
+    facts = _grid("dim")
+    facts.add_row("when", Text(when(finding, case.others)))
+    facts.add_row("kind", Text(kind(finding)))
     if said := evidence(finding):
         facts.add_row("evidence", Text(said))
     if finding["advice"]:
@@ -171,7 +197,8 @@ def _case(case: Case, series: dict[str, Any], options: ConsoleOptions) -> Iterat
                 ascii_only=options.ascii_only,
             )
             for line in lines:
-                yield Text(f"    {line}", style="cyan", no_wrap=True, overflow="crop")
+                scale, wall, curve = line.rpartition("|" if options.ascii_only else "│")
+                yield Text.assemble((f"    {scale}{wall}", "dim"), (curve, "cyan"), no_wrap=True, overflow="crop")
 
 
 def _about(facts: dict[str, Any]) -> str:
@@ -183,17 +210,6 @@ def _about(facts: dict[str, Any]) -> str:
     known = [f"algorithm {facts['algorithm']}"] if facts["algorithm"] else []
     known += [f"names of {facts['framework']}"] if facts["framework"] else []
     return " | ".join(parts + known)
-
-
-def _when(finding: dict[str, Any], others: tuple[dict[str, Any], ...]) -> str:
-    said = f"since step {finding['onset_step']}, said at step {finding['step']}"
-    earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
-    later = [other["step"] for other in others if other["step"] > finding["step"]]
-    if earlier:
-        said += f" (warned at {earlier[0]})"
-    if later:
-        said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
-    return said
 
 
 def _normal(findings: list[dict[str, Any]]) -> Iterator[str]:
@@ -230,9 +246,9 @@ def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
         yield grid
 
 
-def _grid() -> Table:
+def _grid(labels: str = "") -> Table:
     grid = Table.grid(padding=(0, 2), pad_edge=False)
-    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(style=labels, no_wrap=True)
     grid.add_column(overflow="fold")
     return grid
 
@@ -250,5 +266,6 @@ def _severity(severity: str, ascii_only: bool) -> Text:
     return Text(f"{symbol} {severity}", style=SEVERITY_STYLES[severity])
 
 
-def _below(path: str, folder: str) -> str:
+def below(path: str, folder: str) -> str:
+    """A path as seen from its folder."""
     return path.removeprefix(folder).lstrip("/\\") or path

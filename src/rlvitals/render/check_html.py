@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from rlvitals.render.charts import Series, short
-from rlvitals.render.check import Case, cases, evidence, joined, unseen
+from rlvitals.render.check import Case, below, cases, counted, evidence, gravest_first, joined, kind, unseen, when
 from rlvitals.render.numbers import number
 
-CHART_WIDTH, CHART_HEIGHT, MARGIN = 720, 150, 64
+CHART_WIDTH, CHART_HEIGHT, MARGIN = 720, 156, 64
 
 _WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 _SYMBOLS = {"critical": "✖", "warning": "!", "info": "·"}
@@ -23,7 +23,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 860px; padding: 1.5rem 1rem 4rem; overflow-wrap: anywhere; }
 a { color: inherit; }
-h1 { font-size: 1.5rem; margin: 0 0 .2rem; }
+h1 { font-size: 1.5rem; margin: 0; }
+h1 + p, h2 + p { margin: .1rem 0 .3rem; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 0 0 .4rem; }
 .act, .critical { color: var(--act); }
@@ -39,7 +40,9 @@ dd.do { font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
 td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { white-space: nowrap; }
-svg { width: 100%; height: auto; display: block; }
+figure { margin: .8rem 0 0; overflow-x: auto; }
+figcaption { color: var(--faint); }
+svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
 .axis { stroke: var(--line); }
 .onset { stroke: var(--act); stroke-dasharray: 4 3; }
@@ -62,26 +65,32 @@ def page(facts: dict[str, Any]) -> str:
 
 
 def _folder(facts: dict[str, Any]) -> Iterator[str]:
+    reports = gravest_first(facts["reports"])
     yield f"<h1>{_verdict(facts['verdict'])}</h1>"
-    yield f'<p class="faint">{escape(facts["source"])}: {len(facts["reports"])} runs and logs</p>'
+    yield f"<p>{escape(counted(reports))}</p>"
+    yield f'<p class="faint">{escape(facts["source"])}</p>'
     yield "<table>"
-    for place, report in enumerate(facts["reports"]):
+    for place, report in enumerate(reports):
+        name = escape(below(report["source"], facts["source"]))
         yield (
-            f'<tr><td>{_verdict(report["verdict"])}</td><td><a href="#log-{place}">{escape(report["source"])}</a></td>'
+            f'<tr><td>{_verdict(report["verdict"])}</td><td><a href="#log-{place}">{name}</a></td>'
             f"<td>{escape(report['reason'])}</td></tr>"
         )
     yield "</table>"
-    for place, report in enumerate(facts["reports"]):
+    for place, report in enumerate(reports):
         yield f'<section id="log-{place}">'
-        yield from _report(report, heading="h2")
+        yield from _report(report, below(report["source"], facts["source"]))
         yield "</section>"
     if facts["passed_over"]:
         yield "<h2>No logs</h2>"
         yield _list(f"{path}: {reason}" for path, reason in facts["passed_over"].items())
 
 
-def _report(facts: dict[str, Any], heading: str = "h1") -> Iterator[str]:
-    yield f"<{heading}>{_verdict(facts['verdict'])}: {escape(facts['reason'])}</{heading}>"
+def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
+    """One report; with a name it is one of several."""
+    title = _verdict(facts["verdict"])
+    yield f"<h2>{title} {escape(name)}</h2>" if name else f"<h1>{title}</h1>"
+    yield f"<p>{escape(facts['reason'])}</p>"
     about = [facts["source"], f"{number(facts['points'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
     about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
     yield f'<p class="faint">{escape(" · ".join(about))}</p>'
@@ -110,15 +119,9 @@ def _finding(case: Case, series: dict[str, Any]) -> Iterator[str]:
         f'<h3><span class="{escape(severity)}">{_SYMBOLS[severity]} {escape(severity)}</span> '
         f"{escape(finding['title'])}</h3>"
     )
-    warned = [other["step"] for other in case.others if other["step"] < finding["step"]]
-    again = [other["step"] for other in case.others if other["step"] > finding["step"]]
-    when = f"since step {finding['onset_step']}, said at step {finding['step']}"
-    when += f" (warned at {warned[0]})" if warned else ""
-    when += f", again at {', '.join(map(str, again))}" if again else ""
-    when += ", still so at the end" if finding.get("ongoing") else ", over at the end"
     rows = [
-        ("when", "", when),
-        ("kind", "", f"{finding['kind']} (rule {finding['rule']}), {finding['confidence']:.0%} sure"),
+        ("when", "", when(finding, case.others)),
+        ("kind", "", kind(finding)),
         ("evidence", "", evidence(finding)),
         ("do", ' class="do"', joined(finding["advice"])),
         ("causes", "", joined(finding["causes"])),
@@ -140,7 +143,7 @@ def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
         return f'<p class="faint">{escape(name)}: no finite value</p>'
     low, high = limits
     span = high - low if 0 < high - low < float("inf") else 1.0
-    inner, top, floor = CHART_WIDTH - MARGIN - 8, 12, CHART_HEIGHT - 22
+    inner, top, floor = CHART_WIDTH - MARGIN - 8, 18, CHART_HEIGHT - 22  # above the top stands when it began
 
     def x(place: float) -> float:
         return round(MARGIN + place * inner, 1)
@@ -163,13 +166,13 @@ def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
         parts.append(f'<polyline class="middle" points="{" ".join(middles)}"/>')
     if onset is not None:
         at = x(onset)
-        anchor, shift = ("end", -4) if onset > 0.8 else ("start", 4)
-        parts.append(f'<line class="onset" x1="{at}" y1="{top}" x2="{at}" y2="{floor}"/>')
-        parts.append(f'<text x="{at + shift}" y="{top + 4}" text-anchor="{anchor}">since {onset_step}</text>')
+        anchor = "end" if onset > 0.9 else "start"
+        parts.append(f'<line class="onset" x1="{at}" y1="{top - 4}" x2="{at}" y2="{floor}"/>')
+        parts.append(f'<text x="{at}" y="{top - 7}" text-anchor="{anchor}">since {onset_step}</text>')
     label = f"{escape(name)} from {short(low)} to {short(high)}, steps {series.steps[0]} to {series.steps[-1]}"
     return (
-        f'<p class="faint">{escape(name)}</p><svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" '
-        f'aria-label="{label}">{"".join(parts)}</svg>'
+        f'<figure><figcaption>{escape(name)}</figcaption><svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" '
+        f'aria-label="{label}">{"".join(parts)}</svg></figure>'
     )
 
 

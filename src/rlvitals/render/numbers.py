@@ -7,16 +7,18 @@ from datetime import datetime
 
 
 def number(value: float | int | None) -> str:
-    """A number to about four significant digits; a dash where there is none.
+    """A number to about four significant digits, whole ones in full up to 15; a dash where there is none.
 
-    >>> [number(x) for x in (0.61999, 5e-7, 12345678, 3.0, None, float("nan"))]
-    ['0.62', '5e-07', '12,345,678', '3', '-', 'nan']
+    >>> [number(x) for x in (0.61999, 5e-7, 12345678, 3.0, None, float("nan"), -1e300)]
+    ['0.62', '5e-07', '12,345,678', '3', '-', 'nan', '-1e+300']
     """
     if value is None:
         return "-"
     if not math.isfinite(value):
         return str(value)
-    if value == int(value) and abs(value) < 1e15:
+    if abs(value) >= 1e15:
+        return f"{value:.4g}"
+    if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= 1000:
         return f"{value:,.1f}"

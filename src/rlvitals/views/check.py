@@ -195,7 +195,7 @@ def report_on(judge: Judge, source: Source) -> Report:
     verdict, reason = _verdict(judge, findings)
     notes = list(source.notes)
     if monitor.left_unsaid:
-        notes.append(f"{monitor.left_unsaid} lesser findings came at the same time and were left out")
+        notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
     notes += [
         f"{rule} came and went: said {count} times ({severity}), the first {KEPT_OF_A_RULE} are kept"
         for (rule, severity), count in judge.times.items()

@@ -1,0 +1,38 @@
+"""The example that `make demo` runs: it learns and is called healthy, or fails, is found out and stops."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import rlvitals
+from conftest import REPO
+
+pytestmark = pytest.mark.slow
+
+
+def train(folder, *options: str) -> str:
+    command = [sys.executable, REPO / "examples" / "numpy_grpo.py", folder, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_the_good_run_learns_and_is_healthy(tmp_path, seed):
+    train(tmp_path / "run", "--seed", seed)
+    run = rlvitals.open_run(tmp_path / "run")
+    _, accuracy = run.series("accuracy", stream="eval")
+    assert accuracy[-1] > accuracy[0] + 0.05
+    assert rlvitals.check(tmp_path / "run").verdict == "healthy"
+    assert not [finding for finding in run.findings if finding.severity != "info"]
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_the_bad_run_is_stopped_by_the_doctor_before_its_time(tmp_path, seed):
+    said = train(tmp_path / "run", "--learning-rate", "0.1", "--seed", seed)
+    run = rlvitals.open_run(tmp_path / "run")
+    assert "stopping, as the doctor asks" in said
+    assert run.status == "finished"
+    assert run.last_step < 400
+    assert rlvitals.check(tmp_path / "run").verdict == "act"
