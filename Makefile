@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test quick lint bench catalog docs clean
+.PHONY: demo test quick lint bench bench-doctor catalog clean
 
 # The base install: what `pip install rlvitals` gives.
 $(BIN)/.base: pyproject.toml constraints.txt
@@ -52,6 +52,12 @@ bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/index_formats.py
 
+bench-doctor: $(BIN)/.base  ## the doctor and its peers on the same generated runs, a quarter of an hour
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet --editable . rldoctor==0.2.0 rlwatch==0.5.1 rlprobe==0.1.0
+	$(VENV)-peers/bin/python benchmarks/doctor.py --corpus 92-93 --peers
+	$(VENV)-peers/bin/python benchmarks/doctor_cost.py --peers $(VENV)-peers/bin/python
+
 catalog: $(BIN)/.dev  ## compile the catalogue and the rules, and their docs pages
 	$(BIN)/python -m rlvitals.catalog.build
 	$(BIN)/python -m rlvitals.catalog.pages docs/metrics
@@ -59,4 +65,4 @@ catalog: $(BIN)/.dev  ## compile the catalogue and the rules, and their docs pag
 	$(BIN)/python -m rlvitals.health.pages docs/rules
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-peers out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

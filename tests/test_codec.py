@@ -48,6 +48,7 @@ def outcome(parser, text: bytes):
         return "refused"
 
 
+@pytest.mark.slow
 @ENCODERS
 @given(row=ROWS)
 def test_a_row_is_one_line_that_reads_back_as_it_was(encoder, row):
@@ -57,6 +58,7 @@ def test_a_row_is_one_line_that_reads_back_as_it_was(encoder, row):
     assert strictly(line) == row
 
 
+@pytest.mark.slow
 @PARSERS
 @given(row=ROWS)
 def test_what_the_json_module_writes_is_parsed_to_the_same(parser, row):

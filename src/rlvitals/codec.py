@@ -29,6 +29,16 @@ encode: Callable[[Mapping[str, Any]], bytes] = (
 null."""
 
 
+def dumps_with_json(row: Mapping[str, Any], default: Callable[[Any], Any] | None = None, option: int = 0) -> bytes:
+    """`dumps` without orjson."""
+    return encode_with_json(row)
+
+
+NEWLINE = 0 if orjson is None else orjson.OPT_APPEND_NEWLINE
+dumps: Callable[..., bytes] = dumps_with_json if orjson is None else orjson.dumps
+"""orjson's own function, for the one caller that counts microseconds: `dumps(row, None, NEWLINE)` is `encode(row)`."""
+
+
 def parse_with_json(text: bytes) -> Any:
     """`parse_json` without orjson, refusing what orjson refuses."""
     try:

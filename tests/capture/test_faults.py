@@ -740,6 +740,7 @@ def test_a_handler_that_calls_the_one_before_it_does_not_go_round_in_circles(tmp
     assert [card_of(tmp_path / name)["status"] for name in ("first", "second")] == ["interrupted"] * 2
 
 
+@pytest.mark.slow
 def test_the_identity_card_stays_whole_when_a_signal_meets_the_background_thread(tmp_path, python):
     """Both save it: the handler marks the run interrupted while the counts of left-out values are being written."""
     script = """

@@ -286,6 +286,7 @@ for number in range(rounds):
 """
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_find_a_dead_lock_exactly_one_takes_it_over(tmp_path, child_environment):
     rounds, contenders = 60, 16
     race = subprocess.run(

@@ -185,6 +185,7 @@ def test_a_lone_process_is_rank_0_even_with_a_rank_in_its_environment(tmp_path, 
 # Order of starting
 
 
+@pytest.mark.slow
 def test_rank_1_waits_for_rank_0(tmp_path, rank):
     folder = tmp_path / "run"
     one = rank(1, folder)
@@ -215,6 +216,7 @@ def test_rank_1_does_not_join_a_run_that_is_over(tmp_path, monkeypatch):
         rlvitals.start(tmp_path, rank=1)
 
 
+@pytest.mark.slow
 def test_on_a_resume_rank_1_waits_for_the_new_attempt_and_does_not_join_the_old_one(tmp_path, rank):
     """Rank 0 has the lock, and the new attempt is not on record yet: what is there to read is the old one."""
     zero, one = rank(0, tmp_path), rank(1, tmp_path)
@@ -234,6 +236,7 @@ def test_on_a_resume_rank_1_waits_for_the_new_attempt_and_does_not_join_the_old_
         assert run.attempt == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_job_merges_each_attempt_for_itself(tmp_path, rank):
     again = {0: {1: [100.0], 2: [200.0]}, 1: {1: [300.0, 400.0], 2: [500.0]}}
     zero, one = rank(0, tmp_path), rank(1, tmp_path)

@@ -456,6 +456,7 @@ def test_a_secret_in_an_answer_is_masked(tmp_path):
 # Under torch.distributed
 
 
+@pytest.mark.slow
 def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
     pytest.importorskip("torch", reason="needs torch, which is not installed here")
     with socket.socket() as free:

@@ -326,6 +326,7 @@ def test_what_was_there_before_is_judged_silently(tmp_path):
     assert not (tmp_path / "stop").exists()
 
 
+@pytest.mark.slow
 def test_followed_json_is_one_object_a_line(tmp_path):
     target = tmp_path / "live.jsonl"
     with write_live(tmp_path, dying_rows(), target):
@@ -358,6 +359,7 @@ def test_ctrl_c_prints_the_verdict(tmp_path):
     assert watcher.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_told_and_the_watch_goes_on(tmp_path):
     target = tmp_path / "live.jsonl"
     for command, said in (("false", "ended with 1"), ("/no/such/program", "cannot run")):
@@ -370,6 +372,7 @@ def test_a_command_that_fails_is_told_and_the_watch_goes_on(tmp_path):
         assert "✖ ACT" in out
 
 
+@pytest.mark.slow
 def test_a_critical_is_posted_without_paths(tmp_path):
     posted = []
 

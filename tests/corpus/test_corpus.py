@@ -111,6 +111,7 @@ def test_names_are_unique():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
     again, other = failing_runs(1), failing_runs(2)
     for first, second, third in zip(FAILED, again, other, strict=True):
@@ -217,6 +218,7 @@ def test_the_marker_shows_the_failure_at_the_onset(run):
             assert max(distance(before, late), jumps) > 0.45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_labels_hold_for_other_seeds(seed):
     for run in failing_runs(seed):

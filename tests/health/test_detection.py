@@ -90,6 +90,7 @@ def graver(found: list[tuple[int, Finding]], *severities: str) -> list[tuple[int
     return [(row, finding) for row, finding in found if finding.severity in severities]
 
 
+@pytest.mark.slow
 def test_no_healthy_real_log_gets_a_critical_and_hardly_one_a_warning(judged):
     healthy = [(label, found) for label, _, _, found in judged if label["verdict"] == "healthy"]
     assert len(healthy) == 11
@@ -98,6 +99,7 @@ def test_no_healthy_real_log_gets_a_critical_and_hardly_one_a_warning(judged):
     assert len(warned) <= 2, warned
 
 
+@pytest.mark.slow
 def test_every_failed_real_log_is_named_and_nearly_all_in_time(judged):
     failed = [(label, points, start, found) for label, points, start, found in judged if label["verdict"] == "fail"]
     assert len(failed) == len(NAMES_THE_CAUSE) == 17
@@ -114,6 +116,7 @@ def test_every_failed_real_log_is_named_and_nearly_all_in_time(judged):
         assert len(in_time) >= 0.7 * len(group), (starts_late, in_time)
 
 
+@pytest.mark.slow
 def test_the_cause_of_a_failed_real_log_is_named_in_time(judged):
     wrong = [
         label["file"]

@@ -92,6 +92,7 @@ VALUES = st.recursive(
 ROWS = st.lists(st.dictionaries(KEYS, VALUES, max_size=12), max_size=60)
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from([None, "grpo", "dpo", "kto", "ppo", "no such thing"]), st.floats())
 @settings(max_examples=60)
 def test_no_row_makes_it_raise(rows, algorithm, now):
@@ -174,6 +175,7 @@ def test_an_odd_timestamp_does_not_cost_the_row(stamp):
 # Deterministic, and constant in memory.
 
 
+@pytest.mark.slow
 @given(ROWS)
 @settings(max_examples=40)
 def test_the_same_rows_give_the_same_findings(rows):

@@ -270,6 +270,7 @@ def test_turned_upside_down_up_is_down(values):
     assert other.onset_step == one.onset_step
 
 
+@pytest.mark.slow
 @given(st.floats(-1e12, 1e12, allow_nan=False, allow_subnormal=False), st.integers(1, 400))
 def test_a_constant_has_no_noise_no_trend_and_never_moves(value, points):
     signal = fed([value] * points)

@@ -157,6 +157,7 @@ ANY_ROW = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(batches=st.lists(st.tuples(st.lists(ANY_ROW, max_size=4), st.booleans()), max_size=6))
 @settings(max_examples=60)
 def test_any_names_and_texts_come_back_whatever_batches_were_lost(batches):
@@ -187,6 +188,7 @@ def test_any_names_and_texts_come_back_whatever_batches_were_lost(batches):
         ]
 
 
+@pytest.mark.slow
 def test_every_row_is_there_once_after_kills_at_random_moments(tmp_path, child_environment):
     path = tmp_path / "table.csv"
     feed_through_kills(

@@ -250,6 +250,7 @@ def test_a_tracker_whose_package_is_missing_says_how_to_get_it(tmp_path, monkeyp
         rlvitals.start(tmp_path, track_with="ghost")
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_keep_up_is_left_behind_with_the_way_on(tmp_path, caplog):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -403,6 +404,7 @@ def test_without_processes_a_thread_follows(tmp_path, monkeypatch, caplog):
     assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 10
 
 
+@pytest.mark.slow
 def test_a_tracker_whose_disk_is_full_for_the_whole_run_is_caught_up_afterwards(tmp_path, small_disk):
     run, target = tmp_path / "run", small_disk / "x.json"
     filler = fill(small_disk)

@@ -136,6 +136,7 @@ def test_a_document_torn_by_a_crash_is_repaired(tmp_path, left):
     assert as_rows(path) == rows([1, 2])
 
 
+@pytest.mark.slow
 def test_every_row_is_there_once_after_kills_at_random_moments(tmp_path, child_environment):
     path = tmp_path / "rows.json"
     feed_through_kills(

@@ -28,6 +28,7 @@ ROWS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(rows=st.lists(ROWS, max_size=20), ascii_only=st.booleans())
 def test_any_json_lines_come_back_byte_by_byte(rows, ascii_only):
     data = b"".join(json.dumps(row, ensure_ascii=ascii_only).encode("utf-8", "replace") + b"\n" for row in rows)

@@ -139,6 +139,7 @@ def test_a_long_log_of_rows_of_every_sort_reads_the_same_from_the_index(log, fol
     assert index_files(folder) == before, "an index that is up to date is not written again"
 
 
+@pytest.mark.slow
 def test_a_log_grows_past_the_end_of_chunks_of_the_real_size(log, folder):
     """The last chunk is written anew as it fills; bad lines shift where it ends."""
     lines = [rich(step) for step in range(2 * CHUNK_ROWS + 900)]
@@ -274,6 +275,7 @@ LINES = st.integers(0, 30).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     lines=LINES,
@@ -576,6 +578,7 @@ def shared_row(step: int) -> bytes:
     return json.dumps(row).encode() + b"\n"
 
 
+@pytest.mark.slow
 def test_several_processes_bring_the_index_up_to_date_at_once_while_the_log_grows(
     tmp_path, log, folder, child_environment
 ):

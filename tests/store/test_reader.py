@@ -203,6 +203,7 @@ def scratch(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("reader") / "log.jsonl"
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(data=LOGS, block_bytes=st.sampled_from([1, 7, 64, 2**22]))
 def test_any_log_reads_as_the_oracle_says_whatever_the_blocks(scratch, data, block_bytes):

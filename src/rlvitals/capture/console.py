@@ -11,8 +11,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlvitals.errors import ConfigError, did_you_mean
@@ -258,10 +258,14 @@ def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
     return put
 
 
-def apart_from_bars(stream: TextIO) -> AbstractContextManager[None]:
-    """Trainers draw tqdm's bars on the same terminal: they step aside while we print, as for `tqdm.write`."""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    if tqdm is None:
-        return nullcontext()
-    aside: AbstractContextManager[None] = tqdm.external_write_mode(file=stream)
-    return aside
+@contextmanager
+def apart_from_bars(stream: TextIO) -> Generator[None]:
+    """Bars on the same terminal, ours and tqdm's, step aside while we print, as for `tqdm.write`."""
+    with ExitStack() as aside:
+        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        if tqdm is not None:
+            aside.enter_context(tqdm.external_write_mode(file=stream))
+        bars = sys.modules.get("rlvitals.capture.progress")
+        if bars is not None:
+            aside.enter_context(bars.bars_aside(stream))
+        yield

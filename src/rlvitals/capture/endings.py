@@ -49,6 +49,11 @@ def watch(run: Recording) -> None:
     _install_sigterm()
 
 
+def open_runs() -> list[Recording]:
+    """The runs this process records."""
+    return list(_open_runs)
+
+
 def unwatch(run: Recording) -> None:
     """The run has ended in an orderly way."""
     with contextlib.suppress(ValueError):

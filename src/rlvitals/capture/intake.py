@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlvitals.errors import BadValue
-from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lines import MAX_STEP, MOMENTS, NONFINITE, RESERVED, write_nonfinite
 from rlvitals.values import Value
 
 MAX_TEXT = 1000
@@ -47,6 +47,7 @@ class Intake:
         self._clean_names: set[str] = set()
         self.plain_names: list[str] = []
         self._renamed: set[str] = set()
+        self._not_whole: set[str] = set()
 
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
@@ -61,6 +62,21 @@ class Intake:
             return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
         except OverflowError:
             return False
+
+    def whole(self, name: str, value: Any, otherwise: str) -> int | None:
+        """A whole number such as a step; None for anything else, said once with what happens then."""
+        try:
+            number = int(value)
+            if math.isclose(number, float(value)) and abs(number) <= MAX_STEP:
+                return number
+        except (TypeError, ValueError, OverflowError):
+            pass
+        if self._strict:
+            raise BadValue(f"{name} must be a whole number of at most 2^53, not {value!r}")
+        if name not in self._not_whole:
+            self._not_whole.add(name)
+            self._warn(f"{name} must be a whole number, not {value!r}; {otherwise}")
+        return None
 
     def take(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Flatten and check one row's metrics; the result is ready to be written."""

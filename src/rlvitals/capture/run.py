@@ -11,42 +11,35 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlvitals.capture import endings
 from rlvitals.capture.console import open_console
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
-from rlvitals.capture.forwarding import Forwarding
+from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.intake import PLAIN, Intake
 from rlvitals.capture.pulse import Pulse
 from rlvitals.capture.watching import Watching
-from rlvitals.codec import encode
+from rlvitals.codec import NEWLINE, dumps, encode
 from rlvitals.config import Settings, mask_text, resolved
 from rlvitals.errors import BadValue
-from rlvitals.plugins import CONSOLE_TRACKER
 from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
 from rlvitals.store.cards import append_attempt, read_attempts, write_config, write_info
+from rlvitals.store.findings import append_event
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
 from rlvitals.store.writer import VERIFY_BYTES, LogWriter
 
-try:
-    from orjson import OPT_APPEND_NEWLINE as _NEWLINE
-    from orjson import dumps as _dumps
-except ImportError:
-    _NEWLINE = 0
-
-    def _dumps(__obj: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-        return encode(__obj)
-
+if TYPE_CHECKING:
+    from rlvitals.capture.progress import Progress
 
 logger = logging.getLogger("rlvitals")
 
-_Log = Stream | Literal["findings"]
+T = TypeVar("T")
 
 _clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: see Run.log
 
@@ -74,14 +67,16 @@ class Run:
         self._attempt = attempt
         self._number = attempt.number
         self._file_lock = lock
-        self._last_step = last_step
+        self.last_step = last_step
+        """The step of the last row; -1 before the first."""
         self._intake = Intake(logger.warning, strict=settings.strict)
         self._card_lock = threading.RLock()  # the background thread, a signal handler and finish all save the card
-        self._writers: dict[_Log, LogWriter] = {}
+        self._writers: dict[Stream, LogWriter] = {}
         self._recording = True
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
         self._shown: Mapping[str, Any] = {}
+        self._bars: list[Progress[Any]] = []
         self._vetted: list[str] = []  # names that need no second look, in the order of the last plain row
         self._forwarding: Forwarding | None = None
         self._console = open_console(
@@ -158,9 +153,9 @@ class Run:
                     ):
                         now = _clock()
                         head = {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": self._number}
-                        line = _dumps(head | metrics, None, _NEWLINE)
+                        line = dumps(head | metrics, None, NEWLINE)
                         written = _write(writer.fd, line)
-                        self._last_step = step
+                        self.last_step = step
                 except (OSError, OverflowError, TypeError, ValueError):
                     pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
                 if written:
@@ -173,17 +168,17 @@ class Run:
                     else:
                         writer.complete(line, written)
                     if self._is_watched:
-                        self._show(self._last_step, metrics, now)
+                        self._show(self.last_step, metrics, now)
                     return
                 if not self._recording:
                     self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
-                    step = self._last_step + 1 if step is None else self._whole_step(step)
+                    step = self.last_step + 1 if step is None else self._whole_step(step)
                 now = time.time()
                 writer.append(self._line(metrics, step, now))
                 self._vetted = self._intake.plain_names
-                self._last_step = step
+                self.last_step = step
                 if self._is_watched:
                     self._show(step, self._shown, now)
         except BadValue:
@@ -204,7 +199,7 @@ class Run:
                     self._say_once("eval", f"an evaluation for {self.dir} is dropped: {self._closed_because}")
                     return
                 given = stats.get("step") if step is None else step
-                number = max(self._last_step, 0) if given is None else self._whole_step(given)
+                number = max(self.last_step, 0) if given is None else self._whole_step(given)
                 whole = {key: value for key, value in stats.items() if key != "step"}
                 now = time.time()
                 writer = self._writers.get("eval") or self._open_log("eval")
@@ -227,6 +222,20 @@ class Run:
     def findings(self) -> list[Finding]:
         """What the doctor has found so far, in order; on rank 0."""
         return self._watching.findings
+
+    def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
+        """Record and tell what was found in the epochs. Called by `MetricsTracker`."""
+        with self._lock:
+            self._watching.take_from_epochs(found, standing, time.time())
+
+    def progress(self, iterable: Iterable[T], **look: Any) -> Progress[T]:
+        """Iterate with a bar on stderr: `epoch=3, epochs=10`, or `evaluating=True`. See `capture.progress.Progress`."""
+        from rlvitals.capture.progress import Progress
+
+        bar = Progress(iterable, **{"total_steps": self._info.total_steps, "disable": self.rank > 0, **look})
+        self._bars = [*(bar for bar in self._bars if not bar.is_closed), bar]
+        self._is_watched = True
+        return bar
 
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
@@ -257,10 +266,10 @@ class Run:
             logger.warning("values left out of %s: %s", self.dir, names)
 
     def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start the follower that hands this run's rows to the trackers. Called by `rlvitals.start`."""
-        following = {name: settings for name, settings in trackers.items() if name != CONSOLE_TRACKER}
-        if following:
-            self._forwarding = Forwarding(self._dir, following)
+        """Start the process that hands this run's rows to the trackers and looks at the clock. Called by
+        `rlvitals.start`.
+        """
+        self._forwarding = start_following(self._dir, self.settings, trackers, self._number)
 
     def __enter__(self) -> Self:
         return self
@@ -301,6 +310,8 @@ class Run:
         """A row is durable: those who look on see it."""
         if self._console.is_on:
             self._console.step(step, row, now)
+        for bar in self._bars:
+            bar.see(step, row)
         self._watching.look(step, row, now)
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
@@ -316,30 +327,19 @@ class Run:
         return encode(head | self._shown)
 
     def _whole_step(self, step: Any) -> int:
-        try:
-            number = int(step)
-            if math.isclose(number, float(step)) and abs(number) <= MAX_STEP:
-                return number
-        except (TypeError, ValueError, OverflowError):
-            pass
-        if self.settings.strict:
-            raise BadValue(f"step must be a whole number of at most 2^53, not {step!r}")
-        self._say_once("step", f"step must be a whole number, not {step!r}; counting on from the last row instead")
-        return self._last_step + 1
+        number = self._intake.whole("step", step, "counting on from the last row instead")
+        return self.last_step + 1 if number is None else number
 
     def _append_finding(self, line: bytes) -> bool:
-        """False while the directory is gone: the training log's writer knows when it may be made again."""
-        if "findings" not in self._writers or not self._recording:  # an answer may come after the end
-            if not self._dir.logs.is_dir():
-                return False
-            self._open_log("findings")
-        self._writers["findings"].append(line)
-        if not self._recording:
-            self._writers["findings"].close()
+        """False while the disk does not take it; of a sick one the training log's writer tells."""
+        try:
+            append_event(self._dir, line, sync=self.settings.fsync == "always")
+        except OSError:
+            return False
         return True
 
-    def _open_log(self, log: _Log) -> LogWriter:
-        path = self._dir.findings if log == "findings" else self._dir.log(log, self.rank)
+    def _open_log(self, log: Stream) -> LogWriter:
+        path = self._dir.log(log, self.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = LogWriter(
             path, notify=logger.warning, restore=self._restore, fsync_each=self.settings.fsync == "always"
@@ -359,7 +359,8 @@ class Run:
                     writer.sync()
             with self._lock:
                 if self._recording:
-                    self._watching.tick(time.time())
+                    has_clock = self._forwarding is not None and self._forwarding.has_clock
+                    self._watching.tick(time.time(), has_clock=has_clock)
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
                     self._say_once(
@@ -410,7 +411,7 @@ class Run:
         )
 
     def _rows_dropped(self) -> int:
-        return sum(writer.rows_dropped for log, writer in list(self._writers.items()) if log != "findings")
+        return sum(writer.rows_dropped for writer in list(self._writers.values()))
 
     def _say_once(self, about: str, sentence: str) -> None:
         if about not in self._said:

@@ -112,8 +112,12 @@ class Monitor:
                     case.interval.update(now - case.heard_at, case.step)
                 case.heard_at = now
         case.now = now
-        if case.changed:
-            self._bind()
+        try:
+            if case.changed:
+                self._bind()
+        except Exception as error:  # noqa: BLE001 - as in update()
+            self.problems["(clock)"] = f"{type(error).__name__}: {error}"
+            return []
         found: list[Finding] = []
         for bound, state in self._on_tick:
             self._look(bound, state, found)

@@ -22,12 +22,15 @@ DRAFT_SECONDS = 120.0
 """A draft that is older belongs to nobody."""
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put a whole file in place of another, or of nothing, at once."""
+def replace_file(path: Path, data: bytes, *, fsync: bool = False) -> None:
+    """Put a whole file in place of another, or of nothing, at once. With `fsync` the disk has it before."""
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with open(draft, "wb") as file:
             file.write(data)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -67,6 +67,10 @@ class RunDir:
     def index(self) -> Path:
         return self.root / "index"
 
+    @property
+    def epochs(self) -> EpochDir:
+        return EpochDir(self.root / "metrics")
+
     def log(self, stream: Stream, rank: int = 0) -> Path:
         """The file one rank's rows of one stream are in.
 
@@ -127,7 +131,44 @@ class RunDir:
             self.index,
             self.sinks,
         ]
-        return [*whole, *self.eval_logs.glob("eval_step_*.json")]
+        return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDir:
+    """The paths of one folder of epochs: a run's `metrics/`, or any other."""
+
+    folder: Path
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "epochs.jsonl"
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "training_metrics.csv"
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "training_metrics.json"
+
+    @property
+    def plots(self) -> Path:
+        return self.folder / "plots"
+
+    @property
+    def written_paths(self) -> list[Path]:
+        """Everything rlvitals itself writes there."""
+        plots = ("training_progress", "policy_metrics", "evaluation_metrics")
+        return [self.record, self.table, self.history, *map(self.plot, plots)]
+
+    def plot(self, name: str) -> Path:
+        """One picture.
+
+        >>> EpochDir(Path("out/metrics")).plot("policy_metrics").as_posix()
+        'out/metrics/plots/policy_metrics.png'
+        """
+        return self.plots / f"{name}.png"
 
 
 def archive_of(log: Path) -> Path:

@@ -47,7 +47,7 @@ def merge_metric(logs: Sequence[Columns], name: str) -> MergedColumn | None:
     data = {field: column[order] for field, column in data.items()}
     starts = _group_starts(data[ATTEMPT], data[STEP])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        numbers = _finish(data, starts, kind)
+        numbers = finish(data, starts, kind)
     keep = ~np.isnan(numbers) | _is_undefined_by_nan(data, starts)
     return MergedColumn(
         attempts=data[ATTEMPT][starts][keep].astype(np.int64),
@@ -81,11 +81,11 @@ def _is_undefined_by_nan(data: dict[str, FieldArray], starts: NDArray[np.intp]) 
     return np.logical_or.reduceat(parts | infinite, starts) if len(starts) else np.zeros(0, dtype=bool)
 
 
-def _finish(data: dict[str, FieldArray], starts: NDArray[np.intp], kind: str) -> FieldArray:
-    """The finished number of each group of rows."""
+def finish(data: dict[str, FieldArray], starts: NDArray[np.intp], kind: str) -> FieldArray:
+    """The finished number of each group of rows, from their moments; a group begins at each of `starts`."""
     if not len(starts):
         return np.zeros(0)
-    sizes = np.diff([*starts, len(data[STEP])])
+    sizes = np.diff([*starts, len(data["mean"])])
     if kind == "last":
         return data["mean"][starts + sizes - 1]
     if kind == "min":

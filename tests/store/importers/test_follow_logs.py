@@ -153,6 +153,7 @@ def test_a_new_checkpoint_goes_on_where_the_old_one_ended(tmp_path):
         assert steps(tail) == [number - 1, number]
 
 
+@pytest.mark.slow
 def test_polling_costs_what_was_added(tmp_path):
     path = tmp_path / "log"
     add(path, *range(100_000))

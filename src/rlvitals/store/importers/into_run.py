@@ -77,12 +77,11 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
     attempt = 0
     run_dir.logs.mkdir(exist_ok=True)
     with _Files(run_dir) as files:
-        for number, row in _by_attempt(log.rows):
-            if number > attempt:
-                attempt = number
-                append_attempt(run_dir, Attempt(number=number, started=row.get("timestamp", begun)))
-            stream = _stream(row)
-            files.open(stream).write(encode(_line(row, number)))
+        for stream, line in stored_lines(log):
+            if line["attempt"] > attempt:
+                attempt = line["attempt"]
+                append_attempt(run_dir, Attempt(number=attempt, started=line.get("timestamp", begun)))
+            files.open(stream).write(encode(line))
             counts[stream] += 1
     write_info(run_dir, replace(info, attempt=attempt))
     return Written(counts["train"], counts["eval"], attempt)
@@ -108,11 +107,12 @@ class _Files:
         return self._open[stream]
 
 
-def _by_attempt(rows: list[Fields]) -> Iterator[tuple[int, Fields]]:
+def stored_lines(log: ForeignLog) -> Iterator[tuple[Stream, dict[str, Any]]]:
+    """Each row as a line of a run's logs; where the file starts again, a new attempt begins."""
     watch, number = RestartWatch(), 1
-    for row in rows:
+    for row in log.rows:
         number += watch.is_restart(row)
-        yield number, row
+        yield _stream(row), _line(row, number)
 
 
 def _stream(row: Fields) -> Stream:

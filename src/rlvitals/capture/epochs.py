@@ -1,0 +1,359 @@
+"""`MetricsTracker`: one row an epoch, kept as a record, a table, a history and three plots, and printed as a block.
+
+    tracker = rlvitals.MetricsTracker(output_dir="out/metrics")
+    tracker.set_total_epochs(10)
+    tracker.log_epoch(epoch=1, loss=2.35, reward=0.78, kl_divergence=0.012, entropy=2.57, epoch_time=332.5)
+    tracker.log_epoch(epoch=1, bertscore=0.52, bleu=0.27)          # scores may come later: the same row
+
+The record and the files are the business of `store.epochs`, early stopping of `epoch_watch`, pictures of
+`epoch_plotter`. Nothing here raises into a training loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rlvitals.capture import endings
+from rlvitals.capture.console import DISPLAYS, apart_from_bars
+from rlvitals.capture.epoch_plotter import Plotter
+from rlvitals.capture.epoch_summary import averages, best_metrics
+from rlvitals.capture.epoch_watch import EpochWatch
+from rlvitals.capture.identity import rank_from_environment
+from rlvitals.capture.intake import Intake
+from rlvitals.codec import encode
+from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.records import Finding
+from rlvitals.store.epochs import Cell, Epoch, EpochStore, Word
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import NONFINITE, read_nonfinite
+
+if TYPE_CHECKING:
+    from rlvitals.capture.run import Run
+
+logger = logging.getLogger("rlvitals")
+
+
+class MetricsTracker:
+    """The epochs of one training. A tracker on a folder that has some goes on with them.
+
+    Where the folder is the `metrics/` of a run that this process records, the run's findings get the tracker's, and
+    its steps are noted beside the epochs. Several processes may log to one folder (a trainer and an evaluator): nothing
+    is locked, and the last word on an epoch wins. Of several ranks only rank 0 writes.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str] = "./modern_outputs/metrics",
+        save_every_n_epochs: int = 1,
+        *,
+        total_epochs: int | None = None,
+        keep_last_epochs: int | None = None,
+        early_stopping: bool | int = True,
+        plots: bool = True,
+        display: str = "auto",
+        fsync: bool = False,
+        rank: int | None = None,
+    ) -> None:
+        """`save_every_n_epochs`: how often table, history and plots are written (the record always is, and the last
+        epoch in any case). `keep_last_epochs`: how many epochs table and history hold; None: all. `early_stopping`:
+        False, or the patience in epochs (5). `display`: "auto" prints the epoch's block on stderr, "json" one line,
+        "none" nothing. `fsync`: ask the disk itself before a file counts as written.
+        """
+        self._folder = Path(output_dir)
+        _check(self._folder, display, save_every_n_epochs=save_every_n_epochs, keep_last_epochs=keep_last_epochs)
+        self.save_every_n_epochs = save_every_n_epochs
+        self._keep_last = keep_last_epochs
+        self._display = display
+        self._is_writing = (rank_from_environment() if rank is None else rank) == 0
+        self._fsync = fsync
+        self._total: int | None = None
+        if total_epochs is not None:
+            self.set_total_epochs(total_epochs)
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._said: set[str] = set()
+        self._intake = Intake(logger.warning)
+        self._store = EpochStore(self._folder, fsync=fsync)
+        self._watch = EpochWatch(early_stopping)
+        self._plotter = Plotter(self._store.save_plot) if plots and self._is_writing else None
+        self._unsaved: set[int] = set()
+        self._reload()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The epochs in order, each with `epoch`, `timestamp` and what was logged of it."""
+        with self._lock:
+            return [_row(epoch) for epoch in self._store.history]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What early stopping has to say so far; steps are epochs."""
+        return list(self._watch.findings)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the reward has not risen for as many epochs as `early_stopping` allows."""
+        return self._watch.should_stop
+
+    def log_epoch(  # noqa: PLR0917 - the order people know from the guide's tracker
+        self,
+        epoch: int,
+        loss: Any = None,
+        reward: Any = None,
+        kl_divergence: Any = None,
+        entropy: Any = None,
+        learning_rate: Any = None,
+        **further: Any,
+    ) -> None:
+        """Say something of an epoch: all of it at once, or late scores (`bertscore`, `codebleu`, `bleu`, `rouge`,
+        `ruby`) and further metrics under their own names. None is nothing said. Numbers, numpy and torch scalars.
+
+        When it returns the record has it, and the table and the history where it is their turn.
+        """
+        given = {
+            "loss": loss,
+            "reward": reward,
+            "kl_divergence": kl_divergence,
+            "entropy": entropy,
+            "learning_rate": learning_rate,
+            **further,
+        }
+        if os.getpid() != self._pid:  # a forked process: locks are as they were, so none is touched
+            self._say_once("fork", "an epoch logged in a forked process is left out: its parent has the tracker")
+            return
+        try:
+            with self._lock:
+                number = self._intake.whole("epoch", epoch, "what was logged of it is left out")
+                if number is not None:
+                    self._take(number, self._metrics(given))
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._say_once(f"log {type(error)}", f"an epoch could not be logged: {type(error).__name__}: {error}")
+
+    def set_total_epochs(self, total: int) -> None:
+        """How many epochs there will be, for the time that is left."""
+        if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+            raise ConfigError(f"the number of epochs must be a whole number of at least 1, not {total!r}")
+        self._total = total
+
+    def get_remaining_epochs(self) -> int | None:
+        """How many are still to come; None where the total was not said."""
+        if self._total is None:
+            return None
+        numbers = self._store.epochs
+        # Counted from 0 or from 1, and perhaps not from the beginning.
+        reached = max(numbers, default=0) + (1 if 0 in numbers else 0)
+        return max(self._total - max(len(numbers), reached), 0)
+
+    def get_best_metrics(self) -> dict[str, float | int | None]:
+        """`best_reward`, `best_reward_epoch`, `lowest_loss`, `lowest_loss_epoch`, `best_bertscore`, …: see
+        `epoch_summary.best_metrics`.
+        """
+        with self._lock:
+            return best_metrics(self._store.history, self._store.columns)
+
+    def export_summary(self) -> dict[str, Any]:
+        """The training in one mapping: how many epochs, how long, the means over epochs, the best, the last, and where
+        the files are.
+        """
+        with self._lock:
+            history, paths = self._store.history, self._store.paths
+            means = averages(history, self._store.columns[2:])
+            timed = averages(history, ["epoch_time"])
+            return {
+                "total_epochs": len(history),
+                "total_training_time": float(sum(_times(history))),
+                "average_epoch_time": timed.get("epoch_time"),
+                "average_metrics": means,
+                "best_metrics": self.get_best_metrics(),
+                "final_metrics": _row(history[-1]) if history else {},
+                "metrics_file": str(paths.table),
+                "history_file": str(paths.history),
+                "record_file": str(paths.record),
+                "plots_dir": str(paths.plots),
+            }
+
+    def flush(self) -> None:
+        """Write what is not written yet, and wait for the plots."""
+        if not self._is_writing or os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._unsaved:
+                self._save()
+        if self._plotter is not None:
+            self._plotter.wait()
+
+    def close(self) -> None:
+        """Flush, and let go. The interpreter's end does it too."""
+        self.flush()
+        _open_trackers.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _reload(self) -> None:
+        try:
+            self._store.load()
+        except OSError as error:
+            self._say_once("load", f"{self._folder} cannot be read: {error.strerror or error}; its epochs are unknown")
+        if self._store.epochs:
+            self._watch.look(self._store.history)
+            if self._is_writing and self._store.is_stale:  # a training was killed before it was their turn
+                with suppress(OSError):
+                    self._store.save(self._keep_last)
+
+    def _take(self, epoch: int, metrics: dict[str, Cell]) -> None:
+        was_saved = epoch in self._store.epochs and epoch not in self._unsaved
+        run = self._live_run()
+        step = run.last_step if run is not None and run.last_step >= 0 else None
+        word = Word(epoch, round(time.time(), 3), self._store.attempt, metrics, step)
+        if not self._is_writing:
+            self._store.remember(word)
+            self._watch.look(self._store.history)
+            return
+        _open_trackers.add(self)
+        self._store.fsync = self._fsync or (run is not None and run.settings.fsync == "always")
+        try:
+            self._store.append(word)
+        except OSError as error:
+            self._report(error)
+        self._unsaved.add(epoch)
+        is_last = self._total is not None and self.get_remaining_epochs() == 0
+        every = self.save_every_n_epochs
+        if was_saved or is_last or epoch % every == 0 or len(self._unsaved) >= every:
+            self._save()
+        self._print(self._store.epochs[epoch])
+        self._tell(self._watch.look(self._store.history), run)
+
+    def _save(self) -> None:
+        try:
+            self._store.save(self._keep_last)
+            self._unsaved.clear()
+            if "disk" in self._said:
+                self._said.discard("disk")
+                logger.warning("%s can be written again; nothing is missing", self._folder)
+        except OSError as error:
+            self._report(error)
+        if self._plotter is not None:
+            self._plotter.draw([(epoch.number, epoch.numbers) for epoch in self._store.history])
+
+    def _report(self, error: OSError) -> None:
+        self._say_once(
+            "disk",
+            f"cannot write {error.filename or self._folder}: {error.strerror or error}. The epochs are kept in memory "
+            f"and written with the next one that can be",
+        )
+
+    def _print(self, epoch: Epoch) -> None:
+        if self._display == "none":
+            return
+        if self._display == "json":
+            strict = {name: value if value - value == 0 else str(value) for name, value in epoch.numbers.items()}
+            self._write(encode({"epoch": epoch.number, **strict}).decode().rstrip())
+            return
+        from rlvitals.render.epoch_block import epoch_block, time_left
+
+        left = time_left(_times(self._store.history), self.get_remaining_epochs())
+        self._write(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
+
+    def _write(self, text: str) -> None:
+        stream = sys.stderr
+        with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+            with apart_from_bars(stream) if stream.isatty() else nullcontext():
+                stream.write(f"{text}\n")
+                stream.flush()
+
+    def _tell(self, found: list[Finding], run: Run | None) -> None:
+        is_shown = self._display not in ("none", "json")
+        if run is not None:
+            run.take_findings([self._in_steps(finding, run) for finding in found], self._watch.standing)
+            is_shown = is_shown and not (run.settings.monitor and run.settings.display not in ("none", "json"))
+        for finding in found:
+            logger.info("%s at epoch %d: %s", finding.severity, finding.step, finding.title)
+            if is_shown and finding.severity != "info":
+                from rlvitals.health.notify import banner
+
+                self._write(banner(finding, getattr(sys.stderr, "encoding", None)))
+
+    def _in_steps(self, finding: Finding, run: Run) -> Finding:
+        """A finding as the run counts: its steps, with the epoch among the evidence."""
+        steps = {number: epoch.step for number, epoch in self._store.epochs.items() if epoch.step is not None}
+        said = steps.get(finding.step, run.last_step)
+        evidence = {**finding.evidence, "epoch": float(finding.step)}
+        return replace(finding, step=said, onset_step=steps.get(finding.onset_step, said), evidence=evidence)
+
+    def _live_run(self) -> Run | None:
+        """The run this process records, if the folder is its `metrics/`."""
+        runs = endings.open_runs()
+        if not runs:
+            return None
+        from rlvitals.capture.run import Run
+
+        folder = self._folder.resolve()
+        for run in runs:
+            if isinstance(run, Run) and RunDir(Path(run.dir)).epochs.folder.resolve() == folder:
+                return run
+        return None
+
+    def _metrics(self, given: dict[str, Any]) -> dict[str, Cell]:
+        taken = self._intake.take(given)
+        metrics = {
+            name: int(value) if isinstance(value, bool) else value
+            for name, value in taken.items()
+            if not name.startswith("_")
+        }
+        return metrics | read_nonfinite(taken.get(NONFINITE, ""))
+
+    def _say_once(self, about: str, sentence: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            logger.warning(sentence)
+
+
+_open_trackers: set[MetricsTracker] = set()
+"""Those that have logged something and were not closed."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for tracker in list(_open_trackers):
+        with suppress(Exception):
+            tracker.close()
+
+
+def _check(folder: Path, display: str, **counts: int | None) -> None:
+    """Raise ConfigError on what cannot be meant."""
+    if display not in DISPLAYS:
+        known = ", ".join(DISPLAYS)
+        raise ConfigError(f"unknown display {display!r}.{did_you_mean(display, DISPLAYS)} Displays: {known}")
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise ConfigError(f"{name} must be a whole number of at least 1, not {count!r}")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"output_dir={str(folder)!r} is a file; name a folder")
+
+
+def _row(epoch: Epoch) -> dict[str, Any]:
+    return {"epoch": epoch.number, "timestamp": epoch.timestamp, **epoch.metrics}
+
+
+def _times(history: list[Epoch]) -> list[float]:
+    """The epoch times that were measured."""
+    times = [epoch.numbers.get("epoch_time") for epoch in history]
+    return [seconds for seconds in times if seconds is not None and seconds - seconds == 0]

@@ -1,0 +1,391 @@
+"""Bars for a training's loops: `for batch in run.progress(loader, epoch=3, epochs=10)`.
+
+Owns when and where bars are drawn, and the numbers beside them; their form is in `render.progress`. On a terminal the
+open bars are one block of lines above the cursor, redrawn about ten times a second, so whatever else is printed, a
+traceback too, begins on a line of its own. Elsewhere a plain line comes now and then. A bar is a courtesy: what goes
+wrong with it turns it off and costs the training nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import TracebackType
+from typing import Any, Generic, Self, TextIO, TypeVar
+
+from rlvitals.render.progress import bar_line, field_line, field_text, plain_line
+from rlvitals.render.steps import names_of, printable
+from rlvitals.store.lines import NONFINITE, read_nonfinite
+
+T = TypeVar("T")
+
+REDRAW_SECONDS = 0.1
+
+PLAIN_PARTS = 10
+PLAIN_SECONDS = 2.0
+"""Without a terminal a line comes every tenth of the way, but not sooner than this after the one before."""
+
+PLAIN_SECONDS_UNKNOWN = 30.0
+"""And so often where the length is not known."""
+
+LIVE = {"loss": "train.loss", "reward": "reward.total.mean", "lr": "optim.lr"}
+"""What is shown of a run's rows: the concepts of the catalogue, whatever the trainer calls them."""
+
+
+class Progress(Generic[T]):
+    """An iterable with a bar. Made by `run.progress`; use it as a context manager where a loop may be left early and
+    the terminal should know at once.
+
+    `set` shows further numbers; `score` counts an evaluation's rewards.
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[T],
+        *,
+        epoch: int | None = None,
+        epochs: int | None = None,
+        evaluating: bool = False,
+        total: int | None = None,
+        total_steps: int | None = None,
+        ascii: bool | None = None,
+        width: int | None = None,
+        unit: str = "batch",
+        disable: bool = False,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`total` is the iterable's length where it has one. `width` is the line's columns (otherwise the bar has a
+        fixed size); `ascii` is chosen by the terminal where it is not given. `disable`: iterate and draw nothing.
+        """
+        self._iterable = iterable
+        self._title = _title(epoch, epochs, evaluating)
+        self._is_evaluating = evaluating
+        self._total = _length(iterable) if total is None else total
+        self._total_steps = total_steps
+        self._width, self._unit, self._now = width, unit, now
+        self._fields: dict[str, str] = {}
+        self._rewards = (0, 0.0)
+        self._sources: dict[str, str] = {}
+        self._known_names: tuple[str, ...] = ()
+        self._done = 0
+        self._began: float | None = None
+        self._drawn_at = self._line_at = now()
+        self._parts_told = 0
+        self.is_closed = False
+        stream = sys.stderr if stream is None else stream
+        self._screen = None if disable or stream is None else _screen_of(stream)
+        self._ascii = (self._screen is not None and self._screen.needs_ascii) if ascii is None else ascii
+
+    def __iter__(self) -> Iterator[T]:
+        done, due = 0, 1
+        self._open()
+        is_counting = self._is_evaluating
+        try:
+            for item in self._iterable:
+                yield item
+                # The common round is this line alone; the clock is asked only about ten times a second.
+                done += 1
+                if is_counting:
+                    self._count(item)
+                if done >= due:
+                    due = self._advance(done)
+        finally:
+            self._done = done
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set(self, **fields: Any) -> None:
+        """Show these numbers (or short texts) beside the bar: `bar.set(processed=160, avg_reward=0.72)`."""
+        for name, value in fields.items():
+            item = getattr(value, "item", None)
+            self._fields[name] = field_text(name, item() if callable(item) else value)
+        self._draw_if_due()
+
+    def score(self, rewards: Any) -> None:
+        """Count the rewards of one batch: `processed` and `avg_reward` are of all samples so far, each counting
+        once.
+        """
+        values = rewards.tolist() if hasattr(rewards, "tolist") else rewards
+        numbers = [float(value) for value in values] if isinstance(values, Iterable) else [float(values)]
+        count, total = self._rewards[0] + len(numbers), self._rewards[1] + sum(numbers)
+        self._rewards = (count, total)
+        if count:
+            self.set(processed=count, avg_reward=total / count)
+
+    def see(self, step: int, row: Mapping[str, Any]) -> None:
+        """A row was logged to the run: its loss, reward and learning rate are shown. Never raises."""
+        if self._screen is None or self.is_closed or self._is_evaluating:
+            return
+        try:
+            if NONFINITE in row:
+                row = {**row, **read_nonfinite(row[NONFINITE])}
+            if (names := tuple(row)) != self._known_names:
+                self._known_names, self._sources = names, _sources(names)
+            for field, name in self._sources.items():
+                if isinstance(value := row[name], int | float):
+                    self._fields[field] = field_text(field, float(value))
+            self._fields["step"] = f"{step}/{self._total_steps}" if self._total_steps else str(step)
+            self._draw_if_due()
+        except Exception:  # noqa: BLE001 - a display must not hurt the training
+            self._screen = None
+
+    def close(self) -> None:
+        """Leave the bar as it is. Calling it again does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._screen is None or self._began is None:
+            return
+        try:
+            if self._screen.is_terminal:
+                self._screen.finish(self)
+            else:
+                self._screen.write(f"{self._plain()}\n")
+        except Exception:  # noqa: BLE001 - as in see()
+            self._screen = None
+
+    def lines(self, room: int) -> list[str]:
+        """The bar as it stands, for a terminal with so many columns."""
+        bar = bar_line(
+            self._title,
+            self._done,
+            self._total,
+            self._elapsed(),
+            size=16 if self._is_evaluating else 20,
+            width=self._width,
+            room=room,
+            ascii=self._ascii,
+            unit=self._unit,
+        )
+        fields = field_line(self._printable(), room=room, ascii=self._ascii)
+        return [bar, fields] if fields else [bar]
+
+    def _open(self) -> None:
+        self._began = self._now()
+        self.is_closed = False
+        if self._screen is not None and self._screen.is_terminal:
+            try:
+                self._screen.add(self)
+            except Exception:  # noqa: BLE001 - as in see()
+                self._screen = None
+
+    def _advance(self, done: int) -> int:
+        """Note how far it is; returns the count at which to look again."""
+        self._done = done
+        self._draw_if_due()
+        elapsed = self._elapsed()
+        # Never more than twice as far as now: a loop that slows down must not freeze its bar.
+        return done + max(1, min(int(done / elapsed * REDRAW_SECONDS) if elapsed > 0 else 1, done))
+
+    def _draw_if_due(self) -> None:
+        if self._screen is None or self.is_closed or self._began is None:
+            return
+        now = self._now()
+        try:
+            if self._screen.is_terminal:
+                if now - self._drawn_at >= REDRAW_SECONDS:
+                    self._drawn_at = now
+                    self._screen.draw()
+            elif self._is_line_due(now):
+                self._line_at = now
+                self._screen.write(f"{self._plain()}\n")
+        except Exception:  # noqa: BLE001 - as in see()
+            self._screen = None
+
+    def _is_line_due(self, now: float) -> bool:
+        if not self._total:
+            return now - self._line_at >= PLAIN_SECONDS_UNKNOWN
+        part = self._done * PLAIN_PARTS // self._total
+        if part <= self._parts_told or self._done >= self._total or now - self._line_at < PLAIN_SECONDS:
+            return False
+        self._parts_told = part
+        return True
+
+    def _plain(self) -> str:
+        return plain_line(
+            self._title, self._done, self._total, self._elapsed(), fields=self._printable(), unit=self._unit
+        )
+
+    def _printable(self) -> dict[str, str]:
+        encoding = self._screen.encoding if self._screen is not None else "ascii"
+        # In the guide's order, whichever came first: loss, reward, lr, further ones, step.
+        ranks = {**{name: place for place, name in enumerate(LIVE)}, "step": len(LIVE) + 1}
+        names = sorted(self._fields, key=lambda name: ranks.get(name, len(LIVE)))
+        return {printable(name, encoding): printable(self._fields[name], encoding) for name in names}
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._began is None else self._now() - self._began
+
+    def _count(self, item: Any) -> None:
+        if self._rewards[0] == 0 and (size := _batch_size(item)):
+            told = self._fields.get("processed", "0")
+            self._fields["processed"] = str(int(told) + size) if told.isdecimal() else told
+
+
+class _Screen:
+    """One stream, and the bars that are open on it, the outer ones first."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.is_terminal = stream.isatty()
+        self._can_move = os.environ.get("TERM") != "dumb" and not _is_old_windows()
+        self.needs_ascii = not self._can_move or not _can_hold("█", self.encoding)
+        self._lock = threading.RLock()
+        self._bars: list[Progress[Any]] = []
+        self._drawn = 0
+        """Lines of the block; where the cursor cannot move, columns of the one line."""
+
+    @property
+    def is_free(self) -> bool:
+        return not self._bars
+
+    def add(self, bar: Progress[Any]) -> None:
+        with self._lock:
+            self._bars.append(bar)
+            self.draw()
+
+    def finish(self, bar: Progress[Any]) -> None:
+        """The bar's last state stays, above those that are still open."""
+        with self._lock:
+            if bar in self._bars:
+                self._bars.remove(bar)
+            self.write(self._erased() + "".join(f"{line}\n" for line in bar.lines(self._room())))
+            self.draw()
+
+    def draw(self) -> None:
+        with self._lock:
+            if not self._bars:
+                return
+            if not self._can_move:
+                line = "".join(self._bars[-1].lines(self._room()))[: self._room()]
+                self.write("\r" + line.ljust(self._drawn))
+                self._drawn = len(line)
+                return
+            lines = [line for bar in self._bars for line in bar.lines(self._room())]
+            back = f"\x1b[{self._drawn}A" if self._drawn else ""
+            self.write(back + "".join(f"\r{line}\x1b[K\n" for line in lines) + "\x1b[J")
+            self._drawn = len(lines)
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Take the bars off while something else is printed."""
+        with self._lock:
+            if self._bars:
+                self.write(self._erased())
+            try:
+                yield
+            finally:
+                self.draw()
+
+    def write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def _erased(self) -> str:
+        drawn, self._drawn = self._drawn, 0
+        if not self._can_move:
+            return "\r" + " " * drawn + "\r"
+        return f"\x1b[{drawn}A\r\x1b[J" if drawn else ""
+
+    def _room(self) -> int:
+        """Asked each time: terminals are resized. The last column is left free, or some terminals begin a new line."""
+        try:
+            return (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
+        except (OSError, ValueError, AttributeError):
+            return 79
+
+
+_screens: dict[TextIO, _Screen] = {}
+"""Those with open bars, and the last one used."""
+
+
+def _screen_of(stream: TextIO) -> _Screen | None:
+    try:
+        if stream not in _screens:
+            for other in [other for other, screen in _screens.items() if screen.is_free]:
+                del _screens[other]
+            _screens[stream] = _Screen(stream)
+        return _screens[stream]
+    except Exception:  # noqa: BLE001 - a closed or a strange stream: no bar
+        return None
+
+
+@contextmanager
+def bars_aside(stream: TextIO) -> Generator[None]:
+    """Print something on a stream that may have bars."""
+    screen = _screens.get(stream)
+    if screen is None or not screen.is_terminal:
+        yield
+        return
+    with screen.aside():
+        yield
+
+
+def _title(epoch: int | None, epochs: int | None, evaluating: bool) -> str:
+    if evaluating:
+        return "Evaluating"
+    if epoch is None:
+        return "Training"
+    return f"Epoch {epoch}/{epochs}" if epochs else f"Epoch {epoch}"
+
+
+def _length(iterable: Iterable[Any]) -> int | None:
+    try:
+        return len(iterable)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - a loader over a stream may raise whatever it likes
+        return None
+
+
+def _batch_size(item: Any) -> int:
+    """How many samples a batch has: those of its first column where it is a mapping, one where it is no batch."""
+    if isinstance(item, Mapping):
+        item = next(iter(item.values()), None)
+    if isinstance(item, str | bytes):
+        return 1
+    try:
+        return len(item)
+    except TypeError:
+        return 1
+
+
+@cache
+def _places(concept: str) -> dict[str, int]:
+    return names_of([concept])
+
+
+def _sources(names: tuple[str, ...]) -> dict[str, str]:
+    """Which of a row's metrics feeds which field."""
+    found = {}
+    for field, concept in LIVE.items():
+        places = _places(concept)
+        ranked = [(places[bare], name) for name in names if (bare := name.removeprefix("train/")) in places]
+        if ranked:
+            found[field] = field if field in names else min(ranked)[1]
+    return found
+
+
+def _can_hold(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _is_old_windows() -> bool:
+    """The console before Windows Terminal: no cursor movement, no blocks."""
+    return os.name == "nt" and not any(name in os.environ for name in ("WT_SESSION", "ANSICON", "TERM", "ConEmuANSI"))

@@ -1,0 +1,326 @@
+"""The files of a run's epochs: `epochs.jsonl`, the record, and the table, the history and the plots made from it.
+
+The record gets one line a call and is never rewritten; the last word on an epoch wins. Nothing is locked: each line is
+one write at the end of the file, and whoever writes the table first reads what others have added. Files are replaced at
+once, so a viewer sees the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.codec import encode, parse_json
+from rlvitals.store.cards import DRAFT_SECONDS, replace_file
+from rlvitals.store.layout import EpochDir
+from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
+
+TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
+SCORES = ("bertscore", "codebleu", "bleu", "rouge", "ruby")
+FIXED = ("epoch", "timestamp", *TRAINING, *SCORES)
+"""The table's first columns, always there; further metrics follow in order of first appearance."""
+
+MOST_PASSES = 5
+"""How often the files are written again because another process added a line meanwhile."""
+
+Number = float | int
+Cell = Number | str
+
+
+class Word(NamedTuple):
+    """One line of the record: what one call said of an epoch."""
+
+    epoch: int
+    timestamp: float
+    attempt: int
+    """Counts the trackers that have written here, one after the other."""
+    metrics: dict[str, Cell]
+    step: int | None = None
+    """The run's last step at that moment, where a run was being recorded."""
+
+
+class Epoch:
+    """One epoch's row as the words on it make it."""
+
+    def __init__(self, word: Word) -> None:
+        self.number = word.epoch
+        self.timestamp = word.timestamp
+        self.step = word.step
+        self.metrics = dict(word.metrics)
+        self._attempt = word.attempt
+        self._told = _training_names(word.metrics)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics that are numbers."""
+        return {name: value for name, value in self.metrics.items() if not isinstance(value, str)}
+
+    def is_told_again(self, word: Word) -> bool:
+        """Whether a later tracker tells all that the epoch's training told: it was trained again, and the scores of
+        the old weights are not the new ones'.
+        """
+        return word.attempt > self._attempt and bool(self._told) and self._told <= word.metrics.keys()
+
+    def take(self, word: Word) -> None:
+        """A further word: late scores and corrections change their own values alone."""
+        self.metrics.update(word.metrics)
+        if word.step is not None:
+            self.step = word.step
+        if not self._told:
+            self._attempt, self._told = word.attempt, _training_names(word.metrics)
+
+
+class EpochStore:
+    """The epochs of one folder: reads the record, appends to it and writes the files made from it.
+
+    Reading never raises on what a line holds; OSError is left to the caller, and nothing is lost by it: a line that
+    could not be written is kept, counts in `epochs`, and goes first the next time.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self.paths = EpochDir(folder)
+        self.epochs: dict[int, Epoch] = {}
+        self.attempt = 1
+        """The number of the tracker that writes: one more than any in the record."""
+        self.fsync = fsync
+        """Ask the disk itself before a file counts as written."""
+        self._latest = 0
+        self._offset = 0
+        self._columns = dict.fromkeys(FIXED)
+        self._unwritten: list[bytes] = []
+
+    @property
+    def history(self) -> list[Epoch]:
+        """The epochs in order."""
+        return [self.epochs[number] for number in sorted(self.epochs)]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._columns)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the table is missing or older than the record."""
+        try:
+            return self.paths.table.stat().st_mtime_ns < self.paths.record.stat().st_mtime_ns
+        except OSError:
+            return self.paths.record.exists()
+
+    def load(self) -> None:
+        """Read what is there: the record, or where there is none a history file somebody else wrote."""
+        _sweep(self.paths)
+        if not self.paths.record.exists():
+            for word in _foreign_history(self.paths.history):
+                self._take(word)
+        self.read()
+        self.attempt = min(self._latest + 1, MAX_ATTEMPT)
+
+    def read(self) -> None:
+        """Take in the lines that were added since, whoever wrote them."""
+        try:
+            with open(self.paths.record, "rb") as file:
+                if file.seek(0, os.SEEK_END) < self._offset:
+                    self._offset = 0  # replaced by another file: its words come on top
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            self._offset = 0
+            return
+        whole = data.rfind(b"\n") + 1
+        for line in data[:whole].splitlines():
+            if (word := decode(line)) is not None:
+                self._take(word)
+        self._offset += whole
+
+    def append(self, word: Word) -> None:
+        """Say something of an epoch. It counts at once; OSError tells that the disk has not taken it yet."""
+        self._unwritten.append(_encode(word))
+        try:
+            self.write_waiting()
+            self.read()
+        except OSError:
+            self._take(word)
+            raise
+
+    def remember(self, word: Word) -> None:
+        """Take a word without writing it: for ranks that only follow."""
+        self._take(word)
+
+    def write_waiting(self) -> None:
+        """Write the lines the disk has refused so far."""
+        if not self._unwritten:
+            return
+        self.paths.folder.mkdir(parents=True, exist_ok=True)
+        is_new = not self.paths.record.exists()
+        handle = os.open(self.paths.record, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            if is_new:  # a foreign history goes on here, or the folder was deleted: what is known goes first
+                self._unwritten[:0] = [_encode(_word_of(epoch)) for epoch in self.history]
+            elif os.lseek(handle, 0, os.SEEK_END):
+                os.lseek(handle, -1, os.SEEK_END)
+                if os.read(handle, 1) != b"\n":
+                    os.write(handle, b"\n")  # half a line, left by a kill or a full disk: it must not swallow ours
+            while self._unwritten:
+                line = self._unwritten[0]
+                if os.write(handle, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.paths.record))
+                self._unwritten.pop(0)
+            if self.fsync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def save(self, keep_last: int | None = None) -> None:
+        """Write the table and the history, of the last epochs alone where `keep_last` says so."""
+        self.write_waiting()
+        for _ in range(MOST_PASSES):
+            self.read()
+            shown = self.history[-keep_last:] if keep_last else self.history
+            self._replace(self.paths.table, table(shown, self.columns))
+            self._replace(self.paths.history, document(shown, self.columns))
+            if not self._has_grown():
+                return
+
+    def save_plot(self, name: str, picture: bytes) -> None:
+        """Put a finished picture in place of the one before."""
+        self._replace(self.paths.plot(name), picture)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data, fsync=self.fsync)
+
+    def _has_grown(self) -> bool:
+        try:
+            return self.paths.record.stat().st_size > self._offset
+        except OSError:
+            return False
+
+    def _take(self, word: Word) -> None:
+        self._latest = max(self._latest, word.attempt)
+        self._columns.update(dict.fromkeys(word.metrics))
+        epoch = self.epochs.get(word.epoch)
+        if epoch is None or epoch.is_told_again(word):
+            self.epochs[word.epoch] = Epoch(word)
+        else:
+            epoch.take(word)
+
+
+def decode(line: bytes) -> Word | None:
+    """One line of the record, or None for what is none.
+
+    >>> decode(b'{"epoch":3,"timestamp":5.0,"attempt":1,"loss":0.5,"_nonfinite":"reward=nan"}').metrics
+    {'loss': 0.5, 'reward': nan}
+    """
+    try:
+        raw = parse_json(line)
+    except ValueError:
+        return None
+    return _word(raw) if isinstance(raw, dict) else None
+
+
+def _word(raw: Mapping[Any, Any]) -> Word | None:
+    epoch, attempt, step = (_whole(raw.get(name)) for name in ("epoch", "attempt", "step"))
+    if epoch is None:
+        return None
+    timestamp = raw.get("timestamp")
+    ours = {"epoch", "timestamp", "attempt", "step"}
+    metrics = {
+        name: int(value) if isinstance(value, bool) else value
+        for name, value in raw.items()
+        if name not in ours and not name.startswith("_") and isinstance(value, int | float | str)
+    }
+    if isinstance(marked := raw.get(NONFINITE), str):
+        metrics |= read_nonfinite(marked)
+    is_time = isinstance(timestamp, int | float) and not isinstance(timestamp, bool)
+    return Word(epoch, float(timestamp) if is_time else math.nan, max(attempt or 1, 1), metrics, step)  # type: ignore[arg-type]
+
+
+def _encode(word: Word) -> bytes:
+    line: dict[str, Any] = {"epoch": word.epoch, "timestamp": word.timestamp, "attempt": word.attempt}
+    if not math.isfinite(word.timestamp):
+        del line["timestamp"]
+    if word.step is not None:
+        line["step"] = word.step
+    nonfinite = _nonfinite(word.metrics)
+    line.update((name, value) for name, value in word.metrics.items() if name not in nonfinite)
+    if nonfinite:
+        line[NONFINITE] = write_nonfinite(nonfinite)
+    return encode(line)
+
+
+def table(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
+    """The epochs as CSV, one row each. What was not logged is empty; nan and inf are written so."""
+    columns = tuple(columns)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for epoch in epochs:
+        row = _flat(epoch)
+        writer.writerow([row.get(name, "") for name in columns])
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def document(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
+    """The epochs as one JSON list, a line each. Every epoch has every name, with null where there is no number; those
+    that JSON cannot hold are told in `_nonfinite`.
+    """
+    columns = tuple(columns)
+    rows = []
+    for epoch in epochs:
+        flat = _flat(epoch)
+        nonfinite = _nonfinite(flat)
+        row: dict[str, Any] = {name: None if name in nonfinite else flat.get(name) for name in columns}
+        if nonfinite:
+            row[NONFINITE] = write_nonfinite(nonfinite)
+        rows.append(encode(row).rstrip())
+    return b"[\n" + b",\n".join(rows) + b"\n]\n"
+
+
+def _nonfinite(metrics: Mapping[str, Cell]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
+
+
+def _flat(epoch: Epoch) -> dict[str, Cell]:
+    told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
+    return {"epoch": epoch.number, **told, **epoch.metrics}
+
+
+def _training_names(metrics: Mapping[str, Cell]) -> frozenset[str]:
+    return frozenset(name for name in metrics if name not in SCORES and not name.startswith("eval"))
+
+
+def _word_of(epoch: Epoch) -> Word:
+    return Word(epoch.number, epoch.timestamp, 1, epoch.metrics, epoch.step)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_STEP
+    return value if is_whole else None
+
+
+def _sweep(paths: EpochDir) -> None:
+    """Remove the drafts that killed processes left behind. Recent ones may be in use."""
+    for draft in [*paths.folder.glob(".*.tmp"), *paths.plots.glob(".*.tmp")]:
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
+                draft.unlink()
+
+
+def _foreign_history(path: Path) -> list[Word]:
+    """The epochs of a `training_metrics.json` without a record beside it, as other trackers leave one."""
+    try:
+        rows = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    words = [_word(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [word for word in words if word is not None]
