@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "health": DATA | {"catalog"},
     "capture": DATA | {"store", "render", "catalog", "health", "sinks"},  # sinks only where no process may be spawned
     "views": DATA | {"store", "catalog", "health", "render"},
-    "follow": DATA | {"store", "sinks"},
+    "clock": DATA | {"store", "health"},
+    "follow": DATA | {"store", "sinks", "clock"},
     "cli": DATA | {"store", "catalog", "health", "render", "views", "capture", "sinks"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}

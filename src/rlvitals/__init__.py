@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["catalog", "check", "errors", "explain", "find_runs", "finish", "init", "log", "open_run", "start", "values"]
+__all__ = [
+    "MetricsTracker", "Monitor", "catalog", "check", "errors", "explain", "find_runs", "finish", "init", "log",
+    "open_run", "start", "values",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from rlvitals import catalog, errors, values
     from rlvitals.capture.current import finish, init, log
+    from rlvitals.capture.epochs import MetricsTracker
     from rlvitals.capture.start import start
     from rlvitals.catalog import explain
+    from rlvitals.health.monitor import Monitor
     from rlvitals.views.check import check
     from rlvitals.views.discovery import find_runs
     from rlvitals.views.query import open_run
@@ -34,7 +39,9 @@ _HOMES = {
     "init": "rlvitals.capture.current",
     "log": "rlvitals.capture.current",
     "finish": "rlvitals.capture.current",
+    "MetricsTracker": "rlvitals.capture.epochs",
     "explain": "rlvitals.catalog",
+    "Monitor": "rlvitals.health.monitor",
     "check": "rlvitals.views.check",
     "open_run": "rlvitals.views.query",
     "find_runs": "rlvitals.views.discovery",

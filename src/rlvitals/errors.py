@@ -8,6 +8,7 @@ RlvitalsError
 ├── CatalogError         a catalogue entry (ours, a plug-in's or the user's) is malformed
 ├── RuleError            a health rule (a preset's or the user's) is malformed
 ├── BadValue             a logged value cannot be taken (only with strict=True)
+├── BadText              a text to score is missing, is no text, or has no partner
 ├── NotComparable        two series are not the same quantity
 ├── NotALog              a file or folder holds no training numbers that can be read
 └── RunError             something about a run's directory
@@ -38,10 +39,9 @@ class ConfigError(RlvitalsError):
 class MissingDependency(RlvitalsError):
     """A feature needs a package that is not installed; the message holds the pip command."""
 
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs a package that is not installed. Install it with: pip install 'rlvitals[{extra}]'"
-        )
+    def __init__(self, feature: str, extra: str = "", *, package: str = "") -> None:
+        wanted = package or f"'rlvitals[{extra}]'"
+        super().__init__(f"{feature} needs a package that is not installed. Install it with: pip install {wanted}")
 
 
 class UnknownMetric(RlvitalsError):
@@ -69,6 +69,10 @@ class BadValue(RlvitalsError):
     """A logged value cannot be taken. Raised with strict=True only; otherwise it is left out, warned about and
     counted.
     """
+
+
+class BadText(RlvitalsError):
+    """A text to score is missing, is no text, is too large, or has no partner; the message names the pair."""
 
 
 class NotComparable(RlvitalsError):

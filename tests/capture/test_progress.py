@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 
@@ -85,7 +84,7 @@ def test_a_bar_and_its_numbers_stay_when_the_epoch_is_over():
         "Epoch 3/10 |████████████████████| 8/8 []",
         "  loss: 2.3456  reward: 0.7821  lr: 1.00e-05  step: 307/1000",
     ]
-    assert "| 4/8 [" in written  # it moved
+    assert re.search(r"\| [1-7]/8 \[", written)  # it moved
     assert re.search(r"8/8 \[00:00<00:00, \d+\.\d\dbatch/s\]", written)
 
 

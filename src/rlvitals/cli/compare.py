@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.cli.plot import is_picture, write_picture
+from rlvitals.errors import ConfigError
+from rlvitals.render.numbers import number
 from rlvitals.render.tables import render_comparison
-from rlvitals.views.compare import TOLERANCE, compare_runs
-from rlvitals.views.query import open_run
+from rlvitals.views.compare import TOLERANCE, RunComparison, compare_runs
+from rlvitals.views.logs import open_any
+from rlvitals.views.plots import comparison as comparison_picture
+from rlvitals.views.plots import counts_epochs
+from rlvitals.views.query import RunView
+
+PICTURE = "comparison.png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", metavar="RUN", nargs="+", help="two or more run directories; the others are compared with the first"
+        "paths", metavar="RUN", nargs="+", help="two or more runs or logs; the others are compared with the first"
     )
     parser.add_argument(
         "--metric",
@@ -25,14 +34,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", type=float, default=TOLERANCE, help=f"relative difference that counts (default: {TOLERANCE:g})"
     )
     parser.add_argument("--all", action="store_true", help="every metric")
+    parser.add_argument(
+        "--plot", nargs="?", const=PICTURE, metavar="FILE", help=f"also draw them over each other (default: {PICTURE})"
+    )
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    comparison = compare_runs([open_run(path) for path in arguments.paths], arguments.metric, arguments.tolerance)
-    facts = asdict(comparison)
+    target = _target(arguments.plot)
+    views = [open_any(path) for path in arguments.paths]
+    compared = compare_runs(views, arguments.metric, arguments.tolerance)
+    facts = asdict(compared)
+    if target is not None:
+        write_picture(comparison_picture(views, compared), target)
+        facts["plot"] = str(target)
     if arguments.json:
         print_json(facts)
-    else:
-        show(render_comparison(printable(facts), all_metrics=arguments.all))
+        return 0
+    show(render_comparison(printable(facts), all_metrics=arguments.all))
+    for line in printable(_best_rewards(views, compared)):
+        show(line)
+    if target is not None:
+        show(f"\n{target}")
     return 0
+
+
+def _target(plot: str | None) -> Path | None:
+    if plot is None:
+        return None
+    if not is_picture(Path(plot)):
+        raise ConfigError(f"--plot {plot}: a picture's name ends in .png, .svg or .pdf (runs come before --plot)")
+    return Path(plot)
+
+
+def _best_rewards(views: list[RunView], compared: RunComparison) -> list[str]:
+    """What people compare runs for, in a line each."""
+    row = next((row for row in compared.metrics if row.concept == "reward.total.mean"), None)
+    if row is None:
+        return []
+    return [
+        f"Run {place} best reward: {number(best.best)} at {'epoch' if counts_epochs(view) else 'step'} "
+        f"{number(best.best_step)} ({view.name})"
+        for place, (best, view) in enumerate(zip(row.best, views, strict=True), start=1)
+        if best is not None
+    ]

@@ -26,6 +26,8 @@ VERBS = {
     "runs": "list the runs below a directory",
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
+    "plot": "pictures of a run or any log: its vital signs, or the metrics named",
+    "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
     "export": "every point of a run as CSV, JSON or Parquet",
     "import": "a log other tools wrote, as a run: every point under its own name",
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",

@@ -8,7 +8,9 @@ from typing import Any
 from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.tables import render_run
+from rlvitals.views.logs import open_any
 from rlvitals.views.query import open_run
 from rlvitals.views.summary import summarise
 
@@ -17,10 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory")
     parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of the last rows (default: 5)")
     parser.add_argument("--all", action="store_true", help="every metric")
+    parser.add_argument("--epochs", action="store_true", help="epoch by epoch instead, of a run or any log")
+    parser.add_argument("--steps-per-epoch", type=int, metavar="N", help="where an epoch ends, if the rows do not say")
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.epochs or arguments.steps_per_epoch is not None:
+        epochs = open_any(arguments.path).epochs(arguments.steps_per_epoch).to_dict()
+        print_json(epochs) if arguments.json else show(render_epochs(printable(epochs)))
+        return 0
     facts = summarise(open_run(arguments.path), last=max(arguments.last, 0))
     if arguments.json:
         print_json(facts)

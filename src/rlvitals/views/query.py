@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Attempt, Finding, Row, RunInfo, Status
+from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present
 from rlvitals.store.cursors import read_cursors, rows_behind
@@ -34,6 +35,8 @@ from rlvitals.views.discovery import near_directory
 
 if TYPE_CHECKING:
     import pandas
+
+    from rlvitals.views.epochs import Epochs
 
 Axis = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
 
@@ -91,7 +94,7 @@ class RunView:
         """What there is to add to the status."""
         if self.info.status == "running" and self.status == "interrupted":
             age = heartbeat_age(self._dir)
-            when = "" if math.isinf(age) else f", last heartbeat {_duration(age)} ago"
+            when = "" if math.isinf(age) else f", last heartbeat {duration(age)} ago"
             return f"its process (pid {self.info.pid} on {self.info.host}) is gone without finishing{when}"
         return self.info.error or ""
 
@@ -215,10 +218,7 @@ class RunView:
 
     def meaning(self, name: str) -> catalog.Match | None:
         """What a logged name means in this run's framework."""
-        try:
-            return catalog.find(name, self.info.framework or self._recognised)[0]
-        except UnknownMetric:
-            return None
+        return next(iter(catalog.matches(name, self.info.framework or self._recognised)), None)
 
     @cached_property
     def _recognised(self) -> str | None:
@@ -329,6 +329,17 @@ class RunView:
             best, best_step = float(values[at]), int(steps[at])
         return Best(name, float(values[-1]), int(steps[-1]), best, best_step, direction, len(values))
 
+    def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
+        """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
+        from rlvitals.views.epochs import gather
+
+        return gather(self, steps_per_epoch, by)
+
+    def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
+        """Every rank's rows as columns, rank 0's first, each with which of them live."""
+        ranks = (0, *self._dir.rank_numbers(stream))
+        return [(self._columns(stream, rank), ~self._ghosts(stream, rank)) for rank in ranks]
+
     def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The x values of every row, and which rows have one."""
         everywhere = np.ones(len(columns), dtype=bool)
@@ -405,10 +416,3 @@ def _nearest(name: str, names: list[str]) -> list[str]:
     import difflib
 
     return difflib.get_close_matches(name, names, n=5, cutoff=0.4)
-
-
-def _duration(seconds: float) -> str:
-    for size, word in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {word}"
-    return f"{seconds:.0f} s"

@@ -119,7 +119,12 @@ def judged(row: Row, stream: Stream, step: int | None = None) -> Fields:
         fields["timestamp"] = row.timestamp
     if stream == "train":
         return fields | row.numbers
-    return fields | {name if _HELD_OUT.match(name) else f"eval/{name}": number for name, number in row.numbers.items()}
+    return fields | {name if is_held_out(name) else f"eval/{name}": number for name, number in row.numbers.items()}
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a name itself says that it is an evaluation's."""
+    return _HELD_OUT.match(name) is not None
 
 
 def _is_before(evaluation: Row, training: Row) -> bool:
