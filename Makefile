@@ -13,9 +13,11 @@ $(BIN)/.base: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-# The developers' tools on top.
+# The developers' tools on top. torch goes first: pulled in by another package it brings several GB of CUDA.
 $(BIN)/.dev: $(BIN)/.base
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps codebleu   # its own pins are outdated
 	touch $@
 
 demo: $(BIN)/.base  ## train a small model twice, once well and once badly, and let the doctor look at both

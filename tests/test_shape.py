@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "records": {"values"},
     "config": {"errors", "yaml_reader"},
     "catalog": BOTTOM,
+    "textscore": {"errors"},
     "render": DATA | {"catalog"},
     "store": DATA,
     "sinks": DATA | {"store", "catalog", "render"},
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "views": DATA | {"store", "catalog", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "cli": DATA | {"store", "catalog", "health", "render", "views", "capture", "sinks"},
+    "cli": DATA | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

@@ -1,0 +1,97 @@
+"""`rlvitals plot RUN_OR_LOG [METRIC...]`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from rlvitals.cli.output import add_json_flag, print_json
+from rlvitals.errors import ConfigError, RunError
+from rlvitals.render.run_plots import Picture, Smooth, draw
+from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir
+from rlvitals.views.logs import LogView, open_any
+from rlvitals.views.plots import chosen, overview
+from rlvitals.views.query import AXIS_CONCEPTS, RunView
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log any other tool wrote")
+    parser.add_argument(
+        "metrics", metavar="METRIC", nargs="*", help="only these, a panel each (default: the algorithm's vital signs)"
+    )
+    parser.add_argument(
+        "--output", metavar="DIR_OR_FILE",
+        help="a folder, or a file that ends in .png, .svg or .pdf (default: RUN/metrics/plots; "
+        "for a log the working directory)",
+    )  # fmt: skip
+    parser.add_argument("--x", choices=["step", "time", *AXIS_CONCEPTS], default="step", help="the x-axis")
+    parser.add_argument(
+        "--smooth", metavar="N", type=_smoothing, default="auto",
+        help="average over N points; 0 draws the raw points alone (default: by the number of points)",
+    )  # fmt: skip
+    parser.add_argument("--last", metavar="N", type=int, help="only the last N rows")
+    parser.add_argument("--no-findings", action="store_true", help="do not mark, nor look for, what went wrong")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.last is not None and arguments.last < 1:
+        raise ConfigError(f"--last is a number of rows, at least 1, not {arguments.last}")
+    view = open_any(arguments.path)
+    target = _target(view, arguments.output, arguments.metrics)
+    judged = not arguments.no_findings
+    if arguments.metrics:
+        picture = chosen(view, arguments.metrics, arguments.x, arguments.last, judged=judged)
+    else:
+        picture = overview(view, arguments.x, arguments.last, judged=judged)
+    size = write_picture(picture, target, arguments.smooth)
+    if arguments.json:
+        print_json(
+            {
+                "path": str(target),
+                "bytes": size,
+                "panels": [{"title": panel.title, "metrics": panel.name.split(", ")} for panel in picture.panels],
+                "remarks": [text for _, text in picture.remarks],
+            }
+        )
+    else:
+        sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def write_picture(picture: Picture, target: Path, smooth: Smooth = "auto") -> int:
+    """Draw to a file, which is replaced at once; returns its size."""
+    data = draw(picture, smooth, target.suffix[1:].lower())
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, data)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
+    return len(data)
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a name is one of a picture's file."""
+    return path.suffix[1:].lower() in FORMATS
+
+
+def _target(view: RunView, output: str | None, metrics: list[str]) -> Path:
+    name = "-".join(re.sub(r"[^\w.]+", "_", metric).strip("_") for metric in metrics)[:80] or "overview"
+    if output is not None and is_picture(Path(output)):
+        return Path(output)
+    if isinstance(view, LogView):
+        return Path(output or ".") / f"{view.name}-{name}.png"
+    return (Path(output) if output is not None else RunDir(view.path).epochs.plots) / f"{name}.png"
+
+
+def _smoothing(text: str) -> Smooth:
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of points")
+    return int(text)

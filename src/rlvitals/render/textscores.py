@@ -1,0 +1,67 @@
+"""The scores of a file of pairs as text: one row a score, and below it what each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlvitals.render.numbers import number
+
+SHOWN_BAD_LINES = 5
+"""Bad lines that are told one by one."""
+
+
+def render_scores(facts: dict[str, Any]) -> RenderableType:
+    """The table, the meanings, and what was left out."""
+    return Group(*_parts(facts))
+
+
+def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
+    yield Text.assemble((facts["path"], "bold"), f"  {number(facts['pairs'])} pairs")
+    yield ""
+    yield _table(facts["details"])
+    yield ""
+    for name, detail in facts["details"].items():
+        yield Text.assemble((name, "bold"), f": {detail['name']}. {detail['what']}")
+        for line in _remarks(detail):
+            yield Padding(Text(line, style="yellow" if line == detail["note"] else ""), (0, 0, 0, 2))
+    if facts["left_out"] or facts["bad_lines"]:
+        yield Text("\nLeft out", style="bold")
+    for why in facts["left_out"].values():
+        yield Text(f"  {why}")
+    bad = facts["bad_lines"]
+    for why in bad[:SHOWN_BAD_LINES]:
+        yield Text(f"  {why}", style="yellow")
+    if len(bad) > SHOWN_BAD_LINES:
+        yield Text(f"  and {len(bad) - SHOWN_BAD_LINES} more lines that are no pairs", style="yellow")
+
+
+def _table(details: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("score")
+    for header in ("value", "lowest", "at line", "median", "highest"):
+        table.add_column(header, justify="right")
+    for name, detail in details.items():
+        spread = detail["pairs"]
+        table.add_row(
+            Text(name),
+            Text(f"{detail['score']:.4f}", style="bold"),
+            *([f"{spread['lowest']:.4f}", str(spread["lowest_line"])] if spread else ["-", "-"]),
+            *([f"{spread['median']:.4f}", f"{spread['highest']:.4f}"] if spread else ["-", "-"]),
+        )
+    return table
+
+
+def _remarks(detail: dict[str, Any]) -> Iterator[str]:
+    if detail["parts"]:
+        yield ", ".join(f"{part} {number(value)}" for part, value in detail["parts"].items())
+    if detail["levels"]:
+        yield "pairs by level: " + ", ".join(f"{level} {number(count)}" for level, count in detail["levels"].items())
+    if detail["note"]:
+        yield detail["note"]

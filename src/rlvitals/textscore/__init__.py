@@ -1,0 +1,21 @@
+"""Scores that compare a generated text or program with a reference: BLEU, ROUGE-L, CodeBLEU, RUBY, BERTScore.
+
+    from rlvitals.textscore import bleu, rouge_l
+    bleu("the cat sat", "the cat sat down").score        # one pair: a Score
+    rouge_l(["a b", "c"], ["a", "c"]).scores             # lists: a Corpus
+
+Pure functions of texts: nothing here reads a run. The packages a score needs are imported when it is first used. What
+the scores mean is in the catalogue (`rlvitals explain bleu`); how ours differ from others is in docs/text-scores.md.
+"""
+
+from __future__ import annotations
+
+# Not on demand: a module and its function share a name, and an import of the module alone would hide the function.
+from rlvitals.textscore.bertscore import bertscore
+from rlvitals.textscore.bleu import bleu, corpus_bleu
+from rlvitals.textscore.codebleu import codebleu
+from rlvitals.textscore.rouge import rouge_l
+from rlvitals.textscore.ruby import ruby
+from rlvitals.textscore.score import Corpus, Score
+
+__all__ = ["Corpus", "Score", "bertscore", "bleu", "codebleu", "corpus_bleu", "rouge_l", "ruby"]

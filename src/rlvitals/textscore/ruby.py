@@ -1,0 +1,123 @@
+"""RUBY (Tran et al., 2019): the similarity of two programs at the deepest level that can be analysed.
+
+- `graph`: GRS = 1 - GED / (|PDG| + |PDG'|), where program dependence graphs can be built: Python that parses. GED is
+  the graph edit distance, a graph's size is its vertices and edges.
+- `tree`: TRS = 1 - TED / (|AST| + |AST'|), where both parse. TED is the exact tree edit distance of the named syntax
+  nodes, a tree's size is its nodes.
+- `string`: STS = 1 - SED / max(length, length'), always. SED is the edit distance of the tokens: words, numbers and
+  single other characters.
+
+What is adapted, because the paper leaves it open or it cannot be computed: the graph edit distance is an upper bound
+from an optimal assignment of vertices, improved by exchanges (`graph_distance.py`), so GRS is a lower bound of the
+paper's; graphs are built of statements as `dependence.py` says; moving a node is a deletion and an insertion; comments
+and docstrings count at the string level only. Programs that are too large for a level are scored at the next one, and
+the note says so. Nothing depends on a clock, so that a pair has one score.
+
+Identical programs score 1, and the two programs may change places. At the graph level renamed variables, parameters
+and functions of the program itself, and statements that do not depend on each other in another order, score 1 as well;
+at the tree and the string level every name counts. The three levels are not one scale: compare scores of one level.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from rlvitals.errors import MissingDependency
+from rlvitals.textscore.dependence import Graph, dependence_graph
+from rlvitals.textscore.graph_distance import graph_distance
+from rlvitals.textscore.languages import Language, find_language
+from rlvitals.textscore.score import Corpus, Score, score_pairs
+from rlvitals.textscore.syntax import Program, parse
+from rlvitals.textscore.tree_distance import Tree, distance
+
+MEAN = "mean of RUBY"
+BOUND = "graph edit distance bounded from above by assignment"
+TOO_LARGE = "trees too large to compare"
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_PUNCTUATION = frozenset("()[]{},:;.")
+
+
+def ruby(prediction: str | Sequence[str], reference: str | Sequence[str], lang: str = "python") -> Score | Corpus:
+    """RUBY of a pair of programs; `level` says graph, tree or string. Of lists, the mean over the pairs.
+
+    >>> ruby("def f(a): return a + 1", "def g(b): return b + 1").score
+    1.0
+    >>> score = ruby("x = = 1", "x = 1")
+    >>> score.level, score.score, score.note
+    ('string', 0.75, 'the prediction does not parse')
+    """
+    language = find_language(lang)
+    return score_pairs(lambda one, other: _ruby(one, other, language), prediction, reference, name=MEAN)
+
+
+def _ruby(prediction: str, reference: str, language: Language) -> Score:
+    programs = [parse(code, language, open_strings=True) for code in (prediction, reference)]
+    why_not = _why_no_tree(*programs)
+    if why_not:
+        return _at_string_level(prediction, reference, why_not)
+    one, other = map(dependence_graph, programs)
+    if isinstance(one, Graph) and isinstance(other, Graph):
+        similarity = 1 - graph_distance(one, other) / (one.size + other.size)
+        return Score(similarity, level="graph", note=BOUND)
+    why_not = next(found for found in (one, other) if isinstance(found, str))
+    tree, wanted = map(_tree, programs)
+    edits = distance(tree, wanted)
+    if edits is None:
+        return _at_string_level(prediction, reference, TOO_LARGE)
+    return Score(1 - edits / (len(tree) + len(wanted)), level="tree", note=why_not)
+
+
+def _why_no_tree(program: Program, wanted: Program) -> str:
+    for one, name in ((program, "prediction"), (wanted, "reference")):
+        if not one.tokens:
+            return f"the {name} is empty"
+        if one.broken:
+            return f"the {name} does not parse"
+    return ""
+
+
+def _at_string_level(prediction: str, reference: str, why: str) -> Score:
+    numbers: dict[str, int] = {}
+    one, other = (
+        [numbers.setdefault(token, len(numbers)) for token in _TOKEN.findall(code)] for code in (prediction, reference)
+    )
+    longest = max(len(one), len(other))
+    similarity = 1 - _edit_distance()(one, other) / longest if longest else 1.0
+    return Score(similarity, level="string", note=why)
+
+
+def _tree(program: Program) -> Tree:
+    """The named nodes; a leaf is labelled with its text, another node with the operators and keywords right in it."""
+    labels: list[str] = []
+    ends: list[int] = []
+    places = [0] * (len(program.kinds) + 1)
+    node = 0
+    while node < len(program.kinds):
+        is_token = program.is_token(node)
+        end = program.ends[node] if is_token else node + 1
+        places[node:end] = [len(labels)] * (end - node)
+        if program.named[node]:
+            labels.append(_label(program, node, is_token))
+            ends.append(program.ends[node])
+        node = end
+    places[-1] = len(labels)
+    return Tree(labels, [places[end] for end in ends])
+
+
+def _label(program: Program, node: int, is_token: bool) -> str:
+    if is_token:
+        return f"{program.kinds[node]} {program.text(node).decode('utf-8', 'replace')}"
+    unnamed = [program.kinds[child] for child in program.children(node) if not program.named[child]]
+    return " ".join([program.kinds[node], *(kind for kind in unnamed if kind not in _PUNCTUATION)])
+
+
+@cache
+def _edit_distance() -> Callable[[Sequence[int], Sequence[int]], int]:
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError as error:
+        raise MissingDependency("RUBY", "text") from error
+    return Levenshtein.distance

@@ -1,0 +1,129 @@
+"""What every text score returns, and how its arguments are read.
+
+One prediction and its reference give a `Score`; lists of the same length give a `Corpus`. Both are numbers to
+`float()`, and their `score` is in 0..1. `score_pairs` turns the formula of one pair into a function for both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlvitals.errors import BadText
+
+SHOWN_OF_A_VALUE = 60
+"""Characters of a wrong value that an error repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of one pair.
+
+    `parts` holds the numbers it is made of (precision and recall, the four parts of CodeBLEU), `level` the way it was
+    computed where there are several (RUBY's graph, tree or string), `note` what a reader must know about this value.
+    """
+
+    score: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    level: str = ""
+    note: str = ""
+
+    def __float__(self) -> float:
+        return self.score
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The score of a list of pairs: `score`, and in `scores` that of each pair in the order given.
+
+    `name` says what `score` is ("mean of sentence BLEU-4", "corpus BLEU-4"), because the two differ.
+    """
+
+    score: float
+    scores: tuple[Score, ...]
+    name: str
+    parts: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    def __float__(self) -> float:
+        return self.score
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """How many pairs were scored at each level."""
+        return dict(Counter(score.level for score in self.scores if score.level))
+
+
+def score_pairs(
+    score_one: Callable[[str, str], Score],
+    prediction: str | Sequence[str],
+    reference: str | Sequence[str],
+    *,
+    name: str,
+) -> Score | Corpus:
+    """Score one pair, or each pair of two lists; `name` says what the mean over the pairs is.
+
+    >>> same = lambda prediction, reference: Score(float(prediction == reference))
+    >>> score_pairs(same, ["a", "b"], ["a", "x"], name="mean of equality").score
+    0.5
+    """
+    if isinstance(prediction, str):
+        return score_one(prediction, text_of(reference, "reference"))
+    pairs = checked_pairs(prediction, reference)
+    return mean_of([score_one(*pair) for pair in pairs], name)
+
+
+def mean_of(scores: Sequence[Score], name: str, note: str = "") -> Corpus:
+    """The corpus whose score, and each of whose parts, is the mean over the pairs."""
+    if not scores:
+        raise BadText("there are no pairs to score: both lists are empty.")
+    count = len(scores)
+    parts = {
+        part: sum(score.parts[part] for score in scores) / count
+        for part in scores[0].parts
+        if all(part in score.parts for score in scores)
+    }
+    mean = sum(score.score for score in scores) / count
+    return Corpus(mean, tuple(scores), name, parts, note or _notes(scores))
+
+
+def _notes(scores: Sequence[Score]) -> str:
+    counts = Counter(score.note for score in scores if score.note)
+    return "; ".join(
+        note if count == len(scores) else f"{count} of {len(scores)} pairs: {note}" for note, count in counts.items()
+    )
+
+
+def checked_pairs(predictions: Sequence[str], references: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of two lists; BadText names the first pair that is none."""
+    check_lengths(predictions, references)
+    return [
+        (text_of(prediction, "prediction", number), text_of(reference, "reference", number))
+        for number, (prediction, reference) in enumerate(zip(predictions, references, strict=True), start=1)
+    ]
+
+
+def check_lengths(predictions: Sequence[object], references: Sequence[object]) -> None:
+    """BadText unless both are lists of one length."""
+    for side, values in (("predictions", predictions), ("references", references)):
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise BadText(f"{side} must be a list of texts when the other side is one; got {_shown(values)}.")
+    if len(predictions) != len(references):
+        raise BadText(
+            f"{len(predictions)} predictions and {len(references)} references: each prediction needs its reference, "
+            f"in the same order."
+        )
+
+
+def text_of(value: object, side: str, number: int | None = None) -> str:
+    """The value, when it is a text; BadText naming the pair otherwise (None, NaN, a list)."""
+    if isinstance(value, str):
+        return value
+    where = f"the {side}" if number is None else f"the {side} of pair {number}"
+    raise BadText(f"{where} is no text: got {_shown(value)}. Leave such pairs out, or give an empty text.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_OF_A_VALUE else f"{text[:SHOWN_OF_A_VALUE]}..."

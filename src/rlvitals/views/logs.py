@@ -1,0 +1,103 @@
+"""Logs other tools wrote, opened as if they were runs: held in memory, nothing is written.
+
+`open_any` gives every view the same door to a recorded run, a foreign log and a folder of per-epoch metrics.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import encode
+from rlvitals.records import Attempt, Row, RunInfo
+from rlvitals.store.chunks import from_rows
+from rlvitals.store.epochs import Epoch, EpochStore
+from rlvitals.store.importers import ForeignLog, NotALog, read_log
+from rlvitals.store.importers.into_run import stored_lines
+from rlvitals.store.index import Columns
+from rlvitals.store.layout import EpochDir, RunDir, Stream
+from rlvitals.store.lines import decode
+from rlvitals.views.discovery import near_directory
+from rlvitals.views.query import RunView, open_run
+from rlvitals.views.sources import is_run, total_steps
+
+
+class LogView(RunView):
+    """A foreign log with everything a run can be asked."""
+
+    def __init__(self, log: ForeignLog, path: Path) -> None:
+        self.log = log
+        self._dir = RunDir(path)
+        self._rows: dict[Stream, list[Row]] = {"train": [], "eval": []}
+        for stream, line in stored_lines(log):
+            self._rows[stream].append(decode(encode(line)))
+        self._opened = {(stream, 0): Columns([from_rows(rows, 0, 0)]) for stream, rows in self._rows.items()}
+        self.config = log.config
+        numbers = sorted({row.attempt for rows in self._rows.values() for row in rows})
+        self.attempts = [Attempt(number=number, started=0.0) for number in numbers]
+        changed = log.path.stat().st_mtime
+        self.info = RunInfo(
+            id="",
+            name=_name(path),
+            status="finished",
+            created=changed,
+            updated=changed,
+            total_steps=total_steps(log.config),
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        return self.log.notes
+
+    def iterate(self, *, stream: Stream = "train", ghosts: bool = False) -> Iterator[Row]:
+        return (row for row in self._rows[stream] if self._is_ghost(row) == ghosts)
+
+    def last_rows(self, count: int) -> list[Row]:
+        return sorted(self.iterate(), key=lambda row: row.step)[-count:] if count else []
+
+
+def open_any(path: str | os.PathLike[str]) -> RunView:
+    """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
+    place = Path(path)
+    if is_run(place):
+        view = open_run(place)
+        epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
+        return view if epochs is None else LogView(epochs, place)
+    if not place.exists():
+        raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+    return LogView(_epochs_in(place) or read_log(place), place)
+
+
+def _epochs_in(folder: Path) -> ForeignLog | None:
+    """The record of epochs a folder or its `metrics/` holds, or the table where there is no record. The record may be
+    named itself.
+    """
+    if folder.is_file():
+        own = EpochDir(folder.parent)
+        return _epochs_in(folder.parent) if folder == own.record else None
+    for paths in (EpochDir(folder), EpochDir(folder / "metrics")):
+        if paths.record.is_file():
+            store = EpochStore(paths.folder)
+            store.read()
+            rows = [_row(epoch) for epoch in store.history]
+            return ForeignLog(paths.record, "epochs", rows) if rows else None
+        if paths.table.is_file():
+            return read_log(paths.table)
+    return None
+
+
+def _row(epoch: Epoch) -> dict[str, Any]:
+    told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
+    return {"step": epoch.number, **told, "epoch": epoch.number, **epoch.numbers}
+
+
+def _name(path: Path) -> str:
+    """What to call it: `run1` for `run1/metrics` and for a file in there too."""
+    path = path.resolve()
+    folder = path.parent if path.is_file() else path
+    if folder.name == "metrics":
+        return folder.parent.name
+    return path.stem if path.is_file() else path.name

@@ -1,0 +1,391 @@
+"""Which curves of a run go into a picture: the vital signs of its algorithm, the metrics asked for, or the metrics that
+several runs have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals import catalog
+from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.records import SEVERITIES, Finding
+from rlvitals.render.numbers import number
+from rlvitals.render.run_plots import Line, Mark, Panel, Picture
+from rlvitals.render.steps import VITAL_GROUPS
+from rlvitals.store.layout import Stream
+from rlvitals.views.check import check_source
+from rlvitals.views.compare import MetricRow, RunComparison
+from rlvitals.views.query import AXIS_CONCEPTS, Axis, RunView
+from rlvitals.views.sources import is_held_out, source_of_run
+
+Array = NDArray[np.float64]
+
+MOST_PANELS = 12
+ENOUGH_PANELS = 6
+"""With fewer vital signs, further metrics of the catalogue's core fill up."""
+MOST_LINES = 3
+MOST_FINDINGS = 8
+MOST_BOUNDARIES = 10
+
+TOGETHER = {"pref.reward.chosen": ("pref.reward.rejected",), "pref.logp.chosen": ("pref.logp.rejected",)}
+"""Concepts that are read against each other share a panel."""
+
+_BORING = frozenset({"progress", "time", "memory", "system", "engine", "perf"})
+
+
+_OTHER_QUANTITIES = frozenset({"different", "derived", "count", "space", "suspect"})
+"""Caveats with which a number does not belong under the concept's title."""
+
+_OTHER_SIZES = _OTHER_QUANTITIES | {"per_sequence"}
+"""Caveats with which it does not belong on one axis with others."""
+
+
+class PlotAxis:
+    """Turns steps into places on the chosen x-axis: a training row's own, and those between them in proportion."""
+
+    def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
+        train = view.table()
+        self.first_step = -(2**62)
+        steps = np.unique(train["step"])
+        if last is not None and len(steps):
+            self.first_step = int(steps[-min(last, len(steps))])
+        self.label = "epoch" if counts_epochs(view) else "step"
+        self._known: tuple[Array, Array] | None = None
+        if x == "time":
+            self._known, self.label = _times(train["step"], train["timestamp"], view)
+        elif x != "step":
+            if x not in AXIS_CONCEPTS:
+                raise ConfigError(f"there is no x-axis {x!r}. Axes: step, time, {', '.join(AXIS_CONCEPTS)}")
+            self._known, self.label = _metric_axis(view, x), x.replace("_", " ")
+
+    def place(self, steps: NDArray[np.int64] | Array) -> Array:
+        """Where steps are on the axis."""
+        if self._known is None:
+            return steps.astype(np.float64)
+        return np.interp(steps, *self._known)
+
+
+def overview(view: RunView, x: Axis = "step", last: int | None = None, *, judged: bool = True) -> Picture:
+    """The vital signs of a run, and what its findings are about; without findings where `judged` is False."""
+    axis = PlotAxis(view, x, last)
+    findings = _findings(view, axis.first_step) if judged else []
+    return _picture(view, _overview_panels(view, findings), axis, findings)
+
+
+def chosen(
+    view: RunView, names: Sequence[str], x: Axis = "step", last: int | None = None, *, judged: bool = True
+) -> Picture:
+    """The metrics asked for, a panel each."""
+    axis = PlotAxis(view, x, last)
+    asked = list(dict.fromkeys(view.resolve(name) for name in names))
+    findings = _findings(view, axis.first_step) if judged else []
+    return _picture(view, [[name] for name in asked], axis, findings)
+
+
+def comparison(views: Sequence[RunView], compared: RunComparison) -> Picture:
+    """The metrics that runs have in common, every run a colour. What is not the same quantity is left out and said."""
+    refused = [row for row in compared.metrics if row.verdict == "different" or not _shares_an_axis(views, row)]
+    rows = [row for row in compared.metrics if row not in refused and _is_worth_a_panel(row)]
+    shown = sorted(rows, key=_importance)[:MOST_PANELS]
+    if not shown:
+        raise ConfigError("the runs have no metric in common that compares, so there is nothing to draw")
+    remarks = [("", f"left out, not the same quantity: {row.name}: {row.note}") for row in refused[:4]]
+    remarks += [("", f"{row.name}: compare with care: {row.note}") for row in shown if row.verdict == "caution"][:4]
+    remarks += [("", f"{row.name}: converted: {row.note}") for row in shown if row.verdict == "convert"][:4]
+    return Picture(
+        title=" and ".join(view.name for view in views) if len(views) < 4 else f"{len(views)} runs",
+        about="the same metric in every run, in the same sign and scale",
+        x_label="epoch" if all(map(counts_epochs, views)) else "step",
+        panels=[_compared(views, row) for row in shown],
+        remarks=remarks,
+        legend=_told_apart(views),
+    )
+
+
+def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[Finding]) -> Picture:
+    if not names:
+        raise ConfigError(f"{view.path} holds no metric that could be drawn")
+    shown = {name for group in names for name in group}
+    findings = [found for found in said if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
+    panels = [_panel(view, group, axis, findings) for group in names]
+    step = "" if view.last_step is None else f"step {number(view.last_step)}"
+    known = [view.algorithm or "", step, f"{number(view.rows)} rows", view.status]
+    if any(panel.band for panel in panels):
+        known.append("green: the catalogue's healthy range")
+    return Picture(
+        title=view.name,
+        about="  |  ".join(part for part in known if part),
+        x_label=axis.label,
+        panels=panels,
+        boundaries=_boundaries(view, axis),
+        remarks=[
+            (found.severity, f"{place}  {found.severity} since step {number(found.onset_step)}: {found.title}")
+            for place, found in enumerate(findings, start=1)
+        ],
+    )
+
+
+def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
+    """The logged names of each panel: vital signs in their order, what findings are about, then core metrics while
+    there is room.
+    """
+    concepts = {name: view.concept(name) for name in view.metrics}
+    by_concept: dict[str, list[str]] = {}
+    for name, concept in concepts.items():
+        if concept is not None and _has_points(view, name) and _meaning(view, name) is not None:
+            by_concept.setdefault(concept, []).append(name)
+    evaluated = next((name for name in view.metrics if _is_score(view, name)), None)
+    panels: list[list[str]] = []
+    for concept in _vitals(view, by_concept):
+        names = [name for part in (concept, *TOGETHER.get(concept, ())) for name in by_concept.pop(part, [])]
+        if names:
+            panels.append(names[:MOST_LINES])
+    shown = {name for names in panels for name in names}
+    about = dict.fromkeys(name for found in findings for name in found.metrics if name in concepts)
+    panels += [[name] for name in about if name not in shown]
+    shown |= about.keys()
+    for names in _fillers(view, by_concept):
+        if len(panels) < ENOUGH_PANELS and not shown & set(names):
+            panels.append(names[:MOST_LINES])
+    if evaluated is not None and not any(_is_evaluated(view, name) for names in panels for name in names):
+        panels.insert(min(2, len(panels)), [evaluated])
+    return panels[:MOST_PANELS]
+
+
+def _fillers(view: RunView, by_concept: dict[str, list[str]]) -> list[list[str]]:
+    """Further metrics, the more telling first: distances to the reference, the catalogue's core, names nobody knows."""
+    known = {metric.id: metric for metric in catalog.metrics()}
+    telling = {concept: names for concept, names in by_concept.items() if known[concept].family not in _BORING}
+    distances = [names for concept, names in telling.items() if known[concept].family == "kl_ref"]
+    core = [names for concept, names in telling.items() if known[concept].tier == "core"]
+    strange = [[name] for name in view.metrics if view.concept(name) is None and _moves(view, name)]
+    return [*distances[:1], *core, *strange]
+
+
+def _vitals(view: RunView, known: Iterable[str]) -> list[str]:
+    groups = {group.id: group.metrics for group in catalog.groups()}
+    families = {concept.partition(".")[0] for concept in known}
+    first = VITAL_GROUPS.get(view.algorithm or "")
+    if first is None:
+        first = "vitals.preference" if "pref" in families else "vitals.policy_gradient"
+    wanted = [*groups[first]]
+    wanted.insert(1, "train.loss")
+    wanted += groups["vitals.agent"] if "agent" in families else ()
+    wanted += groups["vitals.value"] if "value" in families else ()
+    return list(dict.fromkeys(wanted))
+
+
+def _is_score(view: RunView, name: str) -> bool:
+    """Whether it is an evaluation's, and more of it is better; one point is no curve."""
+    meaning = view.meaning(name)
+    is_wanted = meaning is not None and meaning.metric.direction == "up"
+    return is_wanted and _is_evaluated(view, name) and len(view.series(name).values) > 1
+
+
+def _is_evaluated(view: RunView, name: str) -> bool:
+    return is_held_out(name) or _streams(view, name) == ["eval"]
+
+
+def _has_points(view: RunView, name: str) -> bool:
+    return bool(len(view.series(name).values))
+
+
+def _moves(view: RunView, name: str) -> bool:
+    values = view.series(name).values
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and bool(finite.min() < finite.max())
+
+
+def _panel(view: RunView, names: list[str], axis: PlotAxis, findings: list[Finding]) -> Panel:
+    meaning = _meaning(view, names[0])
+    lines = _distinct(_line(view, name, stream, axis) for name in names for stream in _streams(view, name))
+    ghosts = [_line(view, name, "train", axis, ghosts=True) for name in names]
+    return Panel(
+        title=_title(view, names),
+        name=", ".join(names),
+        lines=lines[:MOST_LINES],
+        ghosts=[ghost for ghost in ghosts if len(ghost.y)],
+        band=_band(meaning, view.algorithm),
+        marks=[
+            Mark(float(axis.place(np.array([found.onset_step]))[0]), found.severity, place, is_about)
+            for place, found in enumerate(findings, start=1)
+            if (is_about := bool(set(found.metrics) & set(names))) or found.severity == "critical"
+        ],
+    )
+
+
+def _meaning(view: RunView, name: str) -> catalog.Match | None:
+    """What a name means in the run's own framework: a title or a band of something else would mislead."""
+    found = view.meaning(name)
+    if found is None or not found.in_framework:
+        return None
+    caveat = found.alias.caveat if found.alias else None
+    return None if caveat is not None and caveat.kind in _OTHER_QUANTITIES else found
+
+
+def _title(view: RunView, names: list[str]) -> str:
+    """The concepts' titles; the logged name where the number is the concept's opposite, such as a rate of successes
+    where the concept is failures.
+    """
+    titles: dict[str, None] = {}
+    for name in names:
+        meaning = _meaning(view, name)
+        caveat = meaning.alias.caveat if meaning and meaning.alias else None
+        is_opposite = caveat is not None and caveat.kind in ("complement", "sign")
+        titles[meaning.metric.title if meaning and not is_opposite else name] = None
+    first, *others = titles
+    return " and ".join([first, *(title[:1].lower() + title[1:] for title in others)])
+
+
+def _streams(view: RunView, name: str) -> list[Stream]:
+    """Where a metric was logged."""
+    streams: tuple[Stream, Stream] = ("train", "eval")
+    return [stream for stream in streams if len(view.series(name, stream=stream).values)]
+
+
+def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: bool = False) -> Line:
+    steps, values = view.series(name, stream=stream, ghosts=ghosts)
+    keep = steps >= axis.first_step
+    is_eval = stream == "eval"
+    label = f"{name} (evaluation)" if is_eval and not is_held_out(name) else name
+    return Line(label, axis.place(steps[keep]), values[keep], is_sparse=is_eval)
+
+
+def _distinct(lines: Iterable[Line]) -> list[Line]:
+    """Curves that hold something the ones before them do not: some logs say one number under two names. What a name
+    that means an evaluation has in training rows and in rows of its own is one curve.
+    """
+    kept: list[Line] = []
+    for line in lines:
+        same = next((place for place, other in enumerate(kept) if other.label == line.label), None)
+        if same is not None:
+            x = np.concatenate([kept[same].x, line.x])
+            order = np.argsort(x, kind="stable")
+            kept[same] = Line(line.label, x[order], np.concatenate([kept[same].y, line.y])[order], is_sparse=True)
+        elif len(line.y) and not any(_is_repeated(line, other) for other in kept):
+            kept.append(line)
+    most = max((len(line.y) for line in kept), default=0)
+    # A total at the end of a log is no curve; one evaluation is a point.
+    return [line for line in kept if len(line.y) > 1 or line.is_sparse or most == 1]
+
+
+def _is_repeated(line: Line, other: Line) -> bool:
+    return np.array_equal(line.x, other.x) and np.array_equal(line.y, other.y, equal_nan=True)
+
+
+def _band(meaning: catalog.Match | None, algorithm: str | None) -> tuple[float | None, float | None] | None:
+    """The healthy range for the whole of a run, in the logged number's own sign and scale."""
+    if meaning is None or (meaning.alias and meaning.alias.caveat):
+        return None
+    bands = [band for band in meaning.metric.bands if band.stage == "any"]
+    for wanted in (algorithm, "any"):
+        for band in bands:
+            if band.algorithm == wanted:
+                return band.low, band.high
+    return None
+
+
+def _findings(view: RunView, first_step: int) -> list[Finding]:
+    """The run's own findings, or what the doctor says of a log he has not seen; each rule's gravest once, the gravest
+    first.
+    """
+    own = view.config.get("rlvitals")
+    was_watched = isinstance(own, dict) and own.get("monitor") is True
+    said = view.findings if was_watched else check_source(source_of_run(view)).findings
+    gravest: dict[str, Finding] = {}
+    for found in said:
+        known = gravest.get(found.rule)
+        if known is None or SEVERITIES.index(found.severity) > SEVERITIES.index(known.severity):
+            gravest[found.rule] = found
+    grave = [found for found in gravest.values() if found.severity != "info" and found.step >= first_step]
+    return sorted(grave, key=lambda found: (-SEVERITIES.index(found.severity), found.onset_step))
+
+
+def _boundaries(view: RunView, axis: PlotAxis) -> list[tuple[float, str]]:
+    table = view.table()
+    attempts, steps = table["attempt"], table["step"]
+    starts = [(int(number), int(steps[attempts == number].min())) for number in np.unique(attempts)[1:]]
+    later = [(attempt, step) for attempt, step in starts if step >= axis.first_step][-MOST_BOUNDARIES:]
+    return [(float(axis.place(np.array([step]))[0]), f"attempt {attempt}") for attempt, step in later]
+
+
+def _times(steps: NDArray[np.int64], stamps: Array, view: RunView) -> tuple[tuple[Array, Array], str]:
+    known = np.isfinite(stamps)
+    if not known.any():
+        raise ConfigError(f"{view.path} has no time axis: its rows carry no times")
+    seconds = np.maximum.accumulate(stamps[known] - stamps[known].min())
+    total = float(seconds.max())
+    size, word = next(
+        ((size, word) for size, word in ((86400, "days"), (3600, "hours"), (60, "minutes")) if total >= 3 * size),
+        (1, "seconds"),
+    )
+    return (steps[known].astype(np.float64), seconds / size), f"{word} since the first row"
+
+
+def _metric_axis(view: RunView, x: str) -> tuple[Array, Array]:
+    try:
+        steps, values = view.series(AXIS_CONCEPTS[x], stream="train")
+    except UnknownMetric:
+        raise ConfigError(
+            f"{view.path} has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}"
+        ) from None
+    known = np.isfinite(values)
+    if not known.any():
+        raise ConfigError(f"{view.path} has no {x} axis: {AXIS_CONCEPTS[x]!r} was never a number")
+    return steps[known].astype(np.float64), values[known]
+
+
+def _is_worth_a_panel(row: MetricRow) -> bool:
+    family = (row.concept or "").partition(".")[0]
+    return family not in _BORING and all(best is None or best.points > 1 for best in row.best)
+
+
+def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
+    """Whether the runs' numbers are of one size: a count and a share are not, whatever the concept."""
+    kinds = set()
+    for view, name in zip(views, row.names, strict=True):
+        meaning = view.meaning(name) if name is not None else None
+        caveat = meaning.alias.caveat if meaning and meaning.alias else None
+        if name is not None:
+            kinds.add(caveat.kind if caveat is not None and caveat.kind in _OTHER_SIZES else "")
+    return len(kinds) < 2
+
+
+def _importance(row: MetricRow) -> int:
+    """Reward first, as in the document's comparison; the rest as they come."""
+    return {"reward.total.mean": 0, "pref.reward.margin": 0, "train.loss": 1}.get(row.concept or "", 2)
+
+
+def _compared(views: Sequence[RunView], row: MetricRow) -> Panel:
+    meaning = _meaning(views[0], row.name)
+    lines = []
+    for view, name in zip(views, row.names, strict=True):
+        steps, values = view.series(name) if name is not None else (np.zeros(0), np.zeros(0))
+        if name is not None and row.verdict == "convert":
+            own = view.meaning(name)
+            values = np.array([catalog.to_concept(own, float(value)) for value in values])
+        lines.append(Line(view.name, steps.astype(np.float64), values))
+    mark = {"caution": " (with care)", "convert": " (converted)"}.get(row.verdict, "")
+    names = dict.fromkeys(name for name in row.names if name is not None)
+    return Panel(title=(meaning.metric.title if meaning else row.name) + mark, name=", ".join(names), lines=lines)
+
+
+def counts_epochs(view: RunView) -> bool:
+    """Whether a run's steps are its epochs."""
+    try:
+        steps, epochs = view.series("epoch", stream="train")
+    except UnknownMetric:
+        return False
+    return bool(len(steps)) and bool((steps == epochs).all())
+
+
+def _told_apart(views: Sequence[RunView]) -> list[str]:
+    """The runs' names, with their folders or in full where names repeat."""
+    for name_of in (lambda view: view.name, lambda view: f"{view.path.parent.name}/{view.name}"):
+        names = [name_of(view) for view in views]
+        if len(set(names)) == len(names):
+            return names
+    return [str(view.path) for view in views]
