@@ -435,26 +435,76 @@ def heartbeats(folder, count):
         assert until(lambda seen=seen: (folder / "heartbeat").read_text() not in (seen, ""))
 
 
-def test_a_deleted_run_directory_is_made_again_and_the_loss_is_marked(tmp_path, caplog):
+def test_a_deleted_run_directory_is_made_again_with_every_row(tmp_path, caplog):
     folder = tmp_path / "run"
     with rlvitals.start(folder, config={"seed": 1}, fsync=0.05) as run:
         for step in range(10):
             run.log({"loss": float(step)}, step=step)
-        heartbeats(folder, 2)  # the first rows count as safe from here on, and are let go of
+        heartbeats(folder, 2)
         shutil.rmtree(folder)
         for step in range(10, 15):
             run.log({"loss": float(step)}, step=step)
         assert until(lambda: (folder / LOG).exists() and steps_of(folder)[-1:] == [14])
         run.log({"loss": 15.0}, step=15)
-    rows = rows_of(folder)
-    assert [row["step"] for row in rows] == list(range(10, 16))
-    assert [row.get("_gap") for row in rows] == [{"rows": 10}, None, None, None, None, None]
-    assert any("was deleted while the run was being recorded" in message for message in caplog.messages)
+    assert steps_of(folder) == list(range(16))
+    assert any("it is made again (no row is lost)" in message for message in caplog.messages)
     card = card_of(folder)
-    assert (card["status"], card["id"], card["rows_dropped"]) == ("finished", run.id, 10)
+    assert (card["status"], card["id"], card["rows_dropped"]) == ("finished", run.id, 0)
     view = rlvitals.open_run(folder)
     assert view.config["seed"] == 1
-    assert view.problems == ["training_metrics.jsonl: 10 rows are missing: the disk would not take them"]
+    assert view.problems == []
+
+
+def test_rows_of_earlier_attempts_come_back_with_a_deleted_log(tmp_path):
+    with rlvitals.start(tmp_path / "run") as run:
+        run.log({"loss": 1.0}, step=1)
+    with rlvitals.start(tmp_path / "run", resume=True) as run:
+        run.log({"loss": 2.0}, step=2)
+        (tmp_path / "run" / LOG).unlink()
+        run.log({"loss": 3.0}, step=3)
+    assert steps_of(tmp_path / "run") == [1, 2, 3]
+
+
+def test_a_deleted_log_waits_for_room_to_be_made_again(small_disk, caplog):
+    folder = small_disk / "run"
+    with rlvitals.start(folder, fsync=0.05) as run:
+        for step in range(40):
+            run.log({"note": "x" * 700}, step=step)
+        (folder / LOG).unlink()
+        fill(small_disk)
+        run.log({"note": "x" * 700}, step=40)
+        assert until(lambda: any("cannot write" in message for message in caplog.messages))
+        assert not (folder / LOG).exists() or not steps_of(folder)  # half of it is not put in place
+        (small_disk / "filler").unlink()
+        assert until(lambda: (folder / LOG).exists() and len(steps_of(folder)) == 41)
+    assert steps_of(folder) == list(range(41))
+    assert card_of(folder)["rows_dropped"] == 0
+
+
+def unreadable(run):
+    """The log behind a descriptor that takes rows and gives none back, as on some network disks."""
+    blind = os.open(os.path.join(run.dir, LOG), os.O_WRONLY | os.O_APPEND)
+    os.dup2(blind, run._writer.fd)
+    os.close(blind)
+
+
+def test_what_a_deleted_log_does_not_give_back_is_marked_as_a_gap(tmp_path, caplog):
+    folder = tmp_path / "run"
+    with rlvitals.start(folder, fsync=0.05) as run:
+        for step in range(10):
+            run.log({"loss": float(step)}, step=step)
+        unreadable(run)
+        shutil.rmtree(folder)
+        assert until((folder / LOG).exists)
+        run.log({"loss": 10.0}, step=10)
+        run.log({"loss": 11.0}, step=11)
+    rows = rows_of(folder)
+    assert [(row["step"], row.get("_gap")) for row in rows] == [(10, {"rows": 10}), (11, None)]
+    assert any("10 earlier rows are gone" in message for message in caplog.messages)
+    assert card_of(folder)["rows_dropped"] == 10
+    assert rlvitals.open_run(folder).problems == [
+        "training_metrics.jsonl: 10 rows are missing: the disk would not take them"
+    ]
 
 
 def test_rows_lost_at_the_very_end_are_told_by_the_reader_too(tmp_path):
@@ -463,7 +513,7 @@ def test_rows_lost_at_the_very_end_are_told_by_the_reader_too(tmp_path):
     with rlvitals.start(folder, fsync=0.05) as run:
         for step in range(10):
             run.log({"loss": float(step)}, step=step)
-        heartbeats(folder, 2)
+        unreadable(run)
         shutil.rmtree(folder)
     assert card_of(folder)["rows_dropped"] == 10
     assert any("10 rows are missing" in sentence for sentence in rlvitals.open_run(folder).problems)

@@ -32,7 +32,7 @@ from rlvitals.store.findings import append_event
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
-from rlvitals.store.writer import VERIFY_BYTES, LogWriter
+from rlvitals.store.writer import LogWriter
 
 if TYPE_CHECKING:
     from rlvitals.capture.progress import Progress
@@ -149,7 +149,7 @@ class Run:
                         and PLAIN.issuperset(map(type, values := metrics.values()))
                         and _isfinite(sum(values))
                         and self._recording
-                        and not (writer.waiting or writer.is_torn or writer.fsync_each)
+                        and writer.is_plain
                     ):
                         now = _clock()
                         head = {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": self._number}
@@ -161,9 +161,7 @@ class Run:
                 if written:
                     if written == len(line):
                         writer.rows_written += 1
-                        writer.unverified.append(line)
-                        writer.unverified_bytes += written
-                        if now >= writer.next_verify or writer.unverified_bytes > VERIFY_BYTES:
+                        if now >= writer.next_verify:
                             writer.verify()
                     else:
                         writer.complete(line, written)

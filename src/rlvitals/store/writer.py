@@ -24,8 +24,7 @@ BUFFER_BYTES = 64 * 2**20
 
 RETRY_SECONDS = 1.0
 VERIFY_SECONDS = 1.0
-VERIFY_BYTES = 64 * 2**10
-"""Few enough that the memory of verified lines is used again while it is warm."""
+COPY_BYTES = 2**20
 
 
 class LogWriter:
@@ -50,30 +49,34 @@ class LogWriter:
         self.rows_dropped = 0
         self._notify = notify
         self._restore = restore
-        self.fsync_each = fsync_each
+        self._fsync_each = fsync_each
         self._buffer_bytes = buffer_bytes
         self.lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of an append
-        self.waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._gap_rows = 0
         self.rows_written = 0
-        self.unverified: list[bytes] = []
-        self.unverified_bytes = 0
         self.next_verify = time.time() + VERIFY_SECONDS
         self._next_retry = 0.0
         self._in_trouble = False
         self._fsync_failed = False
-        self.is_torn = False
+        self._is_torn = False
+        self.is_plain = not fsync_each
+        """Whether a line may be written as it is: nothing waits, nothing is to be marked or mended."""
         repair_tail(path, notify)
         self.fd = _open(path)
 
     def append(self, line: bytes) -> None:
         """Hand one line (with its newline) to the operating system, or keep it until the disk takes it again."""
         with self.lock:
-            if self.waiting:
+            if self._waiting:
                 self._keep(line)
                 self._retry()
+                self._settle()
                 return
+            if self._gap_rows:
+                line = _with_gap(line, self._gap_rows)
+                self._gap_rows = 0
             self.complete(line, 0)
 
     def complete(self, line: bytes, written: int) -> None:
@@ -83,13 +86,10 @@ class LogWriter:
         except OSError as error:
             self._keep(line)
             self._report(error)
-            return
-        # A deleted file still takes writes through its descriptor, so lines count as safe only once the file is known
-        # to have a name; until then they can be written again.
-        self.unverified.append(line)
-        self.unverified_bytes += len(line)
-        if time.time() >= self.next_verify or self.unverified_bytes > VERIFY_BYTES:
-            self.verify()
+        else:
+            if time.time() >= self.next_verify:
+                self.verify()
+        self._settle()
 
     def tend(self) -> None:
         """Try what is waiting again and look whether the file is still there. For a background thread, every few
@@ -99,6 +99,7 @@ class LogWriter:
             self.verify()
             self._next_retry = 0.0
             self._retry()
+            self._settle()
 
     def sync(self) -> None:
         """Ask the disk itself (fsync); errors are reported, not raised. The lock is not held while the disk works."""
@@ -115,14 +116,14 @@ class LogWriter:
             if self.fd < 0:
                 return None
             self.tend()
-            rescue = self._rescue() if self.waiting else None
+            rescue = self._rescue() if self._waiting else None
             os.close(self.fd)
             self.fd = -1
             return rescue
 
     def _write(self, line: bytes, written: int = 0) -> None:
         """Write a line, so many bytes of which are written already; a part of it is taken back when the rest fails."""
-        data = b"\n" + line if self.is_torn else line
+        data = b"\n" + line if self._is_torn else line
         try:
             while written < len(data):
                 written += os.write(self.fd, data[written:])
@@ -130,9 +131,9 @@ class LogWriter:
             if written:
                 self._cut_back(written)
             raise
-        self.is_torn = False
+        self._is_torn = False
         self.rows_written += 1
-        if self.fsync_each:
+        if self._fsync_each:
             self.sync()
 
     def _cut_back(self, written: int) -> None:
@@ -140,29 +141,29 @@ class LogWriter:
         try:
             os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
         except OSError:
-            self.is_torn = True
+            self._is_torn = True
 
     def _keep(self, line: bytes) -> None:
-        self.waiting.append(line)
+        self._waiting.append(line)
         self._waiting_bytes += len(line)
-        while self._waiting_bytes > self._buffer_bytes and len(self.waiting) > 1:
-            self._waiting_bytes -= len(self.waiting.popleft())
+        while self._waiting_bytes > self._buffer_bytes and len(self._waiting) > 1:
+            self._waiting_bytes -= len(self._waiting.popleft())
             self._gap_rows += 1
             self.rows_dropped += 1
 
     def _retry(self) -> None:
-        if not self.waiting or time.monotonic() < self._next_retry:
+        if not self._waiting or time.monotonic() < self._next_retry:
             return
         self._next_retry = time.monotonic() + RETRY_SECONDS
         if not self._is_there():  # what is written into a deleted file is gone; first it must be made again
             self._reopen()
             return
         try:
-            while self.waiting:
-                line = self.waiting[0]
+            while self._waiting:
+                line = self._waiting[0]
                 self._write(_with_gap(line, self._gap_rows) if self._gap_rows else line)
                 self._gap_rows = 0
-                self.waiting.popleft()
+                self._waiting.popleft()
                 self._waiting_bytes -= len(line)
         except OSError as error:
             self._report(error)
@@ -173,18 +174,17 @@ class LogWriter:
             self._notify(f"{self.path} can be written again, all waiting rows are in it{dropped}")
 
     def verify(self) -> None:
-        """Let go of the lines of a file that still has a name, or make it again; for a caller that holds `lock`."""
+        """Make a file that was deleted again; for a caller that holds `lock`, every second or so.
+
+        A deleted file takes writes, and gives them back, as long as its descriptor is open: nothing is lost until then.
+        """
         self.next_verify = time.time() + VERIFY_SECONDS
-        if self._is_there():
-            self.unverified.clear()
-            self.unverified_bytes = 0
-            return
-        for line in reversed(self.unverified):
-            self.waiting.appendleft(line)
-        self._waiting_bytes += self.unverified_bytes
-        self.unverified.clear()
-        self.unverified_bytes = 0
-        self._reopen()
+        if not self._is_there():
+            self._reopen()
+            self._settle()
+
+    def _settle(self) -> None:
+        self.is_plain = not (self._waiting or self._is_torn or self._gap_rows or self._fsync_each)
 
     def _is_there(self) -> bool:
         try:
@@ -193,8 +193,8 @@ class LogWriter:
             return False
 
     def _reopen(self) -> None:
-        """The file was deleted. Make it again, unless even the directory above the run is gone (a lost mount): then
-        wait.
+        """The file was deleted. Make it again with all it held, unless even the directory above the run is gone (a lost
+        mount): then wait.
         """
         try:
             if not self.path.parent.is_dir():
@@ -206,16 +206,22 @@ class LogWriter:
         except OSError as error:
             self._report(error)
             return
+        lost = 0
+        try:
+            _copy(self.fd, fd)
+        except _Unreadable:
+            lost, self.rows_written = self.rows_written, 0
+        except OSError as error:  # the new disk is full: the old descriptor goes on taking rows
+            os.close(fd)
+            self._report(error)
+            return
         os.close(self.fd)
         self.fd = fd
         self._in_trouble = True
-        lost = max(0, self.rows_written - len(self.waiting))
-        self.rows_written = 0
         self._gap_rows += lost
         self.rows_dropped += lost
-        self._notify(
-            f"{self.path} was deleted while the run was being recorded; it is made again ({lost} earlier rows are gone)"
-        )
+        kept = f"{lost} earlier rows are gone" if lost else "no row is lost"
+        self._notify(f"{self.path} was deleted while the run was being recorded; it is made again ({kept})")
         if self._restore is not None:
             self._restore()
         self._next_retry = 0.0
@@ -232,18 +238,18 @@ class LogWriter:
 
     def _rescue(self) -> Path | None:
         if self._gap_rows:
-            self.waiting[0] = _with_gap(self.waiting[0], self._gap_rows)
+            self._waiting[0] = _with_gap(self._waiting[0], self._gap_rows)
         try:
             handle, name = tempfile.mkstemp(prefix="rlvitals-rescue-", suffix=".jsonl")
             with os.fdopen(handle, "wb") as file:
-                file.write(b"".join(self.waiting))
+                file.write(b"".join(self._waiting))
         except OSError as error:
             self._notify(
-                f"{len(self.waiting)} rows could not be written anywhere and are lost: {error.strerror or error}"
+                f"{len(self._waiting)} rows could not be written anywhere and are lost: {error.strerror or error}"
             )
             return None
         self._notify(
-            f"{len(self.waiting)} rows could not be written to {self.path}; they are in {name}. "
+            f"{len(self._waiting)} rows could not be written to {self.path}; they are in {name}. "
             f"Bring them back with: cat {name} >> {self.path}"
         )
         return Path(name)
@@ -288,8 +294,33 @@ def _last_piece(file: BinaryIO, size: int) -> bytes:
     return piece
 
 
+class _Unreadable(Exception):
+    """A deleted file does not give its bytes back: a network disk."""
+
+
+def _copy(old: int, new: int) -> None:
+    """Append all of one file to another, or nothing of it. Raises _Unreadable, and OSError where the new one fails."""
+    begun, position = os.fstat(new).st_size, 0
+    try:
+        while piece := _read(old, position):
+            position += len(piece)
+            while piece:
+                piece = piece[os.write(new, piece) :]
+    except (_Unreadable, OSError):
+        os.ftruncate(new, begun)
+        raise
+
+
+def _read(file: int, position: int) -> bytes:
+    try:
+        os.lseek(file, position, os.SEEK_SET)
+        return os.read(file, COPY_BYTES)
+    except OSError as error:
+        raise _Unreadable from error
+
+
 def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
 
 
 def _with_gap(line: bytes, rows: int) -> bytes:

@@ -20,8 +20,8 @@ from rlvitals.textscore.names import Mention, Role
 from rlvitals.textscore.statements import Listing, Statement
 from rlvitals.textscore.syntax import Program
 
-DEEPEST = 250
-"""Levels of the syntax tree. Python itself takes 100 levels of indentation."""
+DEEPEST = 200
+"""Levels of the syntax tree. Python itself takes 100 levels of indentation and 200 of brackets."""
 
 SETTING = frozenset({Role.SET, Role.DECLARE})
 WRITING = frozenset({*SETTING, Role.CHANGE})

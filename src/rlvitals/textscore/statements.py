@@ -19,6 +19,9 @@ LOOPS = frozenset({"for_statement", "while_statement"})
 PARTS = frozenset({"block", "elif_clause", "else_clause", "except_clause", "finally_clause", "case_clause"})
 """What stands under a statement and is no part of its own text."""
 
+START = -1
+"""Stands for the beginning of a scope among the statements that may run before."""
+
 
 @dataclass(slots=True)
 class Statement:
@@ -65,10 +68,10 @@ class Listing:
         self.statements: list[Statement] = []
         self.scopes: list[Scope] = [Scope(None)]
         self._loops: list[_Loop] = []
-        self._block(0, set(), 0, None)
+        self._block(0, {START}, 0, None)
 
     def _add(self, node: int, before: set[int], scope: int, under: Side) -> int:
-        statement = Statement(scope, self._own_tokens(node), under=under, after=set(before))
+        statement = Statement(scope, self._own_tokens(node), under=under, after=before - {START})
         self.statements.append(statement)
         return len(self.statements) - 1
 
@@ -86,7 +89,8 @@ class Listing:
         """List the statements of a block; returns those after which the block is over."""
         for child in self.program.children(node):
             if self.program.named[child]:
-                before = self._statement(child, before, scope, under)
+                after = self._statement(child, before, scope, under)
+                before = after if before else set()  # what cannot be reached leads nowhere
         return before
 
     def _statement(self, node: int, before: set[int], scope: int, under: Side) -> set[int]:
@@ -221,7 +225,7 @@ class Listing:
     def _body(self, node: int, number: int, scope: int) -> None:
         around, self._loops = self._loops, []  # a body inside a loop has no loop to leave
         self.scopes.append(Scope(scope, is_class=self.program.kinds[node] == "class_definition"))
-        inside, before = len(self.scopes) - 1, set[int]()
+        inside, before = len(self.scopes) - 1, {START}
         parameters = self.program.child(node, "parameters")
         for place, name in enumerate([] if parameters is None else self._parameter_names(parameters)):
             token = self.program.first_tokens[name]

@@ -7,7 +7,6 @@ the grammar counts them, and never applied to characters. Nothing here recurses,
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -87,7 +86,7 @@ def parse(code: str, language: Language, *, open_strings: bool = False) -> Progr
     if len(code) > LARGEST:
         raise BadText(f"a program of {len(code):,} characters is too large to score; at most {LARGEST:,} are taken.")
     # Lone surrogates have no UTF-8; what stands for them only has to be the same in both programs.
-    source = textwrap.dedent(code).strip().encode("utf-8", "replace")
+    source = code.strip().encode("utf-8", "replace")
     root = new_parser(language).parse(source).root_node
     program = Program(language, root.has_error)
     _collect(program, root, source, open_strings)
