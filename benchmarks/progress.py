@@ -1,6 +1,6 @@
 """What a round of `run.progress` costs beside one of tqdm: nanoseconds, the best of five.
 
-    python benchmarks/progress.py
+python benchmarks/progress.py
 """
 
 from __future__ import annotations
