@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ settings.load_profile("suite")
 
 REPO = Path(__file__).parent.parent
 SHARED = REPO.parent / "shared"
+
+
+def until(condition, seconds=30.0):
+    """Wait for something another thread or process does; returns what `condition` last gave."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
-from conftest import fill
+from conftest import fill, until
 from rlvitals import clock as clocks
 from rlvitals.capture.forwarding import Forwarding
 from rlvitals.cli.main import main
@@ -33,16 +33,6 @@ FINDINGS = Path("logs/findings.jsonl")
 def stall_rule(seconds, seconds_critical, times=5, times_critical=8):
     numbers = {"seconds": seconds, "seconds_critical": seconds_critical}
     return [{"rule": "stall", "numbers": {**numbers, "times": times, "times_critical": times_critical}}]
-
-
-def until(condition, seconds=30.0):
-    """Wait for something to come true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return bool(condition())
 
 
 def stalls(folder, severity=None):
@@ -241,7 +231,7 @@ def test_without_its_rule_there_is_no_clock(tmp_path):
 def test_the_end_does_not_wait_for_a_clock_that_cannot_end(tmp_path):
     with rlvitals.start(tmp_path, actions="act") as run:
         run.log({"loss": 1.0})
-        (pid,) = clock_pids(tmp_path)
+        (pid,) = until(lambda: clock_pids(tmp_path))  # it has its command line once it runs
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
@@ -255,8 +245,8 @@ def test_the_end_does_not_wait_for_a_clock_that_cannot_end(tmp_path):
 @needs_proc
 def test_when_the_clock_was_killed_the_trainer_records_its_stalls_itself(tmp_path):
     with rlvitals.start(tmp_path, actions="act", rules=stall_rule(0.2, 0.4), fsync=0.05) as run:
-        for pid in clock_pids(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+        (pid,) = until(lambda: clock_pids(tmp_path))
+        os.kill(pid, signal.SIGKILL)
         for step in range(5):
             run.log({"loss": 1.0}, step=step)
             time.sleep(0.02)

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 import rlvitals
-from conftest import fill
+from conftest import fill, until
 from rlvitals.store.reader import Problems, read_rows
 
 LOG = Path("logs/training_metrics.jsonl")
@@ -38,16 +37,6 @@ def steps_of(folder, log=LOG):
 
 def card_of(folder):
     return json.loads((Path(folder) / "run.json").read_text())
-
-
-def until(condition, seconds=15.0):
-    """Wait for something another thread or process does; whether it came."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return bool(condition())
 
 
 def holds(folder, steps, log=LOG):

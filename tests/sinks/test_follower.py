@@ -12,14 +12,13 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 import rlvitals
-from conftest import fill
+from conftest import fill, until
 from rlvitals import plugins
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
@@ -27,16 +26,6 @@ from rlvitals.sinks.base import Sink, SinkError
 from rlvitals.sinks.follower import Feed, follow
 from rlvitals.store.cursors import read_cursor
 from rlvitals.store.layout import RunDir
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    """Wait for something to come true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
 
 
 class Ledger(Sink):
