@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
-settings.load_profile("suite")
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=25)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 REPO = Path(__file__).parent.parent
 SHARED = REPO.parent / "shared"

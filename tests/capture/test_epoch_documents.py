@@ -70,11 +70,13 @@ def test_the_guides_tracker_snippet_reads_an_old_training(guide, folder):
     assert "Total training time: 120.00s\n" in printed
 
 
+@pytest.mark.slow
 def test_the_guides_own_plot_can_be_drawn(guide, folder):
     output_of(snippet_with(guide, "my_custom_plot.png"), folder)
     assert (folder / "my_custom_plot.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_guides_comparison_of_two_runs(guide, folder):
     printed = output_of(snippet_with(guide, "Run 1 best reward"), folder)
     assert "Run 1 best reward: 0.6\nRun 2 best reward: 0.8" in printed
@@ -88,6 +90,7 @@ def test_the_last_lines_of_the_table_are_the_last_epochs(guide, folder):
     assert (folder / "temp.csv").read_text().splitlines()[-1].startswith("12,")
 
 
+@pytest.mark.slow
 def test_the_guides_tree_of_files_is_ours(guide, tmp_path):
     with rlvitals.MetricsTracker(tmp_path / "modern_outputs" / "metrics", display="none") as tracker:
         tracker.log_epoch(epoch=1, loss=1.0, reward=0.5, kl_divergence=0.1, entropy=2.0, bertscore=0.5)

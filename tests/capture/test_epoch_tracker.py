@@ -481,6 +481,7 @@ def test_a_picture_that_cannot_be_drawn_hurts_no_training(folder, caplog, monkey
     assert list(table(folder)["epoch"]) == [1, 2]
 
 
+@pytest.mark.slow
 def test_many_quick_epochs_are_drawn_once_at_the_end_at_the_latest(folder):
     tracker = tracker_on(folder, plots=True)
     drawn = []

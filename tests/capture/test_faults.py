@@ -338,6 +338,7 @@ BIG_ROW = {f"text/{number}": "x" * 1000 for number in range(1000)}
 """About a megabyte: the buffer of 64 MiB is full after some sixty of them."""
 
 
+@pytest.mark.slow
 def test_a_buffer_too_small_for_the_outage_drops_the_oldest_rows_and_marks_the_gap(tmp_path, python):
     script = """
         import json, logging, resource, sys, time
@@ -369,6 +370,7 @@ def test_a_buffer_too_small_for_the_outage_drops_the_oldest_rows_and_marks_the_g
     ]
 
 
+@pytest.mark.slow
 def test_a_gap_is_marked_in_rescued_rows_as_well(small_disk, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -916,6 +918,7 @@ def test_a_forked_worker_writes_nothing_and_says_so_once(tmp_path, python):
     assert "this is a forked process, and only the process that started the run records it" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_in_the_middle_of_logging_neither_hangs_nor_writes(tmp_path, python):
     """The locks are copied as they are at the fork, perhaps held by a thread that the child does not have."""
     script = """

@@ -280,6 +280,7 @@ def follow(target, *words, until_idle="1.5", **more):
     return watcher
 
 
+@pytest.mark.slow
 def test_a_collapse_is_announced_while_the_log_is_written(tmp_path):
     target, taken = tmp_path / "live.jsonl", tmp_path / "taken.json"
     writer = write_live(tmp_path, dying_rows(), target)
@@ -316,6 +317,7 @@ def test_another_users_process_is_not_signalled(healthy, capsys):
         stranger.terminate()
 
 
+@pytest.mark.slow
 def test_what_was_there_before_is_judged_silently(tmp_path):
     target = write_jsonl(tmp_path / "live.jsonl", dying_rows())
     watcher = follow(target, "--sentinel", tmp_path / "stop", until_idle="0.3")
@@ -339,6 +341,7 @@ def test_followed_json_is_one_object_a_line(tmp_path):
     assert lines[-1]["verdict"] == "act"
 
 
+@pytest.mark.slow
 def test_following_a_run_ends_with_the_run(tmp_path):
     with write_live(tmp_path, healthy_rows(), tmp_path / "run", script=RUN_WRITER):
         watcher = follow(tmp_path / "run", until_idle=None)
@@ -425,6 +428,7 @@ def test_a_resumed_run_is_judged_by_its_living_rows(tmp_path):
     assert [row["step"] for row in fresh.rows] == list(range(1, 44))
 
 
+@pytest.mark.slow
 def test_a_stall_is_seen_while_following(tmp_path):
     now = time.time()
     rows = [{**row, "timestamp": now - 90_000 + row["step"]} for row in healthy_rows()]

@@ -80,6 +80,7 @@ def test_plot_without_matplotlib_names_the_extra(run_path, capsys, monkeypatch):
     assert "pip install 'rlvitals[plots]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compare_draws_the_runs_over_each_other(run_path, tmp_path, capsys):
     other = record(tmp_path / "other", healthy_rows(30, seed=4))
     assert main(["compare", str(run_path), str(other), "--plot"]) == 0

@@ -228,6 +228,7 @@ def test_labels_hold_for_other_seeds(seed):
 FLAT_ON_PURPOSE = ("agent-flat-short", "small-gain", "bare", "short", "two-runs-in-one-file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_healthy_policies_gain_reward_and_healthy_preferences_gain_margin(seed):
     for variant, run in zip(HEALTHY, healthy_runs(seed), strict=True):

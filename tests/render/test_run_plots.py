@@ -102,6 +102,7 @@ def test_anything_that_can_be_logged_can_be_drawn(values):
     assert draw(picture(line(values), band=(0.1, None))).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_names_of_any_letters_are_drawn_as_they_are():
     panel = Panel("$x_1$ 漢字 \x1b[31m", "a" * 300, [line([1, 2])])
     assert draw(Picture("$\\frac{", "{}", "步", [panel] * 5, remarks=[("critical", "$" * 500)])).startswith(b"\x89PNG")
@@ -148,6 +149,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
         draw(picture(line([1, 2])))
 
 
+@pytest.mark.slow
 def test_drawing_needs_no_display_and_no_global_figures():
     code = (
         "import sys, numpy as np\n"

@@ -106,6 +106,7 @@ def test_odd_characters_are_compared_like_any_other():
     assert corpus_bleu([odd], [odd]).score == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_megabyte_is_scored():
     text = " ".join(random.Random(0).choices(WORDS, k=250_000))
     assert len(text) > 900_000

@@ -188,6 +188,7 @@ def test_weights_that_make_no_score_are_refused(weights):
 # The package, where it is right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("programs", [LIBRARY, GENERATED], ids=["library", "generated"])
 def test_every_part_of_every_pair_agrees_with_the_package(theirs, programs):
     compared = 0
@@ -203,6 +204,7 @@ def test_every_part_of_every_pair_agrees_with_the_package(theirs, programs):
     assert compared > 100
 
 
+@pytest.mark.slow
 def test_the_corpus_value_agrees_with_the_package(theirs):
     pairs = pairs_of(GENERATED, 40, seed=1)
     predictions, references = zip(*pairs, strict=True)
@@ -254,6 +256,7 @@ def test_deviation_3_the_package_cuts_non_ascii_code_in_the_wrong_places(theirs)
     assert codebleu(prediction, reference).parts["dataflow"] == 1
 
 
+@pytest.mark.slow
 def test_deviation_4_the_package_gives_another_value_in_another_process():
     pytest.importorskip("codebleu")
     prediction = "for i in r:\n    x = alpha + beta\n    y = beta + alpha\n    z = alpha + beta + x + y"

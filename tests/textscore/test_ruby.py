@@ -98,6 +98,7 @@ def test_a_program_is_like_itself(program):
     assert (score.level, score.score) == ("graph", 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(PROGRAMS), st.sampled_from(PROGRAMS))
 def test_real_programs_may_change_places(one, other):

@@ -65,6 +65,7 @@ def test_distances_by_hand(one, other, wanted):
     assert distance(flat(one), flat(other)) == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(trees, trees)
 def test_it_is_the_distance_apted_finds(one, other):

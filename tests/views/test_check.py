@@ -261,6 +261,7 @@ def test_what_is_not_there_is_an_error_with_a_suggestion(tmp_path):
 # --- what is kept of a series
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=2000))
 def test_a_thinned_series_keeps_its_extremes_and_stays_small(values):
     trace = Trace()
