@@ -76,6 +76,7 @@ DIRECTIONS = {
         value_loss_growth.times value_loss_growth.times_critical advantage_spread.times length_explosion.times
         length_explosion.times_stalled length_explosion.times_critical loss_above_chance.times
         log_probability_crash.times log_probability_crash.times_critical class_imbalance.low class_imbalance.high
+        preference_saturated.far
         tool_abandonment.ratio tool_abandonment.ratio_critical turn_runaway.times throughput.times""",
     # A share that fires above it and cannot pass 1: further from 1 is more sensitive.
     "off 1": """

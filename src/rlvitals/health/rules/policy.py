@@ -55,7 +55,8 @@ def kl_explosion(
     middle = min(kl.median5, 2 * kl.fast)
     base = max(kl.base, 1e-3 * unit)
     hurt = reward is not None and (reward.dropped or reward.lost)
-    if middle < (0.4 if hurt else 1.0) * level * unit or middle < times * base:
+    settled = min(kl.slow, middle) > 0.65 * level * unit  # no passing swing
+    if (middle < (0.4 if hurt else 1.0) * level * unit and not settled) or middle < times * base:
         return None
     changed = length is not None and not 0.5 < (length.ratio if not math.isnan(length.ratio) else 1.0) < 2.0
     winning = reward is not None and reward.improving and not reward.dropped
@@ -63,7 +64,9 @@ def kl_explosion(
         return critical(kl, times=middle / base)
     if middle > level * unit and (hurt or (changed and not winning)):
         return critical(kl, times=middle / base)
-    return None if winning and middle < level_critical * unit else warning(kl, times=middle / base)
+    if winning and middle < 1.2 * level * unit and not settled:
+        return None
+    return warning(kl, times=middle / base)
 
 
 def kl_without_gain(

@@ -145,7 +145,7 @@ def log_probability_crash(
         return None
     learning = margin is not None and margin.n >= 12 and margin.gained and not margin.dropped
     grave = ratio >= times_critical and not learning
-    return (critical if grave or ratio >= 3 * times_critical else warning)(logp_chosen, times=ratio)
+    return (critical if grave or ratio >= 1.5 * times_critical else warning)(logp_chosen, times=ratio)
 
 
 def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float) -> Alarm | None:
@@ -173,11 +173,22 @@ def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Ala
     return None
 
 
-def preference_saturated(pair_accuracy: Signal, loss: Signal, *, accuracy: float, level: float) -> Alarm | None:
-    """Everything is told apart and the loss is used up: the remaining steps only push log-probabilities down."""
-    if pair_accuracy.slow > accuracy and loss.slow < level and loss.fast < level:
-        return warning(loss, accuracy=pair_accuracy.slow)
-    return None
+def preference_saturated(
+    loss: Signal, pair_accuracy: Signal | None, margin: Signal | None, *, accuracy: float, level: float, far: float
+) -> Alarm | None:
+    """Everything is told apart and the loss is used up: the remaining steps only push log-probabilities down. Where no
+    accuracy is logged (KTO), a margin this far out stands for it.
+    """
+    if max(loss.median5, loss.fast) > level:
+        return None
+    told_apart = math.nan
+    if pair_accuracy is not None:
+        told_apart = min(pair_accuracy.fast, pair_accuracy.median5)
+        if told_apart < accuracy:
+            return None
+    elif margin is None or min(margin.fast, margin.median5) < far:
+        return None
+    return warning(loss, accuracy=told_apart)
 
 
 def kto_kl_explosion(kto_kl: Signal, *, times: float, level: float, level_critical: float) -> Alarm | None:

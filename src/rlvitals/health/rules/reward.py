@@ -122,6 +122,11 @@ def reward_collapse(
     companions = ", ".join(moved) or "nothing else"
     lost_all = gave_back and reward.drop > share * won and won > 2 * noises * drift
     sunk = below and (bool(moved) or falling > 1.6 * noises * drift)
+    # A fast fall raises the noise it is measured by, so a deep one is also held against the noise of the start.
+    depth = reward.base - max(reward.fast, reward.median5)
+    sunk = sunk or (
+        depth > max(1.25 * noises * reward.noise_base, noises * reward.wander) and reward.drop > 2 * depth / 3
+    )
     found = (critical if lost_all or sunk else warning)(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
