@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "records": {"values"},
     "config": {"errors", "yaml_reader"},
     "catalog": BOTTOM,
+    "compute": BOTTOM | {"values", "records", "catalog"},
     "textscore": {"errors"},
     "render": DATA | {"catalog"},
     "store": DATA,
@@ -37,6 +38,7 @@ MAY_IMPORT = {
     "views": DATA | {"store", "catalog", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
+    "adapters": DATA | {"capture"},
     "cli": DATA | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}

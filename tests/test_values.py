@@ -278,3 +278,26 @@ def test_the_stored_form_of_a_mean_is_its_five_moments():
 def test_anything_else_is_no_stored_value(stored):
     with pytest.raises(ValueError, match="not a stored value"):
         Value.from_list(stored)
+
+
+def _gap(high, low):
+    return high.mean - low.mean
+
+
+def test_a_derived_number_is_computed_again_from_merged_parts():
+    left = values.Derived((values.mean([1.0, 2.0]), values.mean([0.0])), _gap)
+    right = values.Derived((values.mean([9.0]), values.mean([2.0, 4.0])), _gap)
+    assert left.number == 1.5
+    assert (left + right).number == (1.0 + 2.0 + 9.0) / 3 - (0.0 + 2.0 + 4.0) / 3
+
+
+def test_a_derived_number_without_a_part_is_undefined_until_another_brings_it():
+    half = values.Derived((values.mean([1.0]), values.mean([])), _gap)
+    assert half.number is None
+    assert (half + values.Derived((values.mean([]), values.mean([4.0])), _gap)).number == -3.0
+
+
+def test_numbers_of_different_formulas_do_not_merge():
+    parts = (values.mean([1.0]), values.mean([2.0]))
+    with pytest.raises(ValueError, match="different formulas"):
+        values.Derived(parts, _gap) + values.Derived(parts, lambda high, low: high.mean + low.mean)

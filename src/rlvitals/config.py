@@ -20,6 +20,8 @@ Actions = Literal["advise", "act"]
 
 MASK = "***"
 
+HARDWARE_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -62,12 +64,19 @@ class Settings:
     """What a printed step shows: "line" (the vital signs first), "kto" or "grpo" (tables)."""
     display_every: int | None = None
     """Print every so many steps; None: as the layout does (kto: 5, others: 1)."""
+    hardware: float | None = HARDWARE_SECONDS
+    """Sample the machine every so many seconds (`logs/system.jsonl`); None, or `false`: never."""
+    names: str = "canonical"
+    """What phases' tokens per second are called: "canonical" (the catalogue's ids) or "rlaif" (the document's
+    `Performance/Generation_TokensPerSec` and so on)."""
     rank: int | None = None
     """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write files of
     their own."""
     config: dict[str, Any] = field(default_factory=dict)
     """The trainer's own settings, kept for the record."""
 
+
+RATE_NAMES = ("canonical", "rlaif")
 
 OUR_KEYS = tuple(item.name for item in fields(Settings) if item.name != "config")
 TOP_LEVEL_KEYS = ("exp_name", "track_with", "tracker_kwargs")
@@ -126,12 +135,17 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         display=_text(merged, "display") or "none",
         display_layout=_text(merged, "display_layout") or "line",
         display_every=_whole(merged, "display_every", least=1),
+        hardware=_hardware(merged.get("hardware", HARDWARE_SECONDS)),
+        names=_text(merged, "names") or "canonical",
         rank=_whole(merged, "rank", least=0),
         config=trainer,
     )
     if settings.actions not in ("advise", "act"):
         near = did_you_mean(str(settings.actions), get_args(Actions))
         raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}.{near}")
+    if settings.names not in RATE_NAMES:
+        near = did_you_mean(settings.names, RATE_NAMES)
+        raise ConfigError(f"names must be one of {', '.join(RATE_NAMES)}, not {settings.names!r}.{near}")
     for wanted in ("rules", "notify") if settings.actions == "advise" else ("actions", "rules", "notify"):
         if not settings.monitor and getattr(settings, wanted):
             raise ConfigError(f"{wanted} needs the monitor: leave monitor=False out, or {wanted}")
@@ -361,6 +375,16 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, str]:
     if told and not told.keys() & {"webhook", "sentinel"}:
         raise ConfigError("notify needs a webhook or a sentinel: it names nobody to tell")
     return told
+
+
+def _hardware(value: Any) -> float | None:
+    if value is None or value is False or value == 0:
+        return None
+    if value is True:
+        return HARDWARE_SECONDS
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.1:
+        return float(value)
+    raise ConfigError(f"hardware must be a number of seconds between samples (at least 0.1), or False, not {value!r}")
 
 
 def _fsync(value: Any) -> str | float:

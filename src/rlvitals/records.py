@@ -161,3 +161,20 @@ class Request:
         """It will not be done; `text` says why."""
         if self.answer is not None:
             self.answer(self, "declined", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One phase that has ended."""
+
+    phase: str
+    start: float
+    """Unix seconds."""
+    end: float
+    step: int
+    """The last logged step when it ended; -1 before the first row."""
+    attempt: int
+    parent: str = ""
+    """The phase it ran in."""
+    error: str = ""
+    """The type of the exception that left it."""

@@ -16,7 +16,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal, get_args
@@ -117,6 +117,32 @@ class Value:
         if kind not in KINDS or not 0 <= count < math.inf:
             raise ValueError(f"not a stored value: {stored!r}")
         return cls(count, average, m2, least, greatest, kind, order)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A number computed from several values, such as an explained variance: the parts merge, and it is computed again.
+
+    >>> gap = Derived((mean([3.0]), mean([1.0])), lambda high, low: high.mean - low.mean)
+    >>> (gap + Derived((mean([5.0]), mean([1.0])), gap.formula)).number
+    3.0
+    """
+
+    parts: tuple[Value, ...]
+    formula: Callable[..., float | None]
+    """Takes the parts; gives None where the number is undefined."""
+
+    @property
+    def number(self) -> float | None:
+        """The finished number, or None where it is undefined (a part of nothing, or the formula says so)."""
+        return None if any(part.count == 0 for part in self.parts) else self.formula(*self.parts)
+
+    def __add__(self, other: Derived) -> Derived:
+        if not isinstance(other, Derived):
+            return NotImplemented
+        if self.formula is not other.formula:
+            raise ValueError("cannot merge numbers derived by different formulas")
+        return Derived(tuple(map(Value.__add__, self.parts, other.parts)), self.formula)
 
 
 def of(numbers: Iterable[float], kind: Kind = "mean", weights: Iterable[float] | None = None) -> Value:

@@ -15,6 +15,8 @@ import threading
 from types import FrameType
 from typing import Any, Protocol
 
+from rlvitals.config import mask_text
+
 
 class Recording(Protocol):
     """What an open run must be able to do when the process ends."""
@@ -60,6 +62,13 @@ def unwatch(run: Recording) -> None:
         _open_runs.remove(run)
     if not _open_runs:
         _restore_sigterm()
+
+
+def described(error: BaseException | str | None) -> str | None:
+    """What ended a run, as its card keeps it."""
+    if not error:
+        return None
+    return mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:2000]
 
 
 def _install_sigterm() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rlvitals.codec import to_json
 from rlvitals.store.cards import replace_file
 from rlvitals.store.layout import RunDir
-from rlvitals.values import Value
+from rlvitals.values import Derived, Value
 
 
 def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int) -> str:
@@ -30,7 +30,7 @@ def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [plain(item) for item in value]
-        if isinstance(value, Value):
+        if isinstance(value, Value | Derived):
             return value.number
         return plain(value.tolist()) if hasattr(value, "tolist") else value
 

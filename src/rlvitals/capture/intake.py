@@ -14,7 +14,7 @@ from typing import Any
 
 from rlvitals.errors import BadValue
 from rlvitals.store.lines import MAX_STEP, MOMENTS, NONFINITE, RESERVED, write_nonfinite
-from rlvitals.values import Value
+from rlvitals.values import Derived, Value
 
 MAX_TEXT = 1000
 """Longer texts belong to rollouts and evaluation files, not to a metrics row."""
@@ -86,10 +86,10 @@ class Intake:
         if not isinstance(metrics, Mapping):
             self._leave_out("(row)", metrics, f"log() takes a mapping of names to values, not {_article(metrics)}")
             return row
-        for name, value in _flatten(metrics, "", 0):
+        for name, value in flatten(metrics, "", 0):
             try:
-                number = _scalar(value)
-            except _CannotTake as reason:
+                number = scalar(value)
+            except CannotTake as reason:
                 self._leave_out(name, value, str(reason))
                 continue
             key = self._clean(name)
@@ -107,6 +107,10 @@ class Intake:
         if nonfinite:
             row[NONFINITE] = write_nonfinite(nonfinite)
         return row
+
+    def told(self) -> str:
+        """What was left out, in a line."""
+        return ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
 
     def _clean(self, name: str) -> str:
         """A name rows can carry: text that can be encoded, and none of our own names."""
@@ -136,22 +140,23 @@ class Intake:
             entry["count"] += 1
 
 
-class _CannotTake(Exception):
+class CannotTake(Exception):
     """A value that is no number; the message says what it is and what to do."""
 
 
-def _flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[str, Any]]:
+def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[str, Any]]:
+    """Names and values, nested mappings joined with `/`."""
     found: list[tuple[str, Any]] = []
     for key, value in metrics.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < MAX_DEPTH:
-            found.extend(_flatten(value, f"{name}/", depth + 1))
+            found.extend(flatten(value, f"{name}/", depth + 1))
         else:
             found.append((name, value))
     return found
 
 
-def _scalar(value: Any) -> float | int | bool | str | None:
+def scalar(value: Any) -> float | int | bool | str | None:
     """One plain value, or None for nothing (None, a mergeable value of nothing)."""
     kind = type(value)
     if kind is float or kind is bool or value is None:
@@ -160,24 +165,24 @@ def _scalar(value: Any) -> float | int | bool | str | None:
         return float(value)
     if kind is int:
         return value if -_INT64 <= value < _INT64 else _big(value)
-    if isinstance(value, Value):
+    if isinstance(value, Value | Derived):
         return value.number
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
-            raise _CannotTake(f"a text of {len(value)} characters is too long for a metrics row (at most {MAX_TEXT})")
+            raise CannotTake(f"a text of {len(value)} characters is too long for a metrics row (at most {MAX_TEXT})")
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        raise _CannotTake(f"mappings are nested more than {MAX_DEPTH} deep")
+        raise CannotTake(f"mappings are nested more than {MAX_DEPTH} deep")
     if callable(getattr(value, "item", None)):
         return _from_array(value)
     if isinstance(value, int):  # an IntEnum
-        return _scalar(int(value))
+        return scalar(int(value))
     if hasattr(value, "__float__"):
         try:
             return float(value)
         except Exception as error:  # whatever a stranger's number does, it costs only itself
-            raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
-    raise _CannotTake(f"{_article(value)} is no number. {_FIX}")
+            raise CannotTake(f"{_article(value)} gave no number ({error})") from error
+    raise CannotTake(f"{_article(value)} is no number. {_FIX}")
 
 
 _FIX = "Log its mean, or rlvitals.values.mean(...) to keep count and spread"
@@ -188,19 +193,19 @@ def _from_array(value: Any) -> float | int | bool | str | None:
     size = getattr(value, "numel", None) or getattr(value, "size", None)
     count = size() if callable(size) else size
     if count is not None and count != 1:
-        raise _CannotTake(f"{_article(value)} of {count} elements is no number. {_FIX}")
+        raise CannotTake(f"{_article(value)} of {count} elements is no number. {_FIX}")
     mask = getattr(value, "mask", None)
     if mask is not None and not callable(mask) and bool(mask):
         return None  # numpy's masked number: there is none, and item() would say 0.0
     try:
         item = value.item()
     except Exception as error:
-        raise _CannotTake(f"{_article(value)} gave no number ({error})") from error
+        raise CannotTake(f"{_article(value)} gave no number ({error})") from error
     if isinstance(item, str):
-        return _scalar(item)
+        return scalar(item)
     if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
-        return _scalar(item if isinstance(item, int) else float(item))
-    raise _CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
+        return scalar(item if isinstance(item, int) else float(item))
+    raise CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
 
 
 def _big(number: int) -> float:

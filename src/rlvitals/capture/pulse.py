@@ -1,19 +1,23 @@
-"""The one background thread of a recording process: heartbeat, retries, timed fsync. Never on the path of `log`."""
+"""A background thread of a recording process: heartbeat, retries, timed fsync; samples of the machine. Never on the
+path of `log`.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+from rlvitals.store.lock import HEARTBEAT_SECONDS
+
 
 class Pulse:
     """Calls `beat` every `seconds` until stopped. `beat` handles its own errors."""
 
-    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
+    def __init__(self, beat: Callable[[], None], seconds: float, name: str = "rlvitals-pulse") -> None:
         self._beat = beat
         self._seconds = seconds
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="rlvitals-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -25,3 +29,8 @@ class Pulse:
     def _loop(self) -> None:
         while not self._stop.wait(self._seconds):
             self._beat()
+
+
+def beat_seconds(fsync: str | float) -> float:
+    """How often the heartbeat comes: as often as its file must be touched, or as the disk is to be asked."""
+    return min(HEARTBEAT_SECONDS, fsync) if isinstance(fsync, float) else HEARTBEAT_SECONDS

@@ -12,26 +12,28 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlvitals.capture import endings
+from rlvitals.capture.card import Card
 from rlvitals.capture.console import open_console
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
 from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.intake import PLAIN, Intake
-from rlvitals.capture.pulse import Pulse
+from rlvitals.capture.measuring import Measuring
+from rlvitals.capture.pending import LAST_WAIT_SECONDS, NO_ROW, Pending
+from rlvitals.capture.phase import Hook, Phase, Timer
+from rlvitals.capture.pulse import Pulse, beat_seconds
 from rlvitals.capture.watching import Watching
 from rlvitals.codec import NEWLINE, dumps, encode
-from rlvitals.config import Settings, mask_text, resolved
+from rlvitals.config import Settings
 from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
-from rlvitals.store.cards import append_attempt, read_attempts, write_config, write_info
 from rlvitals.store.findings import append_event
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import RunDir, SideLog, Stream
 from rlvitals.store.lines import MAX_STEP
-from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock
+from rlvitals.store.lock import RunLock
 from rlvitals.store.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -63,15 +65,15 @@ class Run:
         self.settings = settings
         self.rank = rank
         self._dir = run_dir
-        self._info = info
         self._attempt = attempt
         self._number = attempt.number
         self._file_lock = lock
         self.last_step = last_step
         """The step of the last row; -1 before the first."""
         self._intake = Intake(logger.warning, strict=settings.strict)
-        self._card_lock = threading.RLock()  # the background thread, a signal handler and finish all save the card
-        self._writers: dict[Stream, LogWriter] = {}
+        self._card = Card(run_dir, settings, info, attempt, lock=lock, counts=self._counts, say=self._say_once)
+        self._writers: dict[Stream | SideLog, LogWriter] = {}
+        self._pending = Pending(self._record, self._say_once)
         self._recording = True
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
@@ -88,17 +90,17 @@ class Run:
             track_with=settings.track_with,
             rank=rank,
         )
-        self._saved_counts: tuple[int, int] = (0, 0)
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
         self._watching = Watching(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
         self._is_watched = self._console.is_on or self._watching.is_on
-        if lock is not None:
-            self._write_cards()
-            append_attempt(run_dir, attempt)
-        self._pulse = Pulse(self._beat, self._pulse_seconds())
+        self._card.begin()
+        self.is_measuring = False
+        """Whether a row may have measurements to be joined with."""
+        self._measuring = Measuring(self, run_dir, attempt, self._append_beside)
+        self._pulse = Pulse(self._beat, beat_seconds(settings.fsync))
         endings.watch(self)
 
     @property
@@ -109,11 +111,11 @@ class Run:
     @property
     def id(self) -> str:
         """A name no other run has."""
-        return self._info.id
+        return self._card.info.id
 
     @property
     def name(self) -> str:
-        return self._info.name
+        return self._card.info.name
 
     @property
     def attempt(self) -> int:
@@ -122,7 +124,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        return self._info.status
+        return self._card.info.status
 
     @property
     def left_out(self) -> dict[str, dict[str, Any]]:
@@ -133,10 +135,13 @@ class Run:
         """Append one row. `step` counts on from the last row where it is not given.
 
         Numbers, numpy and torch scalars, booleans, mergeable values, short texts; nested mappings are joined with `/`.
-        A value that cannot be taken is left out with a warning; see `left_out`.
+        A value that cannot be taken is left out with a warning; see `left_out`. Numbers on a CUDA device are copied
+        without waiting: their row is written by the next call, or by `flush`.
         """
         try:
             with self._lock:
+                if self.is_measuring:
+                    metrics = self._measuring.join(metrics)
                 # The common row is written right here: between two training steps the caches go cold, and then each
                 # further function or object touched costs a microsecond. Anything unusual goes the long way below.
                 writer, written = self._writer, 0
@@ -173,16 +178,21 @@ class Run:
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self.last_step + 1 if step is None else self._whole_step(step)
+                self._pending.write()
                 now = time.time()
-                writer.append(self._line(metrics, step, now))
-                self._vetted = self._intake.plain_names
-                self.last_step = step
-                if self._is_watched:
-                    self._show(step, self._shown, now)
+                if self._pending.hold(metrics, step, now):
+                    self.last_step, self._vetted = step, NO_ROW
+                    return
+                self._record(metrics, step, now)
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
             self._say_once(f"log {type(error)}", f"a row could not be recorded: {type(error).__name__}: {error}")
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Write the row that waits for a device, if one does; waits for it, at most so long. Other calls do so too."""
+        with self._lock:
+            self._pending.flush(seconds)
 
     def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
         """Record one evaluation: a row in `logs/eval_metrics.jsonl` and the whole of it in
@@ -196,6 +206,7 @@ class Run:
                 if not self._recording:
                     self._say_once("eval", f"an evaluation for {self.dir} is dropped: {self._closed_because}")
                     return
+                self._pending.write()
                 given = stats.get("step") if step is None else step
                 number = max(self.last_step, 0) if given is None else self._whole_step(given)
                 whole = {key: value for key, value in stats.items() if key != "step"}
@@ -214,11 +225,13 @@ class Run:
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. With `everywhere` all torch.distributed ranks must call it."""
+        self.flush()
         return self._watching.request(everywhere=everywhere)
 
     @property
     def findings(self) -> list[Finding]:
         """What the doctor has found so far, in order; on rank 0."""
+        self.flush()
         return self._watching.findings
 
     def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
@@ -230,29 +243,39 @@ class Run:
         """Iterate with a bar on stderr: `epoch=3, epochs=10`, or `evaluating=True`. See `capture.progress.Progress`."""
         from rlvitals.capture.progress import Progress
 
-        bar = Progress(iterable, **{"total_steps": self._info.total_steps, "disable": self.rank > 0, **look})
+        bar = Progress(iterable, **{"total_steps": self._card.info.total_steps, "disable": self.rank > 0, **look})
         self._bars = [*(bar for bar in self._bars if not bar.is_closed), bar]
         self._is_watched = True
         return bar
 
+    def phase(self, name: str, *, onload: Hook = None, offload: Hook = None, memory: bool = True) -> Phase:
+        """Measure a block: `time/{name}/...` and `memory/{name}/...` in the next row. See `capture.phases`."""
+        return self._measuring.phase(name, onload=onload, offload=offload, memory=memory)
+
+    def timer(self, name: str) -> Timer:
+        """Measure a block's seconds: the bare `time/{name}` in the next row."""
+        return self._measuring.timer(name)
+
+    def count(self, *, tokens: float = 0, samples: float = 0) -> None:
+        """So much was processed: `system/tps` and `system/samples` in the next row."""
+        self._measuring.count(tokens, samples)
+
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
         with self._lock:
+            self.flush()
             if not self._recording:
                 return
             self._recording = False
         endings.unwatch(self)
         self._pulse.stop()
+        self._measuring.stop()
         for writer in self._writers.values():
             if self.settings.fsync != "never":
                 writer.sync()
             writer.close()
-        described = (
-            mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:2000] if error else None
-        )
-        with self._card_lock:
-            self._info = replace(self._counted_info(), status=status, ended=round(time.time(), 3), error=described)
-            self._save_info()
+        described = endings.described(error)
+        self._card.save(status=status, ended=round(time.time(), 3), error=described)
         if self._file_lock is not None:
             self._file_lock.release()
         self._console.finish(status, described)
@@ -260,8 +283,7 @@ class Run:
         if self._forwarding is not None:
             self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
-            names = ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
-            logger.warning("values left out of %s: %s", self.dir, names)
+            logger.warning("values left out of %s: %s", self.dir, self._intake.told())
 
     def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
         """Start the process that hands this run's rows to the trackers and looks at the clock. Called by
@@ -283,17 +305,16 @@ class Run:
     # How it ends when nobody calls finish(): see endings.
 
     def interrupt(self) -> None:
+        self.flush(LAST_WAIT_SECONDS)
         for writer in list(self._writers.values()):
             writer.tend()
             writer.sync()
-        with self._card_lock:
-            self._info = replace(self._counted_info(), status="interrupted")
-            self._save_info()
+        self._card.save(status="interrupted")
 
     def close_at_exit(self, error: BaseException | None) -> None:
         if isinstance(error, KeyboardInterrupt):
             self.finish("interrupted", error)
-        elif error is None and self._info.status == "interrupted":
+        elif error is None and self.status == "interrupted":
             self.finish("interrupted")  # a SIGTERM handler of the user's own that ended in sys.exit()
         else:
             self.finish("failed" if error else "finished", error)
@@ -303,6 +324,8 @@ class Run:
         self._lock = threading.RLock()
         self._recording = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
+        self._measuring.forget_locks()
+        self._pending.forget()
 
     def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:
         """A row is durable: those who look on see it."""
@@ -311,6 +334,13 @@ class Run:
         for bar in self._bars:
             bar.see(step, row)
         self._watching.look(step, row, now)
+
+    def _record(self, metrics: Mapping[str, Any], step: int, now: float) -> None:
+        self._writer.append(self._line(metrics, step, now))
+        self._vetted = self._intake.plain_names
+        self.last_step = step
+        if self._is_watched:
+            self._show(step, self._shown, now)
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
         """One row as the log holds it."""
@@ -336,18 +366,22 @@ class Run:
             return False
         return True
 
-    def _open_log(self, log: Stream) -> LogWriter:
+    def _append_beside(self, log: SideLog, line: bytes) -> None:
+        try:
+            with self._lock:
+                if self._recording:
+                    (self._writers.get(log) or self._open_log(log)).append(line)
+        except OSError as error:
+            self._say_once(log, f"cannot write {self._dir.log(log, self.rank)}: {error.strerror or error}")
+
+    def _open_log(self, log: Stream | SideLog) -> LogWriter:
         path = self._dir.log(log, self.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = LogWriter(
-            path, notify=logger.warning, restore=self._restore, fsync_each=self.settings.fsync == "always"
+            path, notify=logger.warning, restore=self._card.restore, fsync_each=self.settings.fsync == "always"
         )
         self._writers[log] = writer
         return writer
-
-    def _pulse_seconds(self) -> float:
-        every = self.settings.fsync
-        return min(HEARTBEAT_SECONDS, every) if isinstance(every, float) else HEARTBEAT_SECONDS
 
     def _beat(self) -> None:
         try:
@@ -356,9 +390,11 @@ class Run:
                 if isinstance(self.settings.fsync, float):
                     writer.sync()
             with self._lock:
+                self._pending.flush_if_ready()
                 if self._recording:
                     has_clock = self._forwarding is not None and self._forwarding.has_clock
                     self._watching.tick(time.time(), has_clock=has_clock)
+                    self._watching.take(self._measuring.stalled(), time.time())
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
                     self._say_once(
@@ -367,49 +403,16 @@ class Run:
                 self._file_lock.beat()
                 if self._forwarding is not None:
                     self._forwarding.report()
-                counts = (sum(entry["count"] for entry in self.left_out.values()), self._rows_dropped())
-                if counts != self._saved_counts:
-                    self._saved_counts = counts
-                    with self._card_lock:
-                        self._info = self._counted_info()
-                        self._save_info()
+                self._card.save_counts()
         except OSError:
             pass  # the writers report a sick disk; the heartbeat just misses a beat
         except Exception as error:  # noqa: BLE001 - a background thread must not die of a surprise
             self._say_once(f"pulse {type(error)}", f"the background thread met {type(error).__name__}: {error}")
 
-    def _restore(self) -> None:
-        """The directory was deleted under us and is there again: put the small files back."""
-        if self._file_lock is None:
-            return
-        try:
-            self._file_lock.restore()
-            self._write_cards()
-            # Each log that comes back asks for this, and perhaps the log alone was deleted.
-            if self._attempt.number not in {attempt.number for attempt in read_attempts(self._dir)}:
-                append_attempt(self._dir, self._attempt)
-        except OSError as error:
-            self._say_once("restore", f"cannot write {self.dir}: {error.strerror or error}")
-
-    def _write_cards(self) -> None:
-        write_info(self._dir, self._info)
-        write_config(self._dir, resolved(self.settings))
-
-    def _save_info(self) -> None:
-        if self._file_lock is None:
-            return
-        try:
-            write_info(self._dir, self._info)
-        except OSError as error:
-            self._say_once("info", f"cannot write {self._dir.info}: {error.strerror or error}")
-
-    def _counted_info(self) -> RunInfo:
-        return replace(
-            self._info, updated=round(time.time(), 3), left_out=dict(self.left_out), rows_dropped=self._rows_dropped()
-        )
-
-    def _rows_dropped(self) -> int:
-        return sum(writer.rows_dropped for writer in list(self._writers.values()))
+    def _counts(self) -> dict[str, Any]:
+        logs: tuple[Stream, Stream] = ("train", "eval")
+        dropped = sum(self._writers[log].rows_dropped for log in logs if log in self._writers)
+        return {"left_out": dict(self.left_out), "rows_dropped": dropped}
 
     def _say_once(self, about: str, sentence: str) -> None:
         if about not in self._said:

@@ -59,6 +59,8 @@ def start(
     display: str | None = None,
     display_layout: str | None = None,
     display_every: int | None = None,
+    hardware: float | bool | None = None,
+    names: str | None = None,
     rank: int | None = None,
     **unknown: Any,
 ) -> Run:
@@ -85,6 +87,8 @@ def start(
         "display": display,
         "display_layout": display_layout,
         "display_every": display_every,
+        "hardware": hardware,
+        "names": names,
         "rank": rank,
         **unknown,
     }

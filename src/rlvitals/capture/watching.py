@@ -131,11 +131,16 @@ class Watching:
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
         """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
-        if not self.is_on or self._is_busy:
+        if not self._is_busy:
+            self._standing_epochs = frozenset(standing)
+        self.take(found, now)
+
+    def take(self, found: list[Finding], now: float) -> None:
+        """What somebody else found. For a caller that holds the run's lock."""
+        if not found or not self.is_on or self._is_busy:
             return
         self._is_busy = True
         try:
-            self._standing_epochs = frozenset(standing)
             self._take(found, now)
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)

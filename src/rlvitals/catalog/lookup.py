@@ -47,6 +47,11 @@ _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
 _REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
 _GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
+_MEASURED = re.compile(
+    r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
+    r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+"
+)
+"""Names that `run.phase`, `run.timer` and `run.count` write in any framework's run, so that they point to none."""
 _SPANNING = {"metric_infix"}
 """Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
 
@@ -113,7 +118,8 @@ class Catalog:
         """
         known: Counter[str] = Counter()
         counted = 0
-        for name in names:
+        given = list(names)
+        for name in [name for name in given if not _MEASURED.fullmatch(name)] or given:
             owners = self._owners(name)
             counted += bool(owners)
             known.update(owners)

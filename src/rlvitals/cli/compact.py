@@ -10,6 +10,7 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError, RunLocked
 from rlvitals.store.archive import compact_logs, expand_logs
 from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import is_url
 from rlvitals.views.query import open_run
 
 
@@ -20,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if is_url(arguments.path):
+        raise RunError("a run is compacted on the disk where it lies; upload it afterwards")
     view = open_run(arguments.path)
     if view.status == "running":
         raise RunLocked(f"{view.path} is being recorded; compact it when it has ended")

@@ -1,23 +1,29 @@
-"""`rlvitals export RUN --to csv|json|parquet`."""
+"""`rlvitals export RUN --to csv|json|parquet`, and `rlvitals export DIR --to parquet` for all runs below a folder."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
+from rlvitals.render.text import visible
 from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir
 from rlvitals.views.export import export
+from rlvitals.views.lake import export_runs
 from rlvitals.views.query import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN", help="a run's directory")
+    parser.add_argument("path", metavar="RUN", help="a run's directory; for Parquet also a folder of runs")
     parser.add_argument("--to", required=True, choices=("csv", "json", "parquet"), help="the format")
     parser.add_argument(
-        "--output", metavar="FILE", help="where to write it; - for standard output (default: RUN's name here)"
+        "--output",
+        metavar="FILE",
+        help="where to write it; - for standard output (default: RUN's name here); for a folder of runs a directory",
     )
     parser.add_argument(
         "--stream", choices=("train", "eval"), default="train", help="training or evaluation rows (default: train)"
@@ -29,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.to == "parquet" and Path(arguments.path).is_dir() and not RunDir(Path(arguments.path)).holds_run:
+        return _export_all(arguments)
     view = open_run(arguments.path)
     data, rows = export(view, arguments.to, stream=arguments.stream, ghosts=arguments.ghosts)
     if arguments.output == "-":
@@ -44,4 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
     else:
         print(f"{target}: {rows} rows, {len(data):,} bytes")  # noqa: T201
+    return 0
+
+
+def _export_all(arguments: argparse.Namespace) -> int:
+    if not arguments.output or arguments.output == "-":
+        raise RunError(f"{arguments.path} is a folder of runs: say where the dataset goes, as in --output lake/")
+    lake = export_runs(arguments.path, arguments.output, stream=arguments.stream, ghosts=arguments.ghosts)
+    if arguments.json:
+        print_json({**asdict(lake), "path": str(lake.path), "format": "parquet"})
+        return 0
+    print(f"{lake.path}: {lake.runs} runs, {lake.rows} rows, {lake.bytes:,} bytes")  # noqa: T201
+    for reason in lake.passed_over:
+        print(f"passed over: {visible(reason)}")  # noqa: T201
     return 0

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.render.epoch_table import render_epochs
+from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
 from rlvitals.views.logs import open_any
 from rlvitals.views.query import open_run
@@ -34,9 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
     else:
         show(render_run(printable(facts), all_metrics=arguments.all))
+        if facts["system"]:
+            show(_machine(facts["system"]))
         if facts["findings"]:
             show(_findings(printable(facts["findings"])))
     return 0
+
+
+def _machine(sample: dict[str, Any]) -> Text:
+    told = [f"{name.removeprefix('System/')} {number(value)}" for name, value in sample.items() if "/" in name]
+    lines = Text("\nThe machine", style="bold")
+    return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(told)}", style="not bold")
 
 
 SEVERITY_STYLE = {"critical": "bold red", "warning": "yellow"}

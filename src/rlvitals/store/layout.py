@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 Stream = Literal["train", "eval"]
+SideLog = Literal["phases", "system"]
+"""Logs beside the rows, with axes of their own."""
+
+_FILE_NAMES: dict[str, str] = {"train": "training_metrics", "eval": "eval_metrics"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,11 @@ class RunDir:
 
     @property
     def train_log(self) -> Path:
-        return self.logs / "training_metrics.jsonl"
+        return self.log("train")
 
     @property
     def eval_log(self) -> Path:
-        return self.logs / "eval_metrics.jsonl"
+        return self.log("eval")
 
     @property
     def findings(self) -> Path:
@@ -71,15 +75,17 @@ class RunDir:
     def epochs(self) -> EpochDir:
         return EpochDir(self.root / "metrics")
 
-    def log(self, stream: Stream, rank: int = 0) -> Path:
+    def log(self, stream: Stream | SideLog, rank: int = 0) -> Path:
         """The file one rank's rows of one stream are in.
 
         >>> RunDir(Path("out")).log("train", 3).as_posix()
         'out/logs/ranks/rank-3.jsonl'
+        >>> RunDir(Path("out")).log("system").as_posix()
+        'out/logs/system.jsonl'
         """
         if rank == 0:
-            return self.train_log if stream == "train" else self.eval_log
-        return self.ranks / (f"rank-{rank}.jsonl" if stream == "train" else f"rank-{rank}-eval.jsonl")
+            return self.logs / f"{_FILE_NAMES.get(stream, stream)}.jsonl"
+        return self.ranks / (f"rank-{rank}.jsonl" if stream == "train" else f"rank-{rank}-{stream}.jsonl")
 
     def eval_file(self, step: int) -> Path:
         """One evaluation's own file.
@@ -125,6 +131,8 @@ class RunDir:
             self.train_log,
             self.eval_log,
             self.findings,
+            self.log("phases"),
+            self.log("system"),
             archive_of(self.train_log),
             archive_of(self.eval_log),
             self.ranks,

@@ -16,7 +16,8 @@ from rlvitals import catalog
 from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable, UnknownMetric
-from rlvitals.views.query import Best, RunView
+from rlvitals.views.best import Best
+from rlvitals.views.query import RunView
 from rlvitals.views.summary import ordered_metrics
 
 TOLERANCE = 1e-6

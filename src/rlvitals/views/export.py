@@ -68,17 +68,35 @@ def _json(table: dict[str, NDArray[Any]]) -> bytes:
 
 
 def _parquet(table: dict[str, NDArray[Any]]) -> bytes:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingDependency("exporting to Parquet", "parquet") from None
-    columns = {
+    pyarrow = require_pyarrow()
+    return parquet_bytes(pyarrow.table(arrow_columns(table)))
+
+
+def arrow_columns(table: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Columns for pyarrow, with nulls for cells that were not logged."""
+    pyarrow = require_pyarrow()
+    return {
         name: pyarrow.array(column, mask=~is_present(column))
         if column.dtype == np.float64
-        else pyarrow.array(column.tolist())
+        else pyarrow.array(column.tolist(), pyarrow.string() if column.dtype == object else None)
         for name, column in table.items()
     }
-    sink = pyarrow.BufferOutputStream()
-    parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
+
+
+def parquet_bytes(table: Any) -> bytes:
+    """A pyarrow table as the bytes of a Parquet file."""
+    from pyarrow import parquet
+
+    sink = require_pyarrow().BufferOutputStream()
+    parquet.write_table(table, sink, compression="zstd")
     return bytes(sink.getvalue())
+
+
+def require_pyarrow() -> Any:
+    """Import pyarrow, or say how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingDependency("exporting to Parquet", "parquet") from None
+    return pyarrow

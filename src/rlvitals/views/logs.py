@@ -20,6 +20,7 @@ from rlvitals.store.importers.into_run import stored_lines
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.store.lines import decode
+from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.query import RunView, open_run
 from rlvitals.views.sources import is_run, total_steps
@@ -61,7 +62,7 @@ class LogView(RunView):
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
-    place = Path(path)
+    place = local_path(path)
     if is_run(place):
         view = open_run(place)
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone

@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
-from rlvitals.records import Attempt, Finding, Row, RunInfo, Status
+from rlvitals.records import Attempt, Finding, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present
@@ -30,7 +29,10 @@ from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
 from rlvitals.store.ranks import merge_metric
-from rlvitals.store.reader import last_rows, read_rows
+from rlvitals.store.reader import last_row, last_rows, read_rows
+from rlvitals.store.remote import local_path
+from rlvitals.store.spans import read_spans
+from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_directory
 
 if TYPE_CHECKING:
@@ -47,26 +49,6 @@ AXIS_CONCEPTS: dict[str, str] = {
     "policy_version": "progress.policy_version",
 }
 """The x-axes a row may carry as metrics, by the concept their names resolve to."""
-
-
-class Series(NamedTuple):
-    """One metric of one run, sorted by its x-axis. Unpacks as `steps, values`."""
-
-    steps: NDArray[Any]
-    values: FieldArray
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """A metric's best and last value on the living line."""
-
-    name: str
-    last: float
-    last_step: int
-    best: float | None
-    best_step: int | None
-    direction: str
-    points: int
 
 
 class RunView:
@@ -314,20 +296,22 @@ class RunView:
 
     def best(self, name: str) -> Best | None:
         """Best and last value; best is undefined where neither up nor down is better. None without any point."""
-        steps, values = self.series(name)
-        if not len(values):
-            return None
-        meaning = self.meaning(name)
-        direction = meaning.metric.direction if meaning else "none"
-        if meaning and meaning.alias and meaning.alias.caveat and meaning.alias.caveat.kind in ("complement", "sign"):
-            direction = {"up": "down", "down": "up"}.get(direction, direction)  # type: ignore[assignment]
-        best = best_step = None
-        finite = np.isfinite(values)
-        if direction in ("up", "down") and finite.any():
-            candidates = np.where(finite, values, -np.inf if direction == "up" else np.inf)
-            at = int(np.argmax(candidates) if direction == "up" else np.argmin(candidates))
-            best, best_step = float(values[at]), int(steps[at])
-        return Best(name, float(values[-1]), int(steps[-1]), best, best_step, direction, len(values))
+        return find_best(name, self.series(name), self.meaning(name))
+
+    def system(self, rank: int = 0) -> dict[str, NDArray[Any]]:
+        """The samples of the machine as columns, in their own order: `timestamp`, `step`, `System/CPU_Percent` ..."""
+        columns = open_columns(self._dir.log("system", rank), self._dir.index)
+        heads = {"timestamp": columns.timestamps, "step": columns.steps, "attempt": columns.attempts}
+        return heads | {name: _with_nan(columns.column(name)) for name in columns.names}
+
+    @property
+    def last_sample(self) -> Row | None:
+        """The newest sample of the machine."""
+        return last_row(self._dir.log("system"))
+
+    def phases(self, rank: int = 0) -> list[Span]:
+        """The phases that ended, in that order."""
+        return list(read_spans(self._dir.log("phases", rank)))
 
     def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
         """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
@@ -396,8 +380,8 @@ class RunView:
 
 
 def open_run(path: str | os.PathLike[str]) -> RunView:
-    """Open a run's directory for reading. Raises RunNotFound or RunUnreadable with what to do."""
-    root = Path(path)
+    """Open a run's directory, or its URL, for reading. Raises RunNotFound or RunUnreadable with what to do."""
+    root = local_path(path)
     if not root.exists():
         raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")
     return RunView(RunDir(root))

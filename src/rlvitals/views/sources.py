@@ -14,6 +14,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Finding, Row
 from rlvitals.store.importers import ForeignLog, NotALog, read_log
 from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, near_directory
 from rlvitals.views.labels import is_labels
 from rlvitals.views.query import RunView, open_run
@@ -52,7 +53,7 @@ class Source:
 
 def open_source(path: str | os.PathLike[str]) -> Source:
     """A run's directory, a foreign log file, or a folder that holds one. Raises NotALog or RunError."""
-    place = Path(path)
+    place = local_path(path)
     if is_run(place):
         return source_of_run(open_run(place))
     if not place.exists():

@@ -47,6 +47,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
         "metrics": [asdict(best) for name in ordered_metrics(view) if (best := view.best(name)) is not None],
+        "system": _row(sample) if (sample := view.last_sample) is not None else {},
         "texts": view.texts,
         "left_out": info.left_out,
         "rows_dropped": info.rows_dropped,

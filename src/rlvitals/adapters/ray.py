@@ -1,0 +1,295 @@
+"""One run for all workers of a Ray job, on whatever node they are.
+
+    run = rlvitals.adapters.ray.serve("out/grpo", algorithm="grpo")      # the driver
+    run.log({"loss": 0.62}, step=10)
+
+    run = rlvitals.adapters.ray.connect(rank=3)                          # any worker: an actor or a task
+    run.log({"reward": values.mean(rewards)}, step=10)
+
+The recorder is a detached actor with a name: it outlives the driver, and Ray starts it again, as a new attempt of the
+run, when its process dies. Rows reach it as Ray calls that nobody waits for; a row is on disk when its call has
+returned, which `flush` waits for. Rows of `rank` 0 are the run's own, those of another rank go to
+`logs/ranks/rank-N.jsonl`, and readers merge mergeable values over the ranks.
+
+On storage that every node sees the actor is not needed: `rlvitals.start(..., rank=N)` in each worker writes the same
+files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from rlvitals.adapters.plain import plain
+from rlvitals.capture.run import Run
+from rlvitals.capture.start import start
+from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
+from rlvitals.records import Answer, Finding, Request, Status
+
+logger = logging.getLogger("rlvitals")
+
+NAMESPACE = "rlvitals"
+"""Drivers without a namespace of their own get a new one each time, and would never find the recorder again."""
+
+MAX_WAITING = 10_000
+"""Rows a worker may have under way; beyond it new ones are dropped and counted, so that memory stays bounded."""
+
+REQUEST_SECONDS = 10.0
+"""How long a trainer waits for what the doctor asks of it; training matters more."""
+
+EXIT_SECONDS = 10.0
+"""How long a worker that ends waits for its rows to arrive."""
+
+
+def serve(
+    output_dir: str | os.PathLike[str],
+    *,
+    recorder: str = "rlvitals",
+    resume: bool | int | str = False,
+    overwrite: bool = False,
+    shared_storage: bool = False,
+    **settings: Any,
+) -> RunClient:
+    """Start the recorder of a run and return the driver's end of it. `settings` are those of `rlvitals.start`.
+
+    The recorder runs on the driver's node, where `output_dir` is; with `shared_storage=True` Ray may start it again on
+    another one. A driver that is started again passes `resume`, as it would to `rlvitals.start`: the recorder that is
+    still there closes its attempt and opens the next.
+    """
+    ray = _ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if isinstance(settings.get("config"), str | os.PathLike):
+        settings["config"] = str(Path(settings["config"]).absolute())
+    folder = str(Path(output_dir).absolute())
+    if not ray.is_initialized():
+        ray.init()
+    here = ray.get_runtime_context().get_node_id()
+    options = {
+        "name": recorder,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=shared_storage),
+    }
+    actor = ray.remote(Recorder).options(**options).remote(folder, settings)
+    opening = actor.open.remote(folder, {**settings, "resume": resume, "overwrite": overwrite})
+    try:
+        ray.get(opening)
+    except ray.exceptions.RayTaskError as error:
+        if not ray.get(actor.is_recording.remote()):
+            ray.kill(actor)  # the name must be free for the next try
+        raise error.cause from None
+    return RunClient(actor, recorder)
+
+
+def connect(recorder: str = "rlvitals", *, rank: int = 0) -> RunClient:
+    """Join a run that `serve` has started. Workers that log the same metrics should each have a `rank` of their own."""
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init()
+    try:
+        actor = ray.get_actor(recorder, NAMESPACE)
+    except ValueError:
+        raise RunNotFound(
+            f"no recorder is called {recorder!r} in this Ray cluster. Call rlvitals.adapters.ray.serve() in the driver."
+        ) from None
+    return RunClient(actor, recorder, rank)
+
+
+class Recorder:
+    """The actor: owns the run and its ranks' files, and is the only process that writes them."""
+
+    def __init__(self, folder: str, settings: dict[str, Any]) -> None:
+        self._folder = folder
+        self._runs: dict[int, Run] = {}
+        self._asked: dict[int, Request] = {}
+        if _ray().get_runtime_context().was_current_actor_reconstructed:
+            # The process died and its rows are safe; what Ray sends again goes on where they end.
+            self._runs[0] = start(folder, **{**settings, "resume": True})
+
+    def open(self, folder: str, settings: dict[str, Any]) -> None:
+        """Start the run, or its next attempt."""
+        if self._runs:
+            if folder != self._folder:
+                raise ConfigError(
+                    f"this recorder is busy with {self._folder}; give the one for {folder} another name, as in "
+                    f"recorder='second'"
+                )
+            if settings["resume"] is False and not settings["overwrite"]:
+                raise RunLocked(
+                    f"{folder} is being recorded already. Join it with rlvitals.adapters.ray.connect(), or go on with "
+                    f"it in a new attempt: serve(..., resume=True, a step or a checkpoint)"
+                )
+            self.finish("interrupted")
+        self._folder = folder
+        self._runs[0] = start(folder, **settings)
+
+    def is_recording(self) -> bool:
+        return bool(self._runs)
+
+    def log(self, rank: int, metrics: dict[str, Any], step: int | None) -> None:
+        """One row; durable on return."""
+        self._run_of(rank).log(metrics, step)
+
+    def log_eval(self, rank: int, stats: dict[str, Any], step: int | None) -> None:
+        self._run_of(rank).log_eval(stats, step)
+
+    def findings(self) -> list[Finding]:
+        return self._run_of(0).findings
+
+    def request(self) -> Request | None:
+        """The doctor's open request, without the means to answer it, which stay here."""
+        request = self._run_of(0).request(everywhere=False)
+        if request is None:
+            return None
+        self._asked[request.number] = request
+        return replace(request, answer=None)
+
+    def answer(self, number: int, answer: Answer, text: str) -> None:
+        request = self._asked[number]
+        if request.answer is not None:
+            request.answer(request, answer, text)
+
+    def facts(self) -> dict[str, Any]:
+        """Where the run is, and who records it."""
+        run = self._runs[0]
+        return {"dir": run.dir, "id": run.id, "attempt": run.attempt, "pid": os.getpid()}
+
+    def finish(self, status: Status, error: str | None = None) -> None:
+        """Close the other ranks' files, then the run."""
+        for rank in sorted(self._runs, reverse=True):
+            self._runs.pop(rank).finish(status, error)
+
+    def _run_of(self, rank: int) -> Run:
+        if 0 not in self._runs:
+            raise RunError(f"the run in {self._folder} is finished")
+        if rank not in self._runs:
+            self._runs[rank] = start(self._folder, rank=rank)
+        return self._runs[rank]
+
+
+class RunClient:
+    """A worker's end of the run: `log` hands a row to Ray and returns. May be passed to other tasks and actors."""
+
+    def __init__(self, actor: Any, recorder: str, rank: int = 0) -> None:
+        self.rank = rank
+        self.dropped = 0
+        """Rows of this worker that did not reach the recorder."""
+        self._actor = actor
+        self._recorder = recorder
+        self._waiting: deque[Any] = deque()
+        self._has_complained = False
+        weakref.finalize(self, _wait_at_end, self._waiting)
+
+    def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """As `Run.log`, without waiting. A step that is not given counts on from the last row of this rank."""
+        self._send("log", plain(metrics), step)
+
+    def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
+        """As `Run.log_eval`, without waiting. Whatever it holds must be of types the recorder's process can import."""
+        self._send("log_eval", dict(stats), step)
+
+    def request(self) -> Request | None:
+        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder."""
+        try:
+            request: Request | None = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
+        except Exception as error:  # noqa: BLE001 - as in _send
+            logger.warning("the recorder %r could not be asked for requests: %s", self._recorder, type(error).__name__)
+            return None
+        return None if request is None else replace(request, answer=self._answer)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the doctor has found so far, in order."""
+        found: list[Finding] = _ray().get(self._actor.findings.remote())
+        return found
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until every row of this worker is on disk; False when some are still under way after `timeout`."""
+        if self._waiting:
+            _ray().wait(list(self._waiting), num_returns=len(self._waiting), timeout=timeout)
+        self._take_answers()
+        return not self._waiting
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Directory, id and attempt of the run, and the pid of the recorder."""
+        found: dict[str, Any] = _ray().get(self._actor.facts.remote())
+        return found
+
+    def finish(self, status: Status = "finished", error: str | None = None) -> None:
+        """Close the run for everyone and end the recorder. Rows that other workers send later are dropped."""
+        self.flush()
+        ray = _ray()
+        ray.get(self._actor.finish.remote(status, error))
+        ray.kill(self._actor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.finish()
+        else:
+            status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.finish(status, f"{type(error).__name__}: {error}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rejoin, (self._recorder, self.rank)
+
+    def _send(self, method: str, row: dict[str, Any], step: int | None) -> None:
+        try:
+            self._take_answers()
+            if len(self._waiting) >= MAX_WAITING:
+                self._lose(f"the recorder is {MAX_WAITING} rows behind")
+                return
+            self._waiting.append(getattr(self._actor, method).remote(self.rank, row, step))
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._lose(f"{type(error).__name__}: {error}")
+
+    def _answer(self, request: Request, answer: Answer, text: str) -> None:
+        self._waiting.append(self._actor.answer.remote(request.number, answer, text))
+
+    def _take_answers(self) -> None:
+        """Forget the calls that have returned; the recorder takes a worker's rows in order."""
+        ray = _ray()
+        while self._waiting:
+            if not ray.wait([self._waiting[0]], timeout=0)[0]:
+                return
+            try:
+                ray.get(self._waiting.popleft())
+            except Exception as error:  # noqa: BLE001 - the recorder's trouble, as in _send
+                self._lose(str(error).strip().splitlines()[-1])
+
+    def _lose(self, why: str) -> None:
+        self.dropped += 1
+        if not self._has_complained:
+            self._has_complained = True
+            logger.warning("a row for the recorder %r is dropped: %s. Further ones are counted.", self._recorder, why)
+
+
+def _rejoin(recorder: str, rank: int) -> RunClient:
+    return connect(recorder, rank=rank)
+
+
+def _wait_at_end(waiting: deque[Any]) -> None:
+    if waiting and _ray().is_initialized():
+        _ray().wait(list(waiting), num_returns=len(waiting), timeout=EXIT_SECONDS)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise MissingDependency("logging from a Ray job", "ray") from None
+    return ray

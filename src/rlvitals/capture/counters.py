@@ -1,0 +1,175 @@
+"""Counts and rates: tokens and samples of the whole loop, tokens per second of phases.
+
+A rate over several steps is the sum of tokens over the sum of seconds, never a mean of rates. Both tails are given: for
+a speed the slow one is the 1st percentile, and the 99th is the near-best case.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from rlvitals.errors import BadValue
+
+RateNames = Literal["canonical", "rlaif"]
+
+WINDOW_ROWS = 5
+"""How many rows `system/tps` is taken over, as in ROLL."""
+
+KEPT_RATES = 10_000
+"""How many of a phase's rates the percentiles are taken of; the oldest go first."""
+
+GENERATION = frozenset({"generate", "generation", "rollout"})
+BACKWARD = frozenset({"backward", "backprop"})
+
+
+def amount(count: float) -> float:
+    """A number of things; raises BadValue for what is none."""
+    try:
+        number = float(count)
+    except (TypeError, ValueError):
+        raise BadValue(f"a count must be a number, not {count!r}") from None
+    if not 0 <= number < math.inf:
+        raise BadValue(f"a count cannot be {count!r}")
+    return number
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of numbers in rising order, linear between neighbours (numpy's default).
+
+    >>> percentile([10.0, 20.0, 30.0, 40.0], 50), percentile([10.0, 20.0], 1)
+    (25.0, 10.1)
+    """
+    place = (len(ordered) - 1) * percent / 100.0
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+class Throughput:
+    """Tokens and samples of the loop: `system/tps` over the last rows that had tokens, `system/samples` since the run
+    began.
+
+    >>> loop = Throughput(begun=0.0)
+    >>> loop.count(tokens=100, samples=2)
+    >>> loop.take(now=10.0)
+    {'system/tps': 10.0, 'system/samples': 2}
+    >>> loop.take(now=11.0)
+    {}
+    >>> loop.count(tokens=700)
+    >>> loop.take(now=20.0)
+    {'system/tps': 40.0}
+    """
+
+    def __init__(self, *, begun: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
+        """`begun` is when work began, by the clock `take` is told; `samples` what earlier attempts had counted."""
+        self.begun = begun
+        self.samples: float = samples
+        self._samples_new = self._tokens_new = 0.0
+        self._window: deque[tuple[float, float]] = deque(maxlen=window)
+
+    def count(self, tokens: float = 0, samples: float = 0) -> None:
+        """So much was processed since the last call."""
+        more_tokens, more_samples = amount(tokens), amount(samples)
+        self._tokens_new += more_tokens
+        self._samples_new += more_samples
+
+    def take(self, now: float) -> dict[str, float]:
+        """What a row says; a row before which nothing was counted says nothing."""
+        row: dict[str, float] = {}
+        if self._tokens_new:
+            self._window.append((self._tokens_new, now - self.begun))
+            self.begun, self._tokens_new = now, 0.0
+            seconds = sum(spent for _, spent in self._window)
+            if seconds > 0:
+                row["system/tps"] = sum(tokens for tokens, _ in self._window) / seconds
+        if self._samples_new:
+            self.samples += self._samples_new
+            self._samples_new = 0.0
+            row["system/samples"] = int(self.samples) if self.samples == int(self.samples) else self.samples
+        return row
+
+
+class Rates:
+    """Tokens per second of each phase that tells its tokens.
+
+    >>> rates = Rates("rlaif")
+    >>> rates.add("generate", tokens=100, seconds=1.0)
+    >>> rates.add("generate", tokens=900, seconds=3.0)
+    >>> rates.take()["Performance/Generation_AvgTokensPerSec"]
+    250.0
+    """
+
+    def __init__(self, names: RateNames = "canonical") -> None:
+        self._names = names
+        self._phases: dict[str, _PhaseRate] = {}
+
+    def add(self, phase: str, tokens: float, seconds: float) -> None:
+        """One run of a phase."""
+        known = self._phases.get(phase)
+        if known is None:
+            known = self._phases[phase] = _PhaseRate()
+        known.add(tokens, seconds)
+
+    def take(self) -> dict[str, float]:
+        """The rate since the last row, the mean since the start, and both tails; of phases that have run since."""
+        row: dict[str, float] = {}
+        for phase, rate in self._phases.items():
+            if rate.seconds_new > 0:
+                row |= self._named(phase, rate)
+                rate.tokens_new = rate.seconds_new = 0.0
+        return row
+
+    def _named(self, phase: str, rate: _PhaseRate) -> dict[str, float]:
+        now, mean = rate.tokens_new / rate.seconds_new, rate.tokens / rate.seconds
+        slow, fast = percentile(rate.ordered, 1), percentile(rate.ordered, 99)
+        if self._names == "rlaif":
+            stem = f"Performance/{_document_name(phase)}"
+            named = {"TokensPerSec": now, "AvgTokensPerSec": mean, "P1TokensPerSec": slow, "P99TokensPerSec": fast}
+            return {f"{stem}_{name}": value for name, value in named.items()} | {f"{stem}_Time": rate.seconds_new}
+        stem, dot = f"perf/{phase}/tokens_per_s", "/"
+        if phase in GENERATION:
+            stem, dot = "perf.generation_tokens_per_s", "."
+        elif phase in BACKWARD:
+            stem, dot = "perf.backward_tokens_per_s", "."
+        return {stem: now, f"{stem}{dot}mean": mean, f"{stem}{dot}p1": slow, f"{stem}{dot}p99": fast}
+
+
+class _PhaseRate:
+    """What is kept of one phase."""
+
+    __slots__ = ("_kept", "ordered", "seconds", "seconds_new", "tokens", "tokens_new")
+
+    def __init__(self) -> None:
+        self.tokens = self.tokens_new = 0.0
+        self.seconds = self.seconds_new = 0.0
+        self.ordered: list[float] = []
+        self._kept: deque[float] = deque()
+
+    def add(self, tokens: float, seconds: float) -> None:
+        if seconds <= 0:
+            return  # too quick for the clock: no rate can be told
+        self.tokens += tokens
+        self.tokens_new += tokens
+        self.seconds += seconds
+        self.seconds_new += seconds
+        rate = tokens / seconds
+        insort(self.ordered, rate)
+        self._kept.append(rate)
+        if len(self._kept) > KEPT_RATES:
+            oldest = self._kept.popleft()
+            del self.ordered[bisect_left(self.ordered, oldest)]
+
+
+def _document_name(phase: str) -> str:
+    """The phase as the RLAIF document would spell it.
+
+    >>> _document_name("generate"), _document_name("backward"), _document_name("train_step")
+    ('Generation', 'Backprop', 'TrainStep')
+    """
+    if phase in GENERATION:
+        return "Generation"
+    return "Backprop" if phase in BACKWARD else "".join(part[:1].upper() + part[1:] for part in phase.split("_"))

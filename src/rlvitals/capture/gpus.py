@@ -1,0 +1,207 @@
+"""What accelerators say of themselves: NVIDIA's through NVML, AMD's through amdsmi. Absent where there is none.
+
+The numbers are the driver's, over all processes; utilisation is the share of time in which a kernel ran, never a share
+of memory. A number a card does not give (power on some, temperature on others) is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlvitals.capture.memory import GIB, cuda_devices
+
+logger = logging.getLogger("rlvitals")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One card at one moment. None: it does not say."""
+
+    utilisation: float | None = None
+    """Percent."""
+    memory_used: float | None = None
+    """GiB, and so the next."""
+    memory_total: float | None = None
+    power: float | None = None
+    """Watts."""
+    temperature: float | None = None
+    """Degrees Celsius."""
+
+
+class Gpus(Protocol):
+    """The cards of one vendor that this process may use."""
+
+    def read(self) -> list[GpuSample]:
+        """One sample a card, in the order in which the process numbers them."""
+
+    def close(self) -> None: ...
+
+
+def find_gpus() -> Gpus | None:
+    """The cards of this machine; None without any, or without the vendor's library."""
+    for module, opened in (("pynvml", NvidiaGpus), ("amdsmi", AmdGpus)):
+        if importlib.util.find_spec(module) is None:
+            continue
+        try:
+            found: Gpus = opened()
+        except Exception as error:  # noqa: BLE001 - no driver, no card, a library of another version: all the same
+            logger.debug("%s finds no GPU: %s", module, error)
+            continue
+        return found
+    if cuda_devices() is not None and importlib.util.find_spec("pynvml") is None:
+        logger.info("the GPUs are not sampled: pip install 'rlvitals[hardware]' (NVIDIA), or amdsmi (AMD)")
+    return None
+
+
+class NvidiaGpus:
+    """By nvidia-ml-py. Raises where there is no driver or no card."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = importlib.import_module("pynvml")
+        self._nvml.nvmlInit()
+        chosen = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), self._nvml.nvmlDeviceGetCount())
+        self._handles = [self._handle(device) for device in chosen]
+        if not self._handles:
+            raise LookupError("no card is visible to this process")
+
+    def read(self) -> list[GpuSample]:
+        return [self._read(handle) for handle in self._handles]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def _handle(self, device: int | str) -> Any:
+        by_index, by_uuid = self._nvml.nvmlDeviceGetHandleByIndex, self._nvml.nvmlDeviceGetHandleByUUID
+        return by_index(device) if isinstance(device, int) else by_uuid(device)
+
+    def _read(self, handle: Any) -> GpuSample:
+        nvml = self._nvml
+        memory = _asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle), nvml.NVMLError)
+        power = _asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle), nvml.NVMLError)
+        busy = _asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, nvml.NVMLError)
+        celsius = _asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), nvml.NVMLError)
+        return GpuSample(
+            utilisation=None if busy is None else float(busy),
+            memory_used=None if memory is None else memory.used / GIB,
+            memory_total=None if memory is None else memory.total / GIB,
+            power=None if power is None else power / 1000.0,  # it is told in milliwatts
+            temperature=None if celsius is None else float(celsius),
+        )
+
+
+class AmdGpus:
+    """By amdsmi. Raises where there is no driver or no card."""
+
+    def __init__(self) -> None:
+        self._smi: Any = importlib.import_module("amdsmi")
+        self._smi.amdsmi_init()
+        handles = self._smi.amdsmi_get_processor_handles()
+        variable = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("ROCR_VISIBLE_DEVICES"))
+        self._handles = [handles[device] for device in visible_devices(variable, len(handles)) if type(device) is int]
+        if not self._handles:
+            raise LookupError("no card is visible to this process")
+
+    def read(self) -> list[GpuSample]:
+        return [self._read(handle) for handle in self._handles]
+
+    def close(self) -> None:
+        self._smi.amdsmi_shut_down()
+
+    def _read(self, handle: Any) -> GpuSample:
+        smi, failure = self._smi, self._smi.AmdSmiException
+        busy = _asked(lambda: smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], failure)
+        used = _asked(lambda: smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM), failure)
+        total = _asked(lambda: smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM), failure)
+        power = _asked(lambda: smi.amdsmi_get_power_info(handle)["current_socket_power"], failure)
+        celsius = _asked(
+            lambda: smi.amdsmi_get_temp_metric(
+                handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+            ),
+            failure,
+        )
+        return GpuSample(
+            utilisation=_number(busy),
+            memory_used=None if used is None else used / GIB,
+            memory_total=None if total is None else total / GIB,
+            power=_number(power),
+            temperature=_number(celsius),
+        )
+
+
+def visible_devices(variable: str | None, count: int) -> list[int | str]:
+    """The cards a process may use, by `CUDA_VISIBLE_DEVICES`: numbers, or the ids of cards.
+
+    >>> visible_devices(None, 2), visible_devices("1,0", 2), visible_devices("", 2), visible_devices("GPU-6f", 2)
+    ([0, 1], [1, 0], [], ['GPU-6f'])
+    >>> visible_devices("0,-1,1", 2), visible_devices("0,7,1", 2)
+    ([0], [0])
+    """
+    if variable is None:
+        return list(range(count))
+    found: list[int | str] = []
+    for word in map(str.strip, variable.split(",")):
+        if word.startswith(("GPU-", "MIG-")):
+            found.append(word)
+        elif word.isdecimal() and int(word) < count:
+            found.append(int(word))
+        else:
+            break  # as CUDA does: what follows a device that is none is not visible
+    return found
+
+
+def combined(samples: list[GpuSample]) -> dict[str, float]:
+    """One machine's cards by the document's names: the mean utilisation, the fullest card's memory, power of all, the
+    hottest; with several cards each one's own as well.
+
+    >>> cards = [GpuSample(utilisation=90.0, memory_used=20.0, memory_total=80.0), GpuSample(50.0, 60.0, 80.0)]
+    >>> found = combined(cards)
+    >>> found["System/GPU_Utilization"], found["System/GPU_Memory_Percent"], found["System/GPU_Utilization/1"]
+    (70.0, 75.0, 50.0)
+    """
+    cards = [_named(sample) for sample in samples]
+    found: dict[str, float] = {}
+    for name, join in _JOINS.items():
+        values = [card[name] for card in cards if name in card]
+        if values:
+            found[name] = join(values)
+    if len(cards) > 1:
+        for device, card in enumerate(cards):
+            found |= {f"{name}/{device}": value for name, value in card.items()}
+    return found
+
+
+_JOINS: Mapping[str, Callable[[list[float]], float]] = {
+    "System/GPU_Utilization": lambda values: sum(values) / len(values),
+    "System/GPU_Memory_Used_GB": max,
+    "System/GPU_Memory_Total_GB": max,
+    "System/GPU_Memory_Percent": max,
+    "System/GPU_Power_W": sum,
+    "System/GPU_Temperature_C": max,
+}
+
+
+def _named(sample: GpuSample) -> dict[str, float]:
+    used, total = sample.memory_used, sample.memory_total
+    share = used / total * 100.0 if used is not None and total else None
+    values = (
+        sample.utilisation, used, total, share, sample.power, sample.temperature,
+    )  # fmt: skip
+    return {name: value for name, value in zip(_JOINS, values, strict=True) if value is not None}
+
+
+def _asked(question: Callable[[], Any], failure: type[Exception]) -> Any:
+    """The answer, or None from a card that does not know."""
+    try:
+        return question()
+    except failure:
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None  # amdsmi says "N/A"

@@ -1,0 +1,184 @@
+"""What a run measures beside the rows it is given: phases, counts and rates, joined to the next row; samples of the
+machine, which have a log and an axis of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from rlvitals.capture.counters import Rates, Throughput, amount
+from rlvitals.capture.hardware import Sampler, is_sampled_here
+from rlvitals.capture.phase import Phase, Timer
+from rlvitals.capture.phases import STALLED_TIMES, Phases, Stalled
+from rlvitals.codec import encode
+from rlvitals.config import Settings
+from rlvitals.errors import BadValue
+from rlvitals.records import Attempt, Finding, Span
+from rlvitals.render.numbers import duration
+from rlvitals.store.layout import RunDir, SideLog
+from rlvitals.store.reader import last_rows
+from rlvitals.store.spans import span_line
+
+logger = logging.getLogger("rlvitals")
+
+PAST_ROWS = 1000
+"""How far back a resumed run looks for its number of samples."""
+
+
+class Recorder(Protocol):
+    """The run that is measured."""
+
+    is_measuring: bool
+    """Whether a row may have measurements to be joined with. Set here: `log` looks at nothing else."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def last_step(self) -> int: ...
+
+
+class Measuring:
+    """The measurements of one recording process."""
+
+    def __init__(
+        self,
+        run: Recorder,
+        run_dir: RunDir,
+        attempt: Attempt,
+        append: Callable[[SideLog, bytes], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`append` adds a line to a log beside the rows."""
+        self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
+        self._lock = threading.RLock()
+        self._said: set[str] = set()
+        self._throughput = Throughput(begun=clock())
+        rates = Rates("rlaif" if run.settings.names == "rlaif" else "canonical")
+        self._phases = Phases(
+            clock=clock, rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once
+        )
+        seconds = run.settings.hardware
+        self._sampler = Sampler(self._take_sample, seconds) if seconds and is_sampled_here(run.rank) else None
+
+    def phase(self, name: str, **how: Any) -> Phase:
+        """A phase to enter; see `Phases.phase`."""
+        if not self._run.is_measuring:
+            self._begin(self._clock())  # here the work begins: what went before was loading a model
+        return self._phases.phase(name, **how)
+
+    def timer(self, name: str) -> Timer:
+        """A timer to enter; see `Phases.timer`."""
+        if not self._run.is_measuring:
+            self._begin(self._clock())
+        return self._phases.timer(name)
+
+    def count(self, tokens: float = 0, samples: float = 0) -> None:
+        """So much was processed."""
+        if not self._run.is_measuring:
+            self._begin(None)
+        more_tokens, more_samples = self._amount(tokens), self._amount(samples)
+        with self._lock:
+            self._throughput.count(more_tokens, more_samples)
+
+    def join(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A row with what is new; the caller's own values win."""
+        now = self._clock()
+        measured = self._phases.take(now)
+        with self._lock:
+            measured |= self._throughput.take(now)
+        return {**measured, **metrics} if measured and isinstance(metrics, Mapping) else metrics
+
+    def stalled(self) -> list[Finding]:
+        """The open phases that seem not to end, each once."""
+        step = max(self._run.last_step, 0)
+        return [_finding(stalled, step) for stalled in self._phases.stalled()] if self._run.is_measuring else []
+
+    def stop(self) -> None:
+        """The run ends: no more samples of the machine."""
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def forget_locks(self) -> None:
+        """The process is a forked child, which records nothing; its phases still call `onload` and `offload`."""
+        self._lock = threading.RLock()
+        self._phases.forget_locks()
+
+    def _begin(self, now: float | None) -> None:
+        """The first measurement. Tokens are counted from `now` on, or from the start of the run."""
+        with self._lock:
+            if self._run.is_measuring:
+                return
+            self._run.is_measuring = True
+            if now is not None:
+                self._throughput.begun = now
+            if self._attempt.number > 1:
+                self._throughput.samples = _samples_before(self._dir, self._run.rank, self._run.last_step)
+
+    def _record(self, phase: Phase) -> None:
+        span = Span(
+            phase=phase.name,
+            start=phase.started,
+            end=phase.started + phase.seconds["total"],
+            step=self._run.last_step,
+            attempt=self._attempt.number,
+            parent=phase.parent.name if phase.parent is not None else "",
+            error=phase.error,
+        )
+        try:
+            self._append("phases", span_line(span))
+        except (TypeError, ValueError) as error:  # a name that JSON cannot hold
+            self._warn_once(f"phases named {phase.name!r} are not on record: {error}")
+
+    def _take_sample(self, sample: dict[str, float]) -> None:
+        head = {"step": self._run.last_step, "timestamp": round(time.time(), 3), "attempt": self._attempt.number}
+        self._append("system", encode(head | sample))
+
+    def _amount(self, count: float) -> float:
+        try:
+            return amount(count)
+        except BadValue as problem:
+            if self._run.settings.strict:
+                raise
+            self._warn_once(f"{problem}; it is left out")
+            return 0.0
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            logger.warning(sentence)
+
+
+def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
+    """How many samples the run had counted at a step, for a resumed one to go on from."""
+    for row in reversed(last_rows(run_dir.log("train", rank), PAST_ROWS)):
+        if row.step <= step and (counted := row.numbers.get("system/samples", -1.0)) >= 0:
+            return int(counted)
+    return 0
+
+
+def _finding(stalled: Stalled, step: int) -> Finding:
+    evidence: dict[str, float | str] = {"phase": stalled.name, "seconds": stalled.seconds, "times": STALLED_TIMES}
+    usually = "it has not ended before"
+    if stalled.usual is not None:
+        evidence["usual"] = stalled.usual
+        usually = f"it usually takes {duration(stalled.usual)}"
+    return Finding(
+        rule="phase_stall",
+        kind="stall",
+        severity="warning",
+        step=step,
+        onset_step=step,
+        title=f"the phase {stalled.name} does not end: nothing for {duration(stalled.seconds)}, {usually}",
+        confidence=0.8,
+        evidence=evidence,
+        causes=("a hanging collective, a dead rollout worker, a tool or a server that does not answer",),
+        advice=("dump the stacks (py-spy dump --pid PID) and look at what the phase waits for",),
+    )

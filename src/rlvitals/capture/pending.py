@@ -1,0 +1,181 @@
+"""A row whose numbers are still on a device: one asynchronous copy is started; the row is written when they are here.
+
+Reading a scalar from a GPU makes the trainer wait until the GPU has done all that was asked of it before. So `Run.log`
+holds such a row back, at most one, and the next call writes it first. Whatever of it is on the host is read at once:
+the trainer may change it before the row is written.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from rlvitals.capture.intake import PLAIN, CannotTake, flatten, scalar
+from rlvitals.values import Derived, Value
+
+_ON_THE_HOST = PLAIN | {str, type(None), Value, Derived}
+_POLL_SECONDS = 0.001
+
+LAST_WAIT_SECONDS = 5.0
+"""How long a process that was told to end waits for a device."""
+
+NO_ROW = [""]
+"""The names of no row: while one is pending, `Run.log` finds no row to be of the common kind."""
+
+
+class HostCopy(Protocol):
+    """Numbers on their way to the host: a copy started here, or `compute.step.Arrival`."""
+
+    def ready(self) -> bool:
+        """Whether they are here. Never waits."""
+
+    def values(self) -> Mapping[str, Any]:
+        """The numbers by name; waits for them."""
+
+
+class Row(NamedTuple):
+    """A row as `Run.log` was given it."""
+
+    metrics: dict[str, Any]
+    step: int
+    now: float
+
+
+class Pending:
+    """At most one row that waits for a device. The caller holds the run's lock."""
+
+    def __init__(
+        self, record: Callable[[Mapping[str, Any], int, float], None], say_once: Callable[[str, str], None]
+    ) -> None:
+        self._record = record
+        self._say_once = say_once
+        self._row: Row | None = None
+        self._copies: list[HostCopy] = []
+
+    def hold(self, metrics: Mapping[str, Any], step: int, now: float) -> bool:
+        """Keep the row if something in it is still on a device; False if it can be written now."""
+        if not isinstance(metrics, Mapping) or all(map(_is_here, metrics.values())):
+            return False
+        row: dict[str, Any] = {}
+        copies: list[HostCopy] = []
+        on_device: dict[str, Any] = {}
+        for name, value in flatten(metrics, "", 0):
+            if _is_device_scalar(value):
+                on_device[name] = value
+                row[name] = None  # its place in the row
+            elif _is_arriving(value):
+                copies.append(value)  # its numbers have names of their own
+            else:
+                row[name] = _as_it_is_now(value)
+        if on_device:
+            copies.append(DeviceCopy(on_device))
+        if not copies:
+            return False
+        self._row, self._copies = Row(row, step, now), copies
+        return True
+
+    def write(self, seconds: float | None = None) -> None:
+        """Write the row, if there is one. Waits for the device, for so long as is allowed.
+
+        What a broken or silent device did not deliver is missing in the row: the rest of it is worth having.
+        """
+        row, copies, self._row, self._copies = self._row, self._copies, None, []
+        if row is None:
+            return
+        for copy in copies:
+            try:
+                if seconds is not None and not _arrives(copy, seconds):
+                    raise TimeoutError(f"the device did not deliver them within {seconds:g} s")
+                row.metrics.update(copy.values())
+            except Exception as error:  # noqa: BLE001 - a device that failed costs its own numbers
+                problem = f"{type(error).__name__}: {error}"
+                self._say_once("device", f"numbers of step {row.step} are missing in its row: {problem}")
+        self._record(*row)
+
+    def flush(self, seconds: float | None = None) -> None:
+        """As `write`, but nothing is raised."""
+        try:
+            self.write(seconds)
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._say_once(f"log {type(error)}", f"a row could not be recorded: {type(error).__name__}: {error}")
+
+    def flush_if_ready(self) -> None:
+        """As `flush`, where it need not wait."""
+        if self._row is not None and all(copy.ready() for copy in self._copies):
+            self.flush()
+
+    def forget(self) -> None:
+        """The process is a forked child: the row is its parent's."""
+        self._row, self._copies = None, []
+
+
+class DeviceCopy:
+    """Scalars of CUDA devices, gathered into one copy to page-locked memory for each device and type."""
+
+    def __init__(self, scalars: Mapping[str, Any]) -> None:
+        torch = sys.modules["torch"]
+        groups: dict[Any, list[str]] = {}
+        for name, tensor in scalars.items():
+            groups.setdefault((tensor.device, tensor.dtype), []).append(name)
+        self._parts = []
+        for (device, dtype), names in groups.items():
+            with torch.cuda.device(device):
+                gathered = torch.stack([_bare(scalars[name]) for name in names])
+                host = torch.empty(len(names), dtype=dtype, pin_memory=True)
+                host.copy_(gathered, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record()
+            self._parts.append((names, host, event))
+
+    def ready(self) -> bool:
+        """Whether all have arrived."""
+        return all(event.query() for _, _, event in self._parts)
+
+    def values(self) -> dict[str, Any]:
+        """The numbers, as Python's own."""
+        found: dict[str, Any] = {}
+        for names, host, event in self._parts:
+            event.synchronize()
+            found.update(zip(names, host.tolist(), strict=True))
+        return found
+
+
+def _bare(tensor: Any) -> Any:
+    """Without gradient and dimensions; mostly there is nothing to do, and each step of it would take a microsecond."""
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    return plain.reshape(()) if plain.ndim else plain
+
+
+def _arrives(copy: HostCopy, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not copy.ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _is_here(value: Any) -> bool:
+    """Whether a value needs no second look."""
+    return type(value) in _ON_THE_HOST
+
+
+def _is_device_scalar(value: Any) -> bool:
+    """One number on a CUDA device. Tensors of other devices, which have no page-locked memory, are read at once."""
+    return getattr(value, "is_cuda", False) is True and callable(getattr(value, "numel", None)) and value.numel() == 1
+
+
+def _is_arriving(value: Any) -> bool:
+    """Whether it is a HostCopy; asked of the protocol itself it would take far longer."""
+    return callable(getattr(value, "ready", None)) and callable(getattr(value, "values", None))
+
+
+def _as_it_is_now(value: Any) -> Any:
+    if isinstance(value, Value | Derived):
+        return value
+    try:
+        return scalar(value)
+    except CannotTake:
+        return value  # said and counted when the row is written

@@ -1,0 +1,233 @@
+"""Advantages, returns and the value function: how they are computed, and their statistics.
+
+>>> group_relative([1.0, 0.0, 5.0, 5.0], ["a", "a", "b", "b"]).round(4).tolist()
+[1.0, -1.0, 0.0, 0.0]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlvitals.compute.aggregate import terms
+from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, masked_mean, real, row_sum
+from rlvitals.compute.names import naming
+from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.shapes import per_sequence, per_token, token_rows
+from rlvitals.errors import ConfigError
+from rlvitals.values import Value
+
+
+class Estimate(NamedTuple):
+    """Advantages and the returns they imply (advantage + value), both [sequences, tokens]."""
+
+    advantages: Array
+    returns: Array
+
+
+def gae(
+    rewards: Array, values: Array, mask: Array = None, *, gamma: float = 1.0, lam: float = 0.95,
+    ends: Array = None, last_values: Array = None,
+) -> Estimate:  # fmt: skip
+    """Generalised advantage estimation: A_t = d_t + gamma lam A_{t+1}, d_t = r_t + gamma V_{t+1} - V_t.
+
+    Positions outside the mask (padding, tool output) are stepped over: the token before them looks at the next token
+    that counts. `ends` is 1 on the last token of an episode, beyond which nothing is looked at; `last_values` are the
+    values after the last token of a sequence that was cut off, 0 where it ended.
+
+    >>> gae([[0.0, 1.0]], [[0.5, 0.5]], gamma=1.0, lam=1.0).advantages.tolist()
+    [[0.5, 0.5]]
+    """
+    r, v, stop, m = token_rows(rewards, values, ends, mask=mask)
+    xp = library(r)
+    following = xp.zeros_like(r.sum(axis=-1)) if last_values is None else per_sequence(last_values, r)
+    running = xp.zeros_like(following)
+    found = []
+    for t in reversed(range(r.shape[1])):
+        on = 1.0 if stop is None else 1.0 - real(stop[:, t] != 0)
+        error = r[:, t] + gamma * following * on - v[:, t]
+        here = error + gamma * lam * on * running
+        running = xp.where(m[:, t] > 0, here, running)
+        following = xp.where(m[:, t] > 0, v[:, t], following)
+        found.append(running * m[:, t])
+    advantages = xp.stack(found[::-1], 1) if found else r
+    return Estimate(advantages, (advantages + v) * m)
+
+
+def discounted_returns(rewards: Array, mask: Array = None, *, gamma: float = 1.0) -> Array:
+    """Reward still to come: G_t = r_t + gamma G_{t+1} over the tokens that count.
+
+    >>> discounted_returns([[1.0, 2.0, 4.0]], gamma=0.5).tolist()
+    [[3.0, 4.0, 4.0]]
+    """
+    zeros = 0.0 * token_rows(rewards, mask=mask)[0]
+    return gae(rewards, zeros, mask, gamma=gamma, lam=1.0).returns
+
+
+def group_relative(
+    rewards: Array, group_ids: Array, *, scale: str = "std", unbiased: bool = False, epsilon: float = 1e-8
+) -> Array:
+    """Reward less the mean of its group, divided by the group's standard deviation + epsilon (GRPO).
+
+    `scale="none"` leaves the division out (Dr. GRPO). The deviation is the population's; with `unbiased` the
+    sample's, and then a group of one is undefined (NaN). A group of equal rewards gives 0.
+    """
+    r = gather(rewards)[0].reshape(-1)
+    slots = group_slots(group_ids, r)
+    xp = library(r)
+    count = group_sum(xp.ones_like(r), slots)[slots]
+    centred = r - (group_sum(r, slots)[slots] / count)
+    if scale == "none":
+        return centred
+    if scale != "std":
+        raise ConfigError(f"scale must be 'std' or 'none', not {scale!r}")
+    divisor = count - 1.0 if unbiased else count
+    defined = xp.where(divisor > 0, divisor, xp.nan + 0.0 * divisor)
+    spread = xp.sqrt(group_sum(centred * centred, slots)[slots] / defined)
+    return centred / (spread + epsilon)
+
+
+def leave_one_out(rewards: Array, group_ids: Array) -> Array:
+    """Reward less the mean of the others of its group (RLOO); NaN in a group of one.
+
+    >>> leave_one_out([3.0, 1.0, 2.0], [0, 0, 0]).tolist()
+    [1.5, -1.5, 0.0]
+    """
+    r = gather(rewards)[0].reshape(-1)
+    slots = group_slots(group_ids, r)
+    xp = library(r)
+    others = group_sum(xp.ones_like(r), slots)[slots] - 1.0
+    return r - (group_sum(r, slots)[slots] - r) / xp.where(others > 0, others, xp.nan + 0.0 * others)
+
+
+def whiten(x: Array, mask: Array = None, *, shift_mean: bool = True, epsilon: float = 1e-8) -> Array:
+    """(x - mean) / sqrt(var + epsilon) over the tokens that count, with the unbiased variance; 0 elsewhere.
+
+    Fewer than two tokens have no variance and stay as they are. `shift_mean=False` puts the mean back.
+    """
+    x, m = token_rows(x, mask=mask)
+    xp = library(x)
+    count = m.sum()
+    mean = masked_mean(x, m)
+    off = (x - mean) * m
+    variance = (off * off).sum() / xp.where(count > 1, count - 1.0, xp.ones_like(count))
+    scaled = off / xp.sqrt(variance + epsilon)
+    return xp.where(count > 1, scaled if shift_mean else (scaled + mean) * m, x)
+
+
+def value_losses(
+    values: Array, returns: Array, old_values: Array = None, value_clip: float | None = None
+) -> tuple[Array, Array]:
+    """PPO's value loss of each token, 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2), and 1 where the clipped branch
+    is the larger one. Without a clip, the second is None: a fraction of nothing is not 0.
+
+    >>> value_losses([2.0], [0.0], [1.0], value_clip=0.5)
+    (array([2.]), array([0.]))
+    """
+    v, target = real(values), real(returns, values)
+    plain = (v - target) ** 2
+    if value_clip is None:
+        return 0.5 * plain, None
+    if old_values is None:
+        raise ConfigError("value_clip needs old_values: the prediction is clipped around the earlier one")
+    xp = library(v)
+    old = real(old_values, v)
+    clipped = (xp.clip(v, old - value_clip, old + value_clip) - target) ** 2
+    return 0.5 * xp.maximum(plain, clipped), real(clipped > plain)
+
+
+def explained_variance(returns: Value, residuals: Value) -> float | None:
+    """1 - Var(R - V) / Var(R), from the moments of the returns and of R - V; None where the returns do not vary.
+
+    >>> from rlvitals import values
+    >>> explained_variance(values.mean([0.0, 2.0]), values.mean([0.0, 1.0]))
+    0.75
+    """
+    return 1.0 - residuals.m2 / returns.m2 if returns.m2 > 0 and returns.count > 1 else None
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def pack(
+    *,
+    advantages: Array = None,
+    returns: Array = None,
+    values: Array = None,
+    old_values: Array = None,
+    raw_advantages: Array = None,
+    token_rewards: Array = None,
+    mask: Array = None,
+    value_clip: float | None = None,
+    advantage_clip: float | None = None,
+    aggregation: str = "token-mean",
+    group_ids: Array = None,
+    names: str = "canonical",
+) -> Packed:
+    """The statistics of advantages, returns and values over the tokens that count; per-token arguments are
+    [sequences, tokens], and what is not given is not computed. `stats` returns them as mergeable values.
+
+    `values` are the critic's predictions in this update, `old_values` those of the time of collection. `token_rewards`
+    are summed for each sequence. `aggregation` is that of the value loss, its error and the clip fraction.
+    """
+    target, v, old, shaped, m = _rows((returns, values, old_values, token_rewards), (advantages, raw_advantages), mask)
+    sheet = Sheet(naming(names, "advantage"))
+
+    def show(x: Array, metric: str) -> int:
+        numbers, shares, kind = terms(x, m, aggregation, group_ids=group_ids)
+        return sheet.moments(numbers, shares, **{kind: metric})
+
+    if advantages is not None:
+        _show_advantages(sheet, per_token(advantages, m, m), m)
+    if raw_advantages is not None:
+        raw = per_token(raw_advantages, m, m)
+        sheet.moments(raw, m, mean="advantage.raw.mean")
+        if advantage_clip is not None:
+            sheet.moments(real(library(raw).abs(raw) > advantage_clip), m, mean="advantage.clip_fraction")
+    if target is not None:
+        sheet.moments(target, m, mean="return.mean", max="return.max", min="return.min")
+    collected = v if old is None else old
+    if collected is not None:
+        sheet.moments(collected, m, mean="value.mean", max="value.max", min="value.min")
+        numbers, shares, kind = terms(collected, m, aggregation, group_ids=group_ids)
+        sheet.show(sheet.moments(numbers, shares), kind, "value.collected.mean", only_if_named=True)
+    if v is not None:
+        show(v, "value.predicted.mean")
+        if target is not None:
+            losses, is_clipped = value_losses(v, target, old, value_clip)
+            show(losses, "value.loss")
+            show((v - target) ** 2, "value.error")
+            if is_clipped is not None:
+                show(is_clipped, "value.clip_fraction")
+    if collected is not None and target is not None:
+        sheet.derive(
+            "value.explained_variance",
+            explained_variance,
+            sheet.moments(target, m),
+            sheet.moments(target - collected, m),
+        )
+    if shaped is not None:
+        sheet.moments(row_sum(shaped, m), mean="reward.shaped.mean", max="reward.shaped.max", min="reward.shaped.min")
+    return sheet.pack()
+
+
+stats = reading(pack)
+"""The statistics as mergeable values; the arguments are those of `pack`."""
+
+
+def _rows(per_token_arrays: tuple[Array, ...], advantages: tuple[Array, ...], mask: Array) -> list[Array]:
+    """The arrays that are per token in any case, and the mask. Advantages may be one for each sequence: they shape the
+    mask only where nothing else does.
+    """
+    given = [array for array in (*per_token_arrays, mask) if array is not None]
+    if given:
+        *found, _, kept = token_rows(*per_token_arrays, 0.0 * gather(given[-1])[0], mask=mask)
+        return [*found, kept]
+    shape = next((gather(array)[0] for array in advantages if array is not None), None)
+    if shape is None:
+        raise ConfigError("nothing to measure: give advantages, returns, values or token_rewards")
+    return [None] * len(per_token_arrays) + [library(shape).ones_like(shape if shape.ndim == 2 else shape[:, None])]
+
+
+def _show_advantages(sheet: Sheet, a: Array, mask: Array) -> None:
+    sheet.moments(a, mask, mean="advantage.mean", max="advantage.max", min="advantage.min", sample_std="advantage.std")
+    sheet.moments(library(a).abs(a), mask, mean="advantage.abs_mean")

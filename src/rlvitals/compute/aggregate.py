@@ -1,0 +1,84 @@
+"""How per-token numbers become one: over tokens, over sequences, over groups, by the names frameworks use.
+
+| mode | result |
+|---|---|
+| `token-mean` | sum of all tokens / number of tokens |
+| `seq-mean-token-mean` | mean over sequences of each sequence's token mean |
+| `seq-mean-token-sum` | mean over sequences of each sequence's token sum |
+| `seq-mean-token-sum-norm` | sum over sequences of token sum / horizon (the padded length unless given) |
+| `group-mean-token-mean` | mean over groups of the mean of all tokens of a group |
+
+Sequences without a token take no part. Each mode is a set of numbers with weights, so that its result can be merged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, masked_mean, real, row_sum
+from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.values import Kind
+
+MODES = (
+    "token-mean",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "group-mean-token-mean",
+)
+
+
+class Terms(NamedTuple):
+    """Numbers, the weight of each, and whether their mean or their sum is the result."""
+
+    numbers: Any
+    weights: Any
+    kind: Kind = "mean"
+
+
+def terms(
+    x: Array,
+    mask: Array,
+    mode: str = "token-mean",
+    *,
+    group_ids: Array = None,
+    horizon: float | None = None,
+) -> Terms:
+    """What is averaged in a mode."""
+    if mode not in MODES:
+        raise ConfigError(f"unknown aggregation {mode!r}.{did_you_mean(mode, MODES)} Known: {', '.join(MODES)}")
+    if mode == "token-mean":
+        return Terms(x, mask)
+    xp = library(x)
+    lengths = mask.sum(axis=-1)
+    filled = xp.where(lengths > 0, lengths / xp.where(lengths > 0, lengths, 1.0 + 0.0 * lengths), 0.0 * lengths)
+    sums = row_sum(x, mask)
+    if mode == "seq-mean-token-mean":
+        return Terms(masked_mean(x, mask, axis=-1), filled)
+    if mode == "seq-mean-token-sum":
+        return Terms(sums, filled)
+    if mode == "seq-mean-token-sum-norm":
+        return Terms(sums / (horizon or x.shape[-1]), filled, "sum")
+    if group_ids is None:
+        raise ConfigError("the aggregation 'group-mean-token-mean' needs group_ids: one id for each sequence")
+    slots = group_slots(group_ids, x)
+    tokens = group_sum(lengths, slots)
+    return Terms(group_sum(sums, slots) / xp.where(tokens > 0, tokens, 1.0 + 0.0 * tokens), real(tokens > 0))
+
+
+def aggregate(x: Array, mask: Array, mode: str = "token-mean", **options: Any) -> Array:
+    """One number in the mode asked for, as a 0-d array; NaN where nothing is counted.
+
+    >>> x, mask = [[1.0, 1.0, 1.0], [5.0, 0.0, 0.0]], [[1, 1, 1], [1, 0, 0]]
+    >>> [float(aggregate(x, mask, mode)) for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")]
+    [2.0, 3.0, 4.0]
+    >>> float(aggregate(x, mask, "seq-mean-token-sum-norm", horizon=4))
+    2.0
+    """
+    x, mask = gather(x, mask)
+    numbers, weights, kind = terms(x, mask, mode, **options)
+    xp = library(numbers)
+    count = weights.sum()
+    result = xp.where(weights > 0, numbers * weights, 0.0 * weights).sum()
+    divisor = xp.where(count > 0, count if kind == "mean" else 1.0 + 0.0 * count, xp.nan + 0.0 * count)
+    return result / divisor

@@ -1,0 +1,316 @@
+"""What one update did to the policy: ratios, clipping, KL, entropy, losses, sample weights.
+
+All per-token arguments are [sequences, tokens]; `mask` is 1 on the tokens that count. One row alone may be given as
+[tokens], and advantages and scores as one number for each sequence.
+
+>>> lp, old = [[-1.0, -0.5]], [[-1.2, -0.5]]
+>>> named = stats(logprobs=lp, old_logprobs=old, advantages=[[1.0, 1.0]], names="roll")
+>>> round(named["actor/ratio_max"].number, 4), named["actor/clipfrac"].number
+(1.2214, 0.5)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rlvitals.compute import mismatch
+from rlvitals.compute.aggregate import terms
+from rlvitals.compute.arrays import Array, library, masked_mean, real
+from rlvitals.compute.names import naming
+from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.shapes import per_sequence, per_token, token_rows
+from rlvitals.errors import ConfigError, did_you_mean
+
+
+def ratio(logprobs: Array, old_logprobs: Array) -> Array:
+    """Importance ratio of each token: exp(logp - logp_old).
+
+    >>> ratio([0.0], [0.0])
+    array([1.])
+    """
+    difference = real(logprobs) - real(old_logprobs, logprobs)
+    return library(difference).exp(difference)
+
+
+def sequence_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
+    """Importance ratio of each sequence as in GSPO: exp of the masked mean of the log ratio; NaN without tokens.
+
+    >>> sequence_ratio([[0.5, 9.0]], [[0.5, 0.0]], [[1, 0]])
+    array([1.])
+    """
+    difference = real(logprobs) - real(old_logprobs, logprobs)
+    return library(difference).exp(masked_mean(difference, real(mask, difference), axis=-1))
+
+
+def kl_k1(logprobs: Array, base_logprobs: Array) -> Array:
+    """Logp - logp_base on samples of the policy: unbiased, and negative on many a token."""
+    return real(logprobs) - real(base_logprobs, logprobs)
+
+
+def kl_k2(logprobs: Array, base_logprobs: Array) -> Array:
+    """Half of the squared log ratio: never negative, low variance, biased."""
+    difference = kl_k1(logprobs, base_logprobs)
+    return 0.5 * difference * difference
+
+
+def kl_k3(logprobs: Array, base_logprobs: Array, clamp: float | None = None) -> Array:
+    """Exp(d) - d - 1 with d = logp_base - logp: unbiased, never negative. `clamp` cuts to +-clamp (ROLL: 10).
+
+    >>> kl_k3([0.0, -1.0], [0.0, -1.0])
+    array([0., 0.])
+    """
+    difference = -kl_k1(logprobs, base_logprobs)
+    xp = library(difference)
+    estimate = xp.expm1(difference) - difference
+    return estimate if clamp is None else xp.clip(estimate, -clamp, clamp)
+
+
+def kl_exact(logits: Array, base_logits: Array) -> Array:
+    """Sum over the vocabulary of p (log p - log p_base), from logits [..., vocabulary]."""
+    log_p, log_base = _log_softmax(logits), _log_softmax(real(base_logits, logits))
+    return _expected(log_p, log_p - log_base)
+
+
+def entropy(logits: Array) -> Array:
+    """Entropy in nats from logits [..., vocabulary]; a token that is ruled out (-inf) adds nothing.
+
+    >>> entropy([0.0, 0.0]).round(6)
+    np.float64(0.693147)
+    """
+    log_p = _log_softmax(logits)
+    return -_expected(log_p, log_p)
+
+
+KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+
+
+def clip_binds(ratios: Array, advantages: Array, low: float, high: float) -> Array:
+    """1 where clipping changes the loss: the ratio is too high and A > 0, or too low and A < 0.
+
+    >>> clip_binds([1.5, 1.5, 0.5], [1.0, -1.0, -1.0], 0.2, 0.2)
+    array([1., 0., 1.])
+    """
+    r, a = real(ratios), real(advantages, ratios)
+    return real(((r > 1 + high) & (a > 0)) | ((r < 1 - low) & (a < 0)))
+
+
+def policy_gradient_loss(
+    ratios: Array, advantages: Array, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None
+) -> Array:
+    """PPO's loss of each token: -min(r A, clip(r) A); with a dual clip c, no less than c A counts where A < 0.
+
+    >>> policy_gradient_loss([2.0, 9.0], [1.0, -1.0], dual_clip=3.0)
+    array([-1.2,  3. ])
+    """
+    r, a = real(ratios), real(advantages, ratios)
+    xp = library(r)
+    gain = xp.minimum(r * a, xp.clip(r, 1 - low, 1 + high) * a)
+    if dual_clip is not None:
+        gain = xp.where(a < 0, xp.maximum(gain, dual_clip * a), gain)
+    return -gain
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a ratio that overflows is inf in the log, as with torch
+def pack(
+    *,
+    logprobs: Array,
+    old_logprobs: Array = None,
+    ref_logprobs: Array = None,
+    rollout_logprobs: Array = None,
+    advantages: Array = None,
+    mask: Array = None,
+    entropy: Array = None,
+    exact_kl_ref: Array = None,
+    exact_kl_old: Array = None,
+    scores: Array = None,
+    sample_weights: Array = None,
+    group_ids: Array = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = None,
+    ratio_level: str = "token",
+    aggregation: str = "token-mean",
+    horizon: float | None = None,
+    kl: str = "k3",
+    kl_clamp: float | None = None,
+    kl_coef: float | None = None,
+    entropy_coef: float | None = None,
+    names: str = "canonical",
+) -> Packed:
+    """The statistics of a step or micro-batch, before anything is read from the device. What is not given is not
+    computed; `stats` takes the same arguments and returns mergeable values.
+
+    `ratio_level` is "token" or "sequence" (GSPO). `aggregation` decides how losses, KL to the old policy, KL to the
+    reference and the binding clip fraction are averaged; the rest is over tokens. `train.loss` is computed where a
+    coefficient is given, with the KL estimator `kl`. `scores` (one for each sequence) split the supervised loss.
+    """
+    _check_choice("ratio_level", ratio_level, ("token", "sequence"))
+    _check_choice("kl", kl, tuple(KL_ESTIMATORS))
+    lp, old, ref, rollout, ent, kl_r, kl_o, m = token_rows(
+        logprobs, old_logprobs, ref_logprobs, rollout_logprobs, entropy, exact_kl_ref, exact_kl_old, mask=mask
+    )
+    weight = None if sample_weights is None else per_sequence(sample_weights, lp)
+    batch = _Batch(Sheet(naming(names, "policy")), m, aggregation, group_ids, horizon)
+    clip = _Clip(clip_low, clip_high, dual_clip)
+    batch.over_tokens(lp, mean="policy.logp.mean")
+    batch.over_sequences(library(lp).exp(-masked_mean(lp, m, axis=-1)), mean="policy.perplexity.train")
+    _show_samples(batch, weight)
+    r = None if old is None else _show_old(batch, lp, old, clip, is_token_level=ratio_level == "token")
+    penalty = None if ref is None else _show_reference(batch, lp, ref, kl=kl, clamp=kl_clamp, coefficient=kl_coef)
+    for exact, metric in ((kl_r, "kl_ref.exact"), (kl_o, "policy.kl_old.exact")):
+        if exact is not None:
+            batch.averaged(exact, metric)
+    if ent is not None:
+        batch.over_tokens(ent, mean="entropy.mean", max="entropy.max", min="entropy.min")
+    if advantages is not None:
+        loss = _show_loss(batch, lp, r, per_token(advantages, lp, m), clip=clip, weights=weight)
+        if kl_coef is not None or entropy_coef is not None:
+            _require(kl_coef, ref, "kl_coef", "ref_logprobs")
+            _require(entropy_coef, ent, "entropy_coef", "entropy")
+            total = loss if penalty is None else loss + penalty
+            batch.averaged(total - entropy_coef * ent if entropy_coef else total, "train.loss")
+    if scores is not None:
+        _show_supervised(batch, lp, per_sequence(scores, lp))
+    if rollout is not None:
+        mismatch.add(batch.sheet, lp if old is None else old, rollout, m)
+    return batch.sheet.pack()
+
+
+stats = reading(pack)
+"""The statistics of a step (or a micro-batch) as mergeable values; the arguments are those of `pack`."""
+
+
+class _Clip(NamedTuple):
+    """The clip range 1 - low .. 1 + high, and the dual clip for negative advantages."""
+
+    low: float
+    high: float
+    dual: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Where the statistics of one call go, and what they are averaged over."""
+
+    sheet: Sheet
+    mask: Array
+    aggregation: str
+    group_ids: Array
+    horizon: float | None
+
+    def over_tokens(self, x: Array, **ids: str) -> None:
+        self.sheet.moments(x, self.mask, **ids)
+
+    def over_sequences(self, x: Array, **ids: str) -> None:
+        self.sheet.moments(x, self.has_tokens, **ids)
+
+    def averaged(self, x: Array, metric: str) -> None:
+        """Show it averaged as the loss is."""
+        numbers, shares, kind = terms(x, self.mask, self.aggregation, group_ids=self.group_ids, horizon=self.horizon)
+        self.sheet.moments(numbers, shares, **{kind: metric})
+
+    @property
+    def has_tokens(self) -> Array:
+        """1 for each sequence with a token that counts."""
+        return real(self.mask.sum(axis=-1) > 0)
+
+
+def _show_old(batch: _Batch, lp: Array, old: Array, clip: _Clip, *, is_token_level: bool) -> Array:
+    """Show the distance to the policy that sampled, and give the ratio as [sequences, tokens]."""
+    by_sequence = sequence_ratio(lp, old, batch.mask)
+    r = ratio(lp, old) if is_token_level else per_token(by_sequence, lp)
+    above, below = r > 1 + clip.high, r < 1 - clip.low
+    batch.over_tokens(old, mean="policy.logp.old.mean")
+    batch.over_tokens(
+        r, mean="policy.ratio.mean", var="policy.ratio.var", max="policy.ratio.max", min="policy.ratio.min"
+    )
+    batch.over_sequences(by_sequence, mean="policy.ratio_sequence.mean", max="policy.ratio_sequence.max")
+    batch.over_tokens(library(r).clip(r, 1 - clip.low, 1 + clip.high), mean="policy.ratio_clipped.mean")
+    batch.over_tokens(real(above), mean="policy.ratio_outside.upper")
+    batch.over_tokens(real(below), mean="policy.ratio_outside.lower")
+    batch.over_tokens(real(above | below), mean="policy.ratio_outside")
+    # The samples are the old policy's, so these estimate KL(old || new).
+    batch.averaged(kl_k1(old, lp), "policy.kl_old.k1")
+    batch.averaged(kl_k2(old, lp), "policy.kl_old.k2")
+    batch.averaged(kl_k3(old, lp), "policy.kl_old.k3")
+    return r
+
+
+def _show_reference(
+    batch: _Batch, lp: Array, ref: Array, *, kl: str, clamp: float | None, coefficient: float | None
+) -> Array:
+    """Show the distance to the reference, and give the penalty of each token where there is one."""
+    batch.over_tokens(ref, mean="policy.logp.ref.mean")
+    estimates = {name: _clamped(estimate(lp, ref), clamp) for name, estimate in KL_ESTIMATORS.items()}
+    for name, estimate in estimates.items():
+        batch.averaged(estimate, f"kl_ref.{name}")
+    if coefficient is None:
+        return None
+    batch.averaged(coefficient * estimates[kl], "kl_ref.penalty")
+    return coefficient * estimates[kl]
+
+
+def _show_loss(batch: _Batch, lp: Array, r: Array, a: Array, *, clip: _Clip, weights: Array) -> Array:
+    """Show the policy-gradient loss and what clipping did to it; give the loss of each token, with its weight."""
+    loss = -a * lp if r is None else policy_gradient_loss(r, a, clip.low, clip.high, clip.dual)
+    batch.averaged(loss, "policy.loss")
+    if r is not None:
+        batch.averaged(clip_binds(r, a, clip.low, clip.high), "policy.clip_fraction")
+        above, below = real((r > 1 + clip.high) & (a > 0)), real((r < 1 - clip.low) & (a < 0))
+        batch.over_tokens(above, mean="policy.clip_fraction.upper")
+        batch.over_tokens(below, mean="policy.clip_fraction.lower")
+        batch.over_sequences(masked_mean(above, batch.mask, axis=-1), max="policy.clip_fraction.upper.max")
+        batch.over_sequences(masked_mean(below, batch.mask, axis=-1), min="policy.clip_fraction.lower.min")
+        if clip.dual is not None:
+            batch.over_tokens(real((r > clip.dual) & (a < 0)), mean="policy.dual_clip_fraction")
+    if weights is None:
+        return loss
+    batch.averaged(loss * weights[:, None], "policy.loss.weighted")
+    return loss * weights[:, None]
+
+
+def _show_samples(batch: _Batch, weights: Array) -> None:
+    batch.sheet.moments(
+        batch.has_tokens,
+        sum="train.samples.valid", mean="train.samples.valid_fraction", count="train.samples.total",
+    )  # fmt: skip
+    if weights is not None:
+        batch.sheet.moments(
+            weights, mean="train.sample_weight.mean", min="train.sample_weight.min", max="train.sample_weight.max"
+        )
+
+
+def _show_supervised(batch: _Batch, lp: Array, scores: Array) -> None:
+    batch.over_tokens(-lp, mean="sft.loss")
+    for is_in, metric in ((scores > 0, "sft.loss.positive"), (scores <= 0, "sft.loss.negative")):
+        batch.sheet.moments(-lp, batch.mask * is_in[:, None], mean=metric)
+
+
+def _clamped(x: Array, clamp: float | None) -> Array:
+    return x if clamp is None else library(x).clip(x, -clamp, clamp)
+
+
+def _check_choice(argument: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ConfigError(f"unknown {argument} {given!r}.{did_you_mean(given, known)} Known: {', '.join(known)}")
+
+
+def _require(coefficient: float | None, tensor: Array, argument: str, needed: str) -> None:
+    if coefficient and tensor is None:
+        raise ConfigError(f"{argument}={coefficient} needs {needed}: without it the total loss would be another one")
+
+
+def _log_softmax(logits: Array) -> Array:
+    z = real(logits)
+    xp = library(z)
+    shifted = z - xp.amax(z, axis=-1)[..., None]
+    return shifted - xp.log(xp.exp(shifted).sum(axis=-1))[..., None]
+
+
+def _expected(log_p: Array, x: Array) -> Array:
+    xp = library(log_p)
+    p = xp.exp(log_p)
+    return xp.where(p > 0, p * xp.where(p > 0, x, 0.0 * p), 0.0 * p).sum(axis=-1)

@@ -1,0 +1,221 @@
+"""Runs on object storage: anything fsspec has a URL for (`s3://`, `gs://`, `az://`, `memory://`, ...).
+
+A run is read from a local copy: opening a URL brings what changed since the last time into a cache folder, and from
+there on it is a run like any other. Checkpoints, models and trackers' files stay where they are. Writing goes the other
+way round, once and whole: a run is recorded on a disk and uploaded when it is over, because object storage cannot
+append a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rlvitals.codec import to_json
+from rlvitals.config import mask_text
+from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
+from rlvitals.store.cards import read_info, replace_file
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lock import read_holder
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://", re.IGNORECASE)
+
+_VERSION_KEYS = (
+    "ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "created",
+)  # fmt: skip
+"""What the file systems call the mark that changes with a file's content, the surest first."""
+
+_STATE = ".remote.json"
+
+
+def is_url(path: object) -> bool:
+    """Whether a path is one for fsspec.
+
+    >>> is_url("s3://bucket/run"), is_url("out/kto"), is_url("C:/runs")
+    (True, False, False)
+    """
+    return bool(_URL.match(str(path)))
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path on this machine: the path itself, or the fresh copy of what a URL points to."""
+    return fetch(str(path)) if is_url(path) else Path(path)
+
+
+def fetch(url: str) -> Path:
+    """Bring the copy of a run up to date and return its folder. Files that have not changed are not read again."""
+    place = _Place(url)
+    copy = cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}" / (place.name or "run")
+    copy.mkdir(parents=True, exist_ok=True)
+    state = _read_state(copy)
+    with place.told("read"):
+        there = dict(place.files())
+        if not there:
+            raise RunNotFound(f"there is no run in {place.shown}")
+        for name, mark in there.items():
+            if mark is None or state.get(name) != mark or not (copy / name).exists():
+                _download(place, name, copy / name)
+    for name in state.keys() - there.keys():  # a log that was packed is an archive now
+        (copy / name).unlink(missing_ok=True)
+    replace_file(copy / _STATE, to_json(there))
+    return copy
+
+
+def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) -> int:
+    """Copy a run that is over to a URL; the number of files. The identity card goes last: where it is, all is.
+
+    Another run at that URL is left alone, unless `overwrite=True`.
+    """
+    run_dir = RunDir(Path(run))
+    if not run_dir.holds_run:
+        raise RunNotFound(f"there is no run in {run_dir.root}")
+    holder = read_holder(run_dir)
+    if holder is not None and holder.is_live:
+        raise RunLocked(f"{run_dir.root} is still being written; upload it when it is over")
+    place = _Place(url)
+    with place.told("write"):
+        there = place.read_card()
+        if there is not None and there.get("id") != read_info(run_dir).id and not overwrite:
+            raise RunExists(f"{place.shown} holds another run. Choose another place, or pass overwrite=True")
+        names = sorted(_names_in(run_dir), key=lambda name: (name == _relative(run_dir, run_dir.info), name))
+        for name in names:
+            place.upload(run_dir.root / name, name)
+        # What an earlier upload left and the run no longer has would be read as part of it.
+        for name, _ in list(place.files()):
+            if name not in names:
+                place.remove(name)
+    return len(names)
+
+
+def cache_folder() -> Path:
+    """Where copies are kept; safe to delete. `RLVITALS_CACHE` names another."""
+    own = os.environ.get("RLVITALS_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvitals" / "runs"
+
+
+class _Place:
+    """A folder of a file system that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = mask_text(url)
+        try:
+            import fsspec  # type: ignore[import-untyped]
+        except ImportError:
+            raise MissingDependency(f"opening {self.shown}", "remote") from None
+        try:
+            self._system, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:  # no such protocol, or its package is missing: fsspec says which
+            raise ConfigError(f"{self.shown} cannot be opened: {mask_text(str(error))}") from error
+        self._system.invalidate_cache()
+        self._root = root.rstrip("/")  # a text: of a path, https:// would lose a slash
+        self.name = self._root.rpartition("/")[2]
+
+    def files(self) -> Iterator[tuple[str, str | None]]:
+        """The run's files below the folder, each with the mark of its content, None where the system gives none."""
+        wanted = _Wanted.of(RunDir(Path()))
+        for file in wanted.files:
+            with contextlib.suppress(FileNotFoundError):
+                yield file, _mark(self._system.info(self._at(file)))
+        for folder in wanted.folders:
+            found: Mapping[str, Any] = {}
+            with contextlib.suppress(FileNotFoundError):
+                found = self._system.find(self._at(folder), detail=True)
+            for path, facts in found.items():
+                name = path.removeprefix(self._root).lstrip("/")
+                if not wanted.leaves(name):
+                    yield name, _mark(facts)
+
+    def read_card(self) -> dict[str, Any] | None:
+        card = RunDir(Path()).info.as_posix()
+        try:
+            found = json.loads(self._system.cat_file(self._at(card)))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def download(self, name: str, target: Path) -> None:
+        self._system.get_file(self._at(name), str(target))
+
+    def upload(self, source: Path, name: str) -> None:
+        self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+        self._system.put_file(str(source), self._at(name))
+
+    def remove(self, name: str) -> None:
+        self._system.rm_file(self._at(name))
+
+    @contextlib.contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """What the network or the disk does is told as one error with the URL."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"cannot {what} {self.shown}: {mask_text(str(error))}") from error
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What belongs to a run's story. The index is derived, locks are of this machine, checkpoints are the user's."""
+
+    files: list[str]
+    folders: list[str]
+
+    @classmethod
+    def of(cls, run_dir: RunDir) -> _Wanted:
+        files = run_dir.info, run_dir.config, run_dir.attempts
+        folders = run_dir.logs, run_dir.eval_logs, run_dir.epochs.folder
+        return cls([_relative(run_dir, path) for path in files], [_relative(run_dir, path) for path in folders])
+
+    def leaves(self, name: str) -> bool:
+        """Whether a file in these folders is not ours: a tracker's, a draft, or a name that leads out of the folder."""
+        path = PurePosixPath(name)
+        return path.name.startswith(".") or "tfevents" in path.name or ".." in path.parts
+
+
+def _names_in(run_dir: RunDir) -> list[str]:
+    wanted = _Wanted.of(run_dir)
+    names = [name for name in wanted.files if (run_dir.root / name).is_file()]
+    for folder in wanted.folders:
+        below = (path for path in (run_dir.root / folder).rglob("*") if path.is_file())
+        names += [name for path in below if not wanted.leaves(name := _relative(run_dir, path))]
+    return names
+
+
+def _relative(run_dir: RunDir, path: Path) -> str:
+    return path.relative_to(run_dir.root).as_posix()
+
+
+def _mark(facts: Mapping[str, Any]) -> str | None:
+    mark = next((facts[key] for key in _VERSION_KEYS if facts.get(key) is not None), None)
+    return None if mark is None else f"{facts.get('size')} {mark}"
+
+
+def _download(place: _Place, name: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        place.download(name, draft)
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _read_state(copy: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((copy / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

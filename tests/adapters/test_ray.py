@@ -1,0 +1,269 @@
+"""A real Ray cluster of one node: workers in processes of their own, killed; drivers that come again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlvitals
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster for all of them
+
+SETTINGS = {
+    "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster that outlives every driver; its folder's name is short, for the sake of its sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="ray"))
+    command = [
+        str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=3", "--port=0",
+        "--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats",
+        f"--temp-dir={folder}", "--object-store-memory=80000000",
+    ]  # fmt: skip
+    with open(folder / "head.log", "wb") as log:
+        head = subprocess.Popen(command, env={**os.environ, **SETTINGS}, stdout=log, stderr=log)
+    try:
+        address = folder / "ray_current_cluster"
+        deadline = time.monotonic() + 90
+        while not address.exists() or not address.read_text():
+            assert head.poll() is None, (folder / "head.log").read_text()
+            assert time.monotonic() < deadline, "the cluster did not start"
+            time.sleep(0.2)
+        yield address.read_text()
+    finally:
+        head.terminate()
+        try:
+            head.wait(30)
+        finally:
+            head.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+PRELUDE = """
+    import os, signal, sys, time
+    import ray
+    import rlvitals
+    from rlvitals import values
+    from rlvitals.adapters import ray as vitals
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
+    folder = sys.argv[2]
+    def tell(*facts):
+        print(">", *facts, flush=True)  # Ray itself has things to say on stdout
+"""
+
+
+@pytest.fixture
+def driver(cluster, tmp_path, child_environment):
+    """Run a driver script to its end, or until it prints and waits."""
+    children = []
+
+    def begin(script):
+        source = textwrap.dedent(PRELUDE) + textwrap.dedent(script)
+        child = subprocess.Popen(
+            [sys.executable, "-c", source, cluster, str(tmp_path / "run")],
+            env={**child_environment, **SETTINGS},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        children.append(child)
+        return child
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def ended(child):
+    out, err = child.communicate(timeout=150)
+    assert child.returncode == 0, err
+    return [line.removeprefix("> ") for line in out.splitlines() if line.startswith("> ")], err
+
+
+WORKERS = """
+    run = vitals.serve(folder, algorithm="grpo", monitor=False)
+
+    @ray.remote(num_cpus=1)
+    class Worker:
+        def __init__(self, rank):
+            self.run = vitals.connect(rank=rank)
+        def work(self, steps):
+            for step in steps:
+                rewards = [float(step + self.run.rank)] * self.run.rank
+                self.run.log({"reward": values.mean(rewards)}, step=step)
+            return self.run.flush(30)
+        def pid(self):
+            return os.getpid()
+
+    first, second = Worker.remote(1), Worker.remote(2)
+    assert all(ray.get([first.work.remote(range(5)), second.work.remote(range(5))]))
+    os.kill(ray.get(first.pid.remote()), signal.SIGKILL)
+    assert ray.get(second.work.remote(range(5, 10)))
+    for step in range(10):
+        run.log({"loss": 1.0 / (step + 1), "reward": values.mean([])}, step=step)
+
+    @ray.remote(num_cpus=0)
+    def evaluate(run):
+        run.log_eval({"accuracy": 0.75, "answers": ["a", "b"]}, step=9)
+
+    ray.get(evaluate.remote(run))
+    tell(run.flush(30), run.dropped, len({os.getpid(), run.facts["pid"], ray.get(second.pid.remote())}))
+    run.finish()
+"""
+
+
+def test_workers_of_several_processes_log_to_one_run_and_a_killed_one_takes_nothing_with_it(driver, tmp_path):
+    out, _ = ended(driver(WORKERS))
+    assert out == ["True 0 3"]
+    view = rlvitals.open_run(tmp_path / "run")
+    assert view.status == "finished"
+    assert view.ranks == [0, 1, 2]
+    assert view.series("loss").values.tolist() == [1.0 / (step + 1) for step in range(10)]
+    assert view.series("reward", rank=1).steps.tolist() == [0, 1, 2, 3, 4]
+    steps, rewards = view.series("reward")
+    whole = [np.mean([step + 1] + [step + 2] * 2) if step < 5 else step + 2 for step in range(10)]
+    assert steps.tolist() == list(range(10))
+    assert rewards == pytest.approx(whole)
+    assert view.series("accuracy").values.tolist() == [0.75]
+
+
+FIRST_DRIVER = """
+    run = vitals.serve(folder, recorder="again", config={"lr": 1.0}, monitor=False)
+    for step in range(5):
+        run.log({"loss": float(step)}, step=step)
+    tell(run.flush(30))
+    time.sleep(600)
+"""
+
+SECOND_DRIVER = """
+    try:
+        vitals.serve(folder, recorder="again")
+    except rlvitals.errors.RunLocked as error:
+        tell("locked:", "resume=True" in str(error))
+    before = vitals.connect("again").facts
+    run = vitals.serve(folder, recorder="again", resume=3, monitor=False)
+    after = run.facts
+    tell(before["attempt"], after["attempt"], before["pid"] == after["pid"], before["id"] == after["id"])
+    for step in range(4, 7):
+        run.log({"loss": 10.0 + step}, step=step)
+    run.finish()
+    try:
+        vitals.connect("again")
+    except rlvitals.errors.RunNotFound as error:
+        tell("gone:", "serve()" in str(error))
+"""
+
+
+def test_a_killed_driver_comes_again_and_goes_on_from_its_checkpoint(driver, tmp_path):
+    first = driver(FIRST_DRIVER)
+    assert first.stdout.readline() == "> True\n", first.communicate()[1]
+    first.send_signal(signal.SIGKILL)
+    first.wait(10)
+    out, _ = ended(driver(SECOND_DRIVER))
+    assert out == ["locked: True", "1 2 True True", "gone: True"]
+    view = rlvitals.open_run(tmp_path / "run")
+    assert view.status == "finished"
+    assert view.series("loss").values.tolist() == [0.0, 1.0, 2.0, 3.0, 14.0, 15.0, 16.0]
+    assert view.series("loss", ghosts=True).values.tolist() == [4.0]
+
+
+RECORDER_FAULTS = """
+    run = vitals.serve(folder, recorder="faults", monitor=False)
+    vitals.MAX_WAITING = 50
+    for step in range(20):
+        run.log({"loss": float(step)}, step=step)
+    assert run.flush(30)
+    os.kill(run.facts["pid"], signal.SIGKILL)
+    for step in range(20, 40):
+        run.log({"loss": float(step)}, step=step)
+    assert run.flush(60)
+    tell(run.facts["attempt"], run.dropped)
+    os.kill(run.facts["pid"], signal.SIGSTOP)
+    began = time.monotonic()
+    for step in range(40, 140):
+        run.log({"loss": float(step)}, step=step)
+    tell(run.dropped, run.flush(0.1), time.monotonic() - began < 10)
+    os.kill(recorder, signal.SIGCONT)
+    tell(run.flush(60))
+    run.log({"loss": 140.0, "handle": open(os.devnull)}, step=140)
+    run.finish()
+    run.log({"loss": 141.0}, step=141)
+    run.flush(10)
+    tell(run.dropped)
+""".replace(
+    'os.kill(run.facts["pid"], signal.SIGSTOP)', 'recorder = run.facts["pid"]; os.kill(recorder, signal.SIGSTOP)'
+)
+
+
+def test_a_killed_recorder_is_started_again_and_one_that_hangs_holds_nobody_up(driver, tmp_path):
+    out, err = ended(driver(RECORDER_FAULTS))
+    assert out == ["2 0", "50 False True", "True", "51"]
+    assert "the recorder is 50 rows behind" in err
+    view = rlvitals.open_run(tmp_path / "run")
+    assert view.series("loss").steps.tolist() == [*range(90), 140]
+
+
+ASKED = """
+    with vitals.serve(folder, recorder="asked", algorithm="grpo", actions="act") as run:
+        assert run.request() is None
+        for step in range(1, 20):
+            run.log({"grad_norm": 0.0, "loss": 1.0}, step=step)
+        request = run.request()
+        tell(request.action, [finding.kind for finding in run.findings])
+        request.declined("it is a test")
+"""
+
+
+def test_a_request_of_the_doctor_reaches_the_driver_and_its_answer_the_record(driver, tmp_path):
+    out, _ = ended(driver(ASKED))
+    assert out == ["stop ['dead_gradient']"]
+    assert '"it is a test"' in (tmp_path / "run/logs/findings.jsonl").read_text()
+    assert rlvitals.open_run(tmp_path / "run").status == "finished"
+
+
+SHARED_STORAGE = """
+    @ray.remote(num_cpus=1)
+    def work(rank):
+        with rlvitals.start(folder, rank=rank) as run:
+            run.log({"reward": values.mean([float(rank)] * rank)}, step=0)
+
+    with rlvitals.start(folder, monitor=False) as run:
+        run.log({"loss": 1.0, "reward": values.mean([])}, step=0)
+        ray.get([work.remote(1), work.remote(2)])
+"""
+
+
+def test_workers_write_files_of_their_own_where_storage_is_shared(driver, tmp_path):
+    ended(driver(SHARED_STORAGE))
+    view = rlvitals.open_run(tmp_path / "run")
+    assert view.ranks == [0, 1, 2]
+    assert view.series("reward").values.tolist() == pytest.approx([5 / 3])
+
+
+BROKEN_START = """
+    rlvitals.start(folder, monitor=False).finish()
+    for wrong in ({}, {"resume": True, "totel_steps": 5}):
+        try:
+            vitals.serve(folder, recorder="broken", **wrong)
+        except rlvitals.errors.RlvitalsError as error:
+            tell(type(error).__name__)
+    vitals.serve(folder, recorder="broken", resume=True).finish()
+"""
+
+
+def test_what_is_wrong_at_the_start_raises_in_the_driver_and_leaves_no_recorder(driver):
+    out, _ = ended(driver(BROKEN_START))
+    assert out == ["RunExists", "ConfigError"]

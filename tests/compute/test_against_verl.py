@@ -1,0 +1,103 @@
+"""The same tensors through verl's own functions, where it is installed beside ray: `pip install --no-deps verl
+tensordict omegaconf antlr4-python3-runtime==4.9.3 codetiming hydra-core torchdata pyvers`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import loops
+import numpy as np
+import pytest
+
+from rlvitals.compute import advantage, policy
+from rlvitals.compute.aggregate import aggregate
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def verl():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        core = pytest.importorskip("verl.trainer.ppo.core_algos")
+        correction = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
+    return SimpleNamespace(core=core, correction=correction)
+
+
+@pytest.fixture(params=range(3), ids="seed{}".format)
+def tensors(request):
+    given = loops.batch(request.param, with_empty=False)
+    return {name: torch.from_numpy(np.nan_to_num(tensor)) for name, tensor in given.items()}
+
+
+class Settings(SimpleNamespace):
+    def get(self, name, otherwise):
+        return getattr(self, name, otherwise)
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
+def test_policy_loss_clip_fractions_and_kl(verl, tensors, mode):
+    settings = Settings(clip_ratio=0.2, clip_ratio_low=0.1, clip_ratio_high=0.2, clip_ratio_c=1.3, global_batch_info={})
+    loss, metrics = verl.core.compute_policy_loss_vanilla(
+        tensors["old_logprobs"], tensors["logprobs"], tensors["advantages"], tensors["mask"], mode, settings
+    )
+    given = {name: tensors[name] for name in ("logprobs", "old_logprobs", "advantages", "mask")}
+    ours = policy.stats(**given, clip_low=0.1, clip_high=0.2, dual_clip=1.3, aggregation=mode, names="verl")
+    assert ours["actor/pg_loss"].number == pytest.approx(float(loss), rel=1e-6)
+    over_tokens = policy.stats(**given, clip_low=0.1, clip_high=0.2, dual_clip=1.3, names="verl")
+    for name, theirs in metrics.items():
+        assert over_tokens[name].number == pytest.approx(theirs, abs=1e-6), name
+
+
+def test_aggregation_and_kl_estimators(verl, tensors):
+    x, mask = tensors["advantages"], tensors["mask"]
+    for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+        assert float(aggregate(x, mask, mode)) == pytest.approx(float(verl.core.agg_loss(x, mask, mode)), rel=1e-6)
+    # verl of today divides by the number of sequences too; the mode as ROLL has it does so with that in its horizon.
+    theirs = verl.core.agg_loss(x, mask, "seq-mean-token-sum-norm")
+    horizon = x.shape[0] * x.shape[1]
+    assert float(aggregate(x, mask, "seq-mean-token-sum-norm", horizon=horizon)) == pytest.approx(float(theirs))
+    for name, estimate in policy.KL_ESTIMATORS.items():
+        theirs = verl.core.kl_penalty(tensors["logprobs"], tensors["ref_logprobs"], name)
+        torch.testing.assert_close(estimate(tensors["logprobs"], tensors["ref_logprobs"]), theirs)
+
+
+def test_gae_with_whitening(verl, tensors):
+    rewards, v, mask = tensors["advantages"], tensors["logprobs"], tensors["mask"]
+    theirs, returns = verl.core.compute_gae_advantage_return(rewards, v, mask, 0.99, 0.95)
+    ours = advantage.gae(rewards, v, mask, gamma=0.99, lam=0.95)
+    torch.testing.assert_close(advantage.whiten(ours.advantages, mask), theirs * mask)
+    torch.testing.assert_close(ours.returns, returns * mask)
+
+
+def test_group_advantages(verl, tensors):
+    mask = tensors["mask"]
+    groups = np.array([0, 0, 1, 1, 1])
+    rewards = tensors["advantages"] * mask
+    scores = rewards.sum(-1)
+    for by_std in (True, False):
+        theirs, _ = verl.core.compute_grpo_outcome_advantage(rewards, mask, groups, norm_adv_by_std_in_grpo=by_std)
+        how = {"unbiased": True, "epsilon": 1e-6} if by_std else {"scale": "none"}
+        torch.testing.assert_close(advantage.group_relative(scores, groups, **how)[:, None] * mask, theirs)
+    theirs, _ = verl.core.compute_rloo_outcome_advantage(rewards, mask, groups)
+    torch.testing.assert_close(advantage.leave_one_out(scores, groups)[:, None] * mask, theirs)
+
+
+def test_value_loss_and_its_clip_fraction(verl, tensors):
+    v, returns, old, mask = (tensors[name] for name in ("logprobs", "ref_logprobs", "old_logprobs", "mask"))
+    loss, share = verl.core.compute_value_loss(v, returns, old, mask, 0.1)
+    ours = advantage.stats(values=v, returns=returns, old_values=old, mask=mask, value_clip=0.1, names="verl")
+    assert ours["critic/vf_loss"].number == pytest.approx(float(loss), rel=1e-6)
+    assert ours["critic/vf_clipfrac"].number == pytest.approx(float(share), rel=1e-6)
+
+
+def test_mismatch_of_rollout_and_trainer(verl, tensors):
+    train, rollout, mask = tensors["old_logprobs"], tensors["rollout_logprobs"], tensors["mask"]
+    theirs = verl.correction.compute_offpolicy_metrics(train, rollout, mask)
+    ours = policy.stats(logprobs=train, rollout_logprobs=rollout, mask=mask, names="verl")
+    for name in ("kl", "k3_kl", "ppl_ratio", "chi2_token", "training_ppl"):
+        assert ours[f"rollout_corr/{name}"].number == pytest.approx(theirs[name], rel=1e-6), name
