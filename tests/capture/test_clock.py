@@ -27,6 +27,8 @@ from rlvitals.store.findings import append_event, finding_line, findings_in, rea
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 
+pytestmark = pytest.mark.slow
+
 FINDINGS = Path("logs/findings.jsonl")
 
 

@@ -18,6 +18,8 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import STALE_SECONDS, RunLock, read_holder
 from rlvitals.store.process import this_process
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import sys
 import rlvitals

@@ -17,6 +17,8 @@ import pytest
 import rlvitals
 from rlvitals.capture.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 PIECES = re.compile(r"\x1b\[(?P<count>\d*)(?P<move>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n]+)")
 
 

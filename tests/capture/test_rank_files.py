@@ -20,6 +20,8 @@ from rlvitals.errors import RunError
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = {
     0: {0: [1.0, 2.0, 3.0], 1: [4.0], 2: [0.5, 0.25]},
     1: {0: [10.0], 1: [5.0, 6.0, 7.0, 8.0], 3: [9.0]},

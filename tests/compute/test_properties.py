@@ -16,6 +16,8 @@ from rlvitals.compute.aggregate import MODES
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 seeds = st.integers(0, 10_000)
 sizes = st.integers(1, 6)
 

@@ -390,6 +390,7 @@ def test_a_clock_before_the_first_row_says_nothing():
 WORLDS = {"grpo": GRPO, "dpo": DPO, "verl": VERL}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["white", "t"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_run_that_learns_with_noise_is_never_warned_of(world, noise):

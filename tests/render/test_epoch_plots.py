@@ -13,6 +13,8 @@ from rlvitals.errors import MissingDependency
 from rlvitals.render import epoch_plots
 from rlvitals.render.epoch_plots import BLUE, GREEN, ORANGE, PURPLE, RED, figures, pictures, png
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 

@@ -27,6 +27,8 @@ from rlvitals.sinks.follower import Feed, follow
 from rlvitals.store.cursors import read_cursor
 from rlvitals.store.layout import RunDir
 
+pytestmark = pytest.mark.slow
+
 
 class Ledger(Sink):
     """A tracker whose back end is a list: `held` is what it was told to keep, `taken` what is on the way."""
