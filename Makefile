@@ -38,7 +38,7 @@ test: $(BIN)/.dev lint  ## everything CI runs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 quick: $(BIN)/.dev  ## the inner loop, under a minute
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n $(JOBS) -m "not slow" -q
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest tests -n $(JOBS) -m "not slow" -q
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff format --check .
