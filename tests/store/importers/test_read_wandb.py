@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("wandb", reason="needs the wandb package")
 
 import wandb
 
+from conftest import until
 from rlvitals.errors import MissingDependency
 from rlvitals.store.importers import LogTail, NotALog, read_log, sniff
 
@@ -33,7 +35,16 @@ def offline_run(tmp_path_factory):
         run.log({"train/global_step": 2990, "eval/acc": 0.5, "histogram": wandb.Histogram([1, 2, 3])})
         run.finish()
     (path,) = folder.glob("wandb/offline-run-*")
+    (file,) = path.glob("*.wandb")
+    # The vendor's own process writes the file, and may still be at it when finish() returns.
+    until(lambda: len(set(_sizes(file))) == 1)
     return path
+
+
+def _sizes(file):
+    for _ in range(5):
+        yield file.stat().st_size
+        time.sleep(0.1)
 
 
 def test_every_row_is_read_with_its_own_step_and_time(offline_run):
