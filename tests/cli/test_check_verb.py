@@ -353,7 +353,8 @@ def test_following_a_run_ends_with_the_run(tmp_path):
 
 def test_ctrl_c_prints_the_verdict(tmp_path):
     target = write_jsonl(tmp_path / "live.jsonl", healthy_rows())
-    watcher = follow(target, until_idle=None)
+    # A test run in the background has Ctrl-C switched off, and so would have its children.
+    watcher = follow(target, until_idle=None, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert "60 rows so far, healthy" in watcher.greeting
     watcher.send_signal(signal.SIGINT)
     out, err = watcher.communicate(timeout=30)
