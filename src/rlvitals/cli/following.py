@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,11 +32,10 @@ def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
         raise ConfigError("--interval and --until-idle are seconds above 0")
     survive_narrow_encodings()
     watch = _Watch(arguments, config)
-    with watch.interruptible():
-        try:
-            watch.run()
-        except KeyboardInterrupt:
-            watch.end("stopped by Ctrl-C")
+    try:
+        watch.run()
+    except KeyboardInterrupt:
+        watch.end("stopped by Ctrl-C")
     report = watch.report()
     if arguments.json:
         facts = report.to_dict()
@@ -63,34 +58,13 @@ class _Watch:
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)
         self._heard = time.monotonic()
-        self._is_interrupted = False
         self._console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Remember a Ctrl-C as well as raise it: an exception that comes while Python runs a finaliser is lost."""
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-            yield  # ignored, or somebody's own business
-            return
-
-        def interrupt(*_: object) -> None:
-            self._is_interrupted = True
-            raise KeyboardInterrupt
-
-        signal.signal(signal.SIGINT, interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def run(self) -> None:
         """Judge what is there without a word, then what comes, aloud."""
         self._take(self._feed.poll(), aloud=False)
         self._greet()
         while True:
-            if self._is_interrupted:
-                raise KeyboardInterrupt
             ending = self._feed.ending  # asked before the poll: what was written until then is still read
             news = self._feed.poll()
             if not self._judge.points and not news.rows:
