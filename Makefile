@@ -20,7 +20,12 @@ $(BIN)/.dev: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps codebleu   # its own pins are outdated
 	touch $@
 
-demo: $(BIN)/.base  ## train a small model twice, once well and once badly, and let the doctor look at both
+# With pictures.
+$(BIN)/.plots: $(BIN)/.base
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plots]'
+	touch $@
+
+demo: $(BIN)/.plots  ## train a small model twice, once well and once badly, and let the doctor look at both
 	$(BIN)/python examples/numpy_grpo.py out/demo
 	$(BIN)/rlvitals check out/demo
 	@echo
@@ -28,10 +33,13 @@ demo: $(BIN)/.base  ## train a small model twice, once well and once badly, and 
 	@# 2 is the right answer here: the run has failed.
 	$(BIN)/rlvitals check out/demo-failing --html out/check.html || test $$? -eq 2
 	@echo
-	@echo "Next:  open out/check.html in a browser"
+	$(BIN)/rlvitals plot out/demo --output out/demo.png
+	$(BIN)/rlvitals plot out/demo-failing --output out/demo-failing.png
+	@echo
+	@echo "Next:  open out/check.html, out/demo.png and out/demo-failing.png"
 	@echo "       $(BIN)/rlvitals show out/demo"
 	@echo "       $(BIN)/rlvitals explain frac_reward_zero_std"
-	@echo "       $(BIN)/rlvitals compare out/demo out/demo-failing"
+	@echo "       $(BIN)/rlvitals compare out/demo out/demo-failing --plot"
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev lint  ## everything CI runs
