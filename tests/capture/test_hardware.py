@@ -12,7 +12,8 @@ import pytest
 
 import rlvitals
 from rlvitals.capture.gpus import GpuSample, NvidiaGpus, combined, find_gpus
-from rlvitals.capture.hardware import Cpu, Machine, ProcHost, PsutilHost, Sampler, find_host, is_sampled_here
+from rlvitals.capture.hardware import Cpu, Machine, ProcHost, PsutilHost, find_host
+from rlvitals.capture.sampler import Sampler, is_sampled_here
 from rlvitals.cli.main import main
 from rlvitals.config import HARDWARE_SECONDS
 from rlvitals.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Samples the machine every few seconds, in a thread of its own, on an axis of its own: `logs/system.jsonl`.
+"""What the machine tells of itself now: processors, memory, accelerators.
 
 CPU and memory come from /proc on Linux and from psutil elsewhere, where it is installed; accelerators from their
 drivers, see `gpus`. What a machine does not tell is not there. The names are the RLAIF document's; sizes are GiB,
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 from rlvitals.capture.gpus import Gpus, combined, find_gpus
 from rlvitals.capture.memory import GIB, process_memory
-from rlvitals.capture.pulse import Pulse
 
 logger = logging.getLogger("rlvitals")
 
@@ -144,36 +143,3 @@ class Machine:
     def _put_aside(self, error: Exception) -> None:
         logger.warning("the machine is no longer sampled: %s: %s", type(error).__name__, error)
         self._host = None
-
-
-class Sampler:
-    """Hands a sample of the machine to `take` every `seconds`, the first after as long: a short run has none."""
-
-    def __init__(self, take: Callable[[dict[str, float]], None], seconds: float) -> None:
-        self._take = take
-        self._machine: Machine | None = None
-        self._has_failed = False
-        self._pulse = Pulse(self._sample, seconds, "rlvitals-hardware")
-
-    def stop(self) -> None:
-        """End the thread and wait for a sample in progress."""
-        self._pulse.stop()
-        if self._machine is not None:
-            self._machine.close()
-
-    def _sample(self) -> None:
-        if self._has_failed:
-            return
-        try:
-            if self._machine is None:
-                self._machine = Machine()
-            if sample := self._machine.sample():
-                self._take(sample)
-        except Exception as error:  # noqa: BLE001 - a background thread must not die of a surprise
-            self._has_failed = True
-            logger.warning("the machine is no longer sampled: %s: %s", type(error).__name__, error)
-
-
-def is_sampled_here(rank: int) -> bool:
-    """Whether this process samples its machine: one of each machine does."""
-    return rank == 0 or os.environ.get("LOCAL_RANK") == "0"

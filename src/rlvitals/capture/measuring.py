@@ -8,12 +8,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlvitals.capture.counters import Rates, Throughput, amount
-from rlvitals.capture.hardware import Sampler, is_sampled_here
-from rlvitals.capture.phase import Phase, Timer
-from rlvitals.capture.phases import STALLED_TIMES, Phases, Stalled
+from rlvitals.capture.sampler import Sampler, is_sampled_here
 from rlvitals.codec import encode
 from rlvitals.config import Settings
 from rlvitals.errors import BadValue
@@ -22,6 +20,10 @@ from rlvitals.render.numbers import duration
 from rlvitals.store.layout import RunDir, SideLog
 from rlvitals.store.reader import last_rows
 from rlvitals.store.spans import span_line
+
+if TYPE_CHECKING:
+    from rlvitals.capture.phase import Phase, Timer
+    from rlvitals.capture.phases import Phases, Stalled
 
 logger = logging.getLogger("rlvitals")
 
@@ -61,10 +63,7 @@ class Measuring:
         self._lock = threading.RLock()
         self._said: set[str] = set()
         self._throughput = Throughput(begun=clock())
-        rates = Rates("rlaif" if run.settings.names == "rlaif" else "canonical")
-        self._phases = Phases(
-            clock=clock, rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once
-        )
+        self._phases: Phases  # made by the first measurement
         seconds = run.settings.hardware
         self._sampler = Sampler(self._take_sample, seconds) if seconds and is_sampled_here(run.rank) else None
 
@@ -109,18 +108,25 @@ class Measuring:
     def forget_locks(self) -> None:
         """The process is a forked child, which records nothing; its phases still call `onload` and `offload`."""
         self._lock = threading.RLock()
-        self._phases.forget_locks()
+        if self._run.is_measuring:
+            self._phases.forget_locks()
 
     def _begin(self, now: float | None) -> None:
         """The first measurement. Tokens are counted from `now` on, or from the start of the run."""
         with self._lock:
             if self._run.is_measuring:
                 return
-            self._run.is_measuring = True
+            from rlvitals.capture.phases import Phases  # most runs measure nothing
+
+            rates = Rates("rlaif" if self._run.settings.names == "rlaif" else "canonical")
+            self._phases = Phases(
+                clock=self._clock, rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once
+            )
             if now is not None:
                 self._throughput.begun = now
             if self._attempt.number > 1:
                 self._throughput.samples = _samples_before(self._dir, self._run.rank, self._run.last_step)
+            self._run.is_measuring = True
 
     def _record(self, phase: Phase) -> None:
         span = Span(
@@ -165,7 +171,7 @@ def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
 
 
 def _finding(stalled: Stalled, step: int) -> Finding:
-    evidence: dict[str, float | str] = {"phase": stalled.name, "seconds": stalled.seconds, "times": STALLED_TIMES}
+    evidence: dict[str, float | str] = {"phase": stalled.name, "seconds": stalled.seconds}
     usually = "it has not ended before"
     if stalled.usual is not None:
         evidence["usual"] = stalled.usual

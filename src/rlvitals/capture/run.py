@@ -23,7 +23,6 @@ from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.intake import PLAIN, Intake
 from rlvitals.capture.measuring import Measuring
 from rlvitals.capture.pending import LAST_WAIT_SECONDS, NO_ROW, Pending
-from rlvitals.capture.phase import Hook, Phase, Timer
 from rlvitals.capture.pulse import Pulse, beat_seconds
 from rlvitals.capture.watching import Watching
 from rlvitals.codec import NEWLINE, dumps, encode
@@ -37,6 +36,7 @@ from rlvitals.store.lock import RunLock
 from rlvitals.store.writer import LogWriter
 
 if TYPE_CHECKING:
+    from rlvitals.capture.phase import Hook, Phase, Timer
     from rlvitals.capture.progress import Progress
 
 logger = logging.getLogger("rlvitals")
