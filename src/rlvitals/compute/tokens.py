@@ -13,7 +13,6 @@ Numbers of masked rows are 0; a row with a NaN, with +inf or without any finite 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlvitals.compute.step import has_triton
@@ -23,20 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class TokenStats:
-    """Numbers of each token, [B, T] in float32."""
+class TokenStats(Rows):
+    """Numbers of each token, in the shape of the ids."""
 
-    logprobs: Tensor
-    entropy: Tensor
-    logsumexp: Tensor
-    """Of the logits divided by the temperature."""
-    top1_prob: Tensor | None = None
-    top1_match: Tensor | None = None
-    """1 where the chosen token is the most likely one."""
-    kl: Tensor | None = None
-    """KL(this || other), summed over the whole vocabulary."""
-    other_logprobs: Tensor | None = None
+    __slots__ = ()
 
     def broken(self) -> Tensor:
         """Where the logits gave no distribution, [B, T] of booleans, still on the device."""

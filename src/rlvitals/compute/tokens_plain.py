@@ -25,14 +25,17 @@ class Options(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The numbers of N rows, in the order of `TokenStats`."""
+    """The numbers of N rows, in float32."""
 
     logprobs: Tensor
     entropy: Tensor
     logsumexp: Tensor
+    """Of the logits divided by the temperature."""
     top1_prob: Tensor | None = None
     top1_match: Tensor | None = None
+    """1 where the chosen token is the most likely one."""
     kl: Tensor | None = None
+    """KL(this || other), summed over the whole vocabulary."""
     other_logprobs: Tensor | None = None
 
 

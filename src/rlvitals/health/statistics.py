@@ -302,11 +302,6 @@ class Signal:
         return level / self.base
 
     @property
-    def has_base(self) -> bool:
-        """Whether the baseline is frozen."""
-        return self.n >= HEAD
-
-    @property
     def travelled(self) -> float:
         """The distance between the best and the worst slow level so far."""
         return self.top - self.bottom if self.n > HEAD else 0.0

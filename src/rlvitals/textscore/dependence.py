@@ -24,7 +24,6 @@ DEEPEST = 200
 """Levels of the syntax tree. Python itself takes 100 levels of indentation and 200 of brackets."""
 
 SETTING = frozenset({Role.SET, Role.DECLARE})
-WRITING = frozenset({*SETTING, Role.CHANGE})
 
 Name = tuple[int, bytes]
 """A scope and a name in it."""
