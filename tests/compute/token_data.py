@@ -66,10 +66,11 @@ def check_numbers(device, dtype, vocabulary, temperature, *, rows=2, length=5):
     return errors
 
 
-def check_gradients(device, dtype, *, overwrite, vocabulary=300, tolerance=TOLERANCE):
-    logits, ids = make_logits(2, 6, vocabulary, dtype, device)
-    mask = torch.rand(2, 6, device=device) > 0.3
-    ups = torch.randn(2, 2, 6, device=device)
+def check_gradients(device, dtype, *, overwrite, vocabulary=300, tolerance=TOLERANCE, seed=0):
+    logits, ids = make_logits(2, 6, vocabulary, dtype, device, seed=seed)
+    draw = torch.Generator(device=device).manual_seed(seed + 1)
+    mask = torch.rand(2, 6, generator=draw, device=device) > 0.3
+    ups = torch.randn(2, 2, 6, generator=draw, device=device)
     exact = logits.double().requires_grad_()
     logp = (exact / 0.7).log_softmax(-1)
     chosen = logp.gather(-1, ids.unsqueeze(-1)).squeeze(-1)

@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917 - autograd functions take what they differentiate by position
 """Token statistics with gradients: over logits, and over hidden states and the head's weight.
 
-Neither stores a softmax: the backward pass makes it again from the logits and their logsumexp. Over hidden states it
-makes the logits again as well, chunk by chunk.
+Neither stores a softmax: the backward pass makes it again from the logits. Over hidden states it makes the logits again
+as well, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals.compute.tokens_plain import Options, Rows, Saved
 def from_logits(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options) -> Rows:
     """The rows of logits [N, V]; log-probs and entropies have gradients where the logits have."""
     if not (logits.requires_grad and torch.is_grad_enabled()):
-        return _forward(logits, ids, mask, other, options)
+        return _forward(logits, ids, mask, other, options)[0]
     return Rows(*_FromLogits.apply(logits, ids, mask, other, options))  # type: ignore[no-untyped-call]
 
 
@@ -35,15 +35,15 @@ class _FromLogits(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options
     ) -> tuple[Tensor | None, ...]:
-        rows = _forward(logits, ids, mask, other, options)
+        rows, norms = _forward(logits, ids, mask, other, options)
         ctx.options = options
-        ctx.save_for_backward(logits, ids, mask, rows.logsumexp, rows.entropy)
+        ctx.save_for_backward(logits, ids, mask, rows.entropy, norms)
         return _with_gradients_for_two(ctx, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        logits, ids, mask, logsumexp, entropy = ctx.saved_tensors
-        gradient = _backward(logits, Saved(ids, mask, logsumexp, entropy, grads[0], grads[1]), ctx.options)
+        logits, *saved = ctx.saved_tensors
+        gradient = _backward(logits, Saved(*saved, grads[0], grads[1]), ctx.options)
         return gradient, None, None, None, None
 
 
@@ -65,16 +65,17 @@ class _FromHead(torch.autograd.Function):
             )
             for some in _slices(len(hidden), chunk)
         ]
-        columns = zip(*parts, strict=True)
+        columns = zip(*(rows for rows, _ in parts), strict=True)
+        norms = None if parts[0][1] is None else torch.cat([norms for _, norms in parts if norms is not None])
         rows = Rows(*(None if column[0] is None else torch.cat(column) for column in columns))  # type: ignore[arg-type]
         ctx.chunk, ctx.options = chunk, options
-        ctx.save_for_backward(hidden, weight, bias, ids, mask, rows.logsumexp, rows.entropy)
+        ctx.save_for_backward(hidden, weight, bias, ids, mask, rows.entropy, norms)
         return _with_gradients_for_two(ctx, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, ids, mask, logsumexp, entropy = ctx.saved_tensors
-        saved = Saved(ids, mask, logsumexp, entropy, grads[0], grads[1])
+        hidden, weight, bias, *kept = ctx.saved_tensors
+        saved = Saved(*kept, grads[0], grads[1])
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         hidden_grad = torch.empty_like(hidden) if wants_hidden else None
         # Over many chunks a sum in bf16 would lose the small ones.
@@ -110,9 +111,12 @@ def _as(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
     return None if gradient is None or like is None else gradient.to(like.dtype)
 
 
-def _forward(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options) -> Rows:
+def _forward(
+    logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options
+) -> tuple[Rows, Tensor | None]:
+    """The rows, and the norms that the kernels want back for a gradient."""
     if not options.use_kernels:
-        return tokens_plain.forward(logits, ids, mask, other, options)
+        return tokens_plain.forward(logits, ids, mask, other, options), None
     from rlvitals.compute import triton_tokens
 
     return triton_tokens.forward(logits.detach(), ids, mask, other, options)

@@ -44,8 +44,10 @@ class Saved(NamedTuple):
 
     ids: Tensor
     mask: Tensor | None
-    logsumexp: Tensor
     entropy: Tensor
+    norms: Tensor | None
+    """The kernels' [N, 2]: each row's peak and the logarithm of its sum. Their sum, the logsumexp, is rounded to a
+    number as large as the logits, and of a likely token's log-prob nothing exact would be left."""
     logp_grad: Tensor | None
     entropy_grad: Tensor | None
 
@@ -119,7 +121,7 @@ def _chosen(x: Tensor, ids: Tensor) -> Tensor:
 def _chunk_gradient(logits: Tensor, saved: Saved, options: Options) -> Tensor:
     import torch
 
-    logp = _wide(logits, options) - saved.logsumexp.unsqueeze(1)
+    logp = _wide(logits, options).log_softmax(dim=1)
     p = logp.exp()
     gradient = torch.zeros_like(p)
     if saved.logp_grad is not None:

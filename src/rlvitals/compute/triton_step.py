@@ -4,14 +4,12 @@
 
 `gather_tokens` gives a program a stretch of one sequence. Every input is read once, masked tokens not at all; each lane
 keeps its own running moments (Welford's update, which needs no second pass and does not cancel), and the lanes are
-merged once at the end. `merge_channels` gives a program one channel and merges its stretches in float64. Both work in
-one float64 buffer: the merged moments, the table of all stretches, their counts. The channels and their order are those
-of `step_channels`, their definitions those of `step_plain`.
+merged once at the end. `merge_channels` gives a program one channel and merges its stretches in float64. What goes
+from one to the other is a table in float64: the moments of all stretches, then their counts. The channels and their
+order are those of `step_channels`, their definitions those of `step_plain`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 try:
     import triton
@@ -120,14 +118,12 @@ def _broken(x):
 @jit
 def gather_tokens(
     logp_ptr, old_ptr, ref_ptr, rollout_ptr, advantage_ptr, return_ptr, value_ptr, old_value_ptr, entropy_ptr, mask_ptr,
-    buffer_ptr, length, columns, stretches, clip_low, clip_high, dual, value_bound,
-    ADVANTAGE_PER_ROW: tl.constexpr, VALUE_CLIP: tl.constexpr, STRETCH: tl.constexpr, TABLE: tl.constexpr, counts,
-    BLOCK: tl.constexpr,
+    table_ptr, length, columns, stretches, clip_low, clip_high, dual, value_bound,
+    ADVANTAGE_PER_ROW: tl.constexpr, VALUE_CLIP: tl.constexpr, STRETCH: tl.constexpr, counts, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The token channels of one stretch of one sequence. Absent inputs are None: their channels are not written."""
     column = tl.program_id(0)
-    table_ptr = buffer_ptr + TABLE
-    counts_ptr = buffer_ptr + counts
+    counts_ptr = table_ptr + counts
     row = column // stretches
     first = (column % stretches) * STRETCH
     offset = row.to(tl.int64) * length
@@ -305,16 +301,14 @@ def _load(pointer, at, inside, other):
 
 @jit
 def merge_channels(
-    buffer_ptr, plan_ptr, reward_ptr, prompt_ptr, rows, columns, stretches,
-    TABLE: tl.constexpr, counts, BLOCK: tl.constexpr,
+    table_ptr, moments_ptr, plan_ptr, reward_ptr, prompt_ptr, rows, columns, stretches, counts, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One channel's moments from its stretches, or from one number of each sequence; `plan` says which: [kind, source].
 
     Kinds: -1 the channel itself; otherwise the place in ROW_KINDS.
     """
     channel = tl.program_id(0)
-    table_ptr = buffer_ptr + TABLE
-    counts_ptr = buffer_ptr + counts
+    counts_ptr = table_ptr + counts
     kind = tl.load(plan_ptr + 2 * channel)
     source = tl.load(plan_ptr + 2 * channel + 1)
     at_source = table_ptr + source * 4 * columns
@@ -368,26 +362,9 @@ def merge_channels(
                 tl.where(counted, number, float("inf")), tl.where(counted, number, float("-inf")),
             )  # fmt: skip
     n, mean, m2, low, high = tl.reduce((n, mean, m2, low, high), 0, _combine)
-    at = buffer_ptr + channel * 5
+    at = moments_ptr + channel * 5
     tl.store(at, n)
     tl.store(at + 1, mean)
     tl.store(at + 2, m2)
     tl.store(at + 3, low)
     tl.store(at + 4, high)
-
-
-def queue(call: Any, channels: int, tensors: list[Any], buffer: Any, plan: Any) -> None:
-    """Start both kernels. `tensors` are in the order of `step.INPUTS`, all contiguous.
-
-    Triton's own start looks at every argument each time, which takes longer than all the rest. It is used once for
-    inputs of one kind (types, alignment, sizes); afterwards what it built is started with bare addresses.
-    """
-    if call.kernels:
-        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        work = buffer.data_ptr()
-        gather, merge = call.kernels
-        gather[(call.programs, 1, 1)](*addresses[:-2], work, *call.settings)
-        merge[(channels, 1, 1)](work, plan.data_ptr(), *addresses[-2:], *call.sizes)
-    else:
-        call.kernels.append(gather_tokens[(call.programs,)](*tensors[:-2], buffer, *call.settings, num_warps=4))
-        call.kernels.append(merge_channels[(channels,)](buffer, plan, *tensors[-2:], *call.sizes, num_warps=4))

@@ -90,7 +90,7 @@ def _put(pointer, row, number):
 
 
 @jit
-def _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row, chosen, top, total, slope, scale):
+def _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr, row, chosen, top, total, slope, scale):
     """The row's numbers from its sums."""
     bits = tl.log2(total)
     ln2: tl.constexpr = 0.6931471805599453
@@ -98,6 +98,8 @@ def _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row, chosen, to
     _put(logp_ptr, row, _log_prob(chosen, top, bits, scale))
     _put(entropy_ptr, row, tl.maximum(entropy, 0.0, propagate_nan=tl.PropagateNan.ALL))
     _put(lse_ptr, row, (top + bits) * ln2)
+    tl.store(norm_ptr + 2 * row, top)
+    tl.store(norm_ptr + 2 * row + 1, bits)
     _put(top_ptr, row, 1.0 / total)
     _put(match_ptr, row, tl.where(total == total, (chosen * scale >= top).to(tl.float32), float("nan")))
     return bits
@@ -114,7 +116,8 @@ def _put_zeros(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row):
 
 @jit
 def read_row(
-    logits_ptr, id_ptr, mask_ptr, logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, vocabulary, stride, scale,
+    logits_ptr, id_ptr, mask_ptr, logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr,
+    vocabulary, stride, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Log-prob of the chosen token, entropy, logsumexp, top-1 probability, and whether the chosen token is top-1."""
@@ -140,7 +143,7 @@ def read_row(
     known = (chosen_id >= 0) & (chosen_id < vocabulary)
     chosen = tl.load(base + chosen_id, mask=known, other=float("nan")).to(tl.float32)
     top, total, slope_sum = _row_sums(peak, weight, slope, scale)
-    _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row, chosen, top, total, slope_sum, scale)
+    _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr, row, chosen, top, total, slope_sum, scale)
 
 
 @jit
@@ -171,7 +174,7 @@ def _rescaled_gap(gap, weight, peak, new_peak, z_peak, new_z_peak):
 @jit
 def read_row_pair(
     logits_ptr, other_ptr, id_ptr, mask_ptr, logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, kl_ptr, other_logp_ptr,
-    vocabulary, stride, other_stride, scale,
+    norm_ptr, vocabulary, stride, other_stride, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """As `read_row`, and the exact KL to a second distribution with its log-prob of the chosen token."""
@@ -212,7 +215,9 @@ def read_row_pair(
     top, total, slope_sum = _row_sums(peak, weight, slope, scale)
     z_top, z_total, _ = _row_sums(z_peak, z_weight, tl.zeros_like(z_weight), scale)
     gap_sum = tl.sum(_rescaled_gap(gap, weight, peak, top, z_peak, z_top), axis=0)
-    bits = _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row, chosen, top, total, slope_sum, scale)
+    bits = _put_row(
+        logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr, row, chosen, top, total, slope_sum, scale
+    )
     z_bits = tl.log2(z_total)
     # sum p (log p - log q): the mean gap of the exponents, less the gap of the two normalisers.
     kl = (gap_sum / total - (bits - z_bits)) * 0.6931471805599453
@@ -223,8 +228,8 @@ def read_row_pair(
 
 @jit
 def write_gradient(
-    logits_ptr, id_ptr, mask_ptr, lse_ptr, entropy_ptr, logp_grad_ptr, entropy_grad_ptr, grad_ptr,
-    vocabulary, stride, grad_stride, inverse_temperature, BLOCK: tl.constexpr,
+    logits_ptr, id_ptr, mask_ptr, entropy_ptr, norm_ptr, logp_grad_ptr, entropy_grad_ptr, grad_ptr,
+    vocabulary, stride, grad_stride, scale, inverse_temperature, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The logits' gradient of one block of a row: g_logp (1[chosen] - p) - g_entropy p (log p + H), by temperature."""
     row = tl.program_id(0).to(tl.int64)
@@ -235,8 +240,10 @@ def write_gradient(
         tl.store(target, tl.zeros((BLOCK,), dtype=grad_ptr.dtype.element_ty), mask=inside)
         return
     x = tl.load(logits_ptr + row * stride + at, mask=inside, other=float("-inf")).to(tl.float32)
-    logp = _finite_floor(x) * inverse_temperature - tl.load(lse_ptr + row)
-    p = tl.exp(logp)
+    # Counted from the peak: of a logsumexp as large as the logits only the first digits would be left in a log-prob.
+    bits = _finite_floor(x) * scale - tl.load(norm_ptr + 2 * row) - tl.load(norm_ptr + 2 * row + 1)
+    p = tl.exp2(bits)
+    logp = bits * 0.6931471805599453
     grad = tl.zeros((BLOCK,), dtype=tl.float32)
     if logp_grad_ptr is not None:
         chosen_id = tl.load(id_ptr + row)
@@ -255,28 +262,30 @@ def tile_for(vocabulary, *, pair=False):
     return {"ROWS": rows, "COLUMNS": columns, "STAGES": stages, "num_warps": warps}
 
 
-def forward(logits: Any, ids: Any, mask: Any, other: Any, options: Options) -> Rows:
-    """The numbers of logits [N, V] on the device, as `tokens_plain.forward`."""
+def forward(logits: Any, ids: Any, mask: Any, other: Any, options: Options) -> tuple[Rows, Any]:
+    """The numbers of logits [N, V] on the device, as `tokens_plain.forward`, and the norms for `backward`."""
     import torch
 
     logits, ids, mask = _readable(logits), ids.contiguous(), None if mask is None else mask.contiguous()
     count, vocabulary = logits.shape
     wanted = 3 + 2 * options.top1 + 2 * (other is not None)
     columns = list(torch.empty(wanted, count, dtype=torch.float32, device=logits.device))
+    norms = torch.empty(count, 2, dtype=torch.float32, device=logits.device)
     top, match = (columns[3], columns[4]) if options.top1 else (None, None)
     scale = LOG2_E / options.temperature
     with torch.cuda.device(logits.device):
         if other is None:
             read_row[(count,)](
-                logits, ids, mask, *columns[:3], top, match, vocabulary, logits.stride(0), scale, **tile_for(vocabulary)
-            )
-            return Rows(*columns[:3], top, match)
+                logits, ids, mask, *columns[:3], top, match, norms,
+                vocabulary, logits.stride(0), scale, **tile_for(vocabulary),
+            )  # fmt: skip
+            return Rows(*columns[:3], top, match), norms
         other = _readable(other)
         read_row_pair[(count,)](
-            logits, other, ids, mask, *columns[:3], top, match, *columns[-2:],
+            logits, other, ids, mask, *columns[:3], top, match, *columns[-2:], norms,
             vocabulary, logits.stride(0), other.stride(0), scale, **tile_for(vocabulary, pair=True),
         )  # fmt: skip
-    return Rows(*columns[:3], top, match, *columns[-2:])
+    return Rows(*columns[:3], top, match, *columns[-2:]), norms
 
 
 def backward(logits: Any, saved: Saved, options: Options) -> Any:
@@ -285,14 +294,14 @@ def backward(logits: Any, saved: Saved, options: Options) -> Any:
 
     logits = _readable(logits)
     gradient = logits if options.overwrite_logits else torch.empty_like(logits)
-    ids, mask, logsumexp, entropy, logp_grad, entropy_grad = (
+    ids, mask, entropy, norms, logp_grad, entropy_grad = (
         None if column is None else column.contiguous() for column in saved
     )
     count, vocabulary = logits.shape
     with torch.cuda.device(logits.device):
         write_gradient[(count, triton.cdiv(vocabulary, GRADIENT_BLOCK))](
-            logits, ids, mask, logsumexp, entropy, logp_grad, entropy_grad, gradient,
-            vocabulary, logits.stride(0), gradient.stride(0), 1.0 / options.temperature,
+            logits, ids, mask, entropy, norms, logp_grad, entropy_grad, gradient,
+            vocabulary, logits.stride(0), gradient.stride(0), LOG2_E / options.temperature, 1.0 / options.temperature,
             BLOCK=GRADIENT_BLOCK, num_warps=8,
         )  # fmt: skip
     return gradient

@@ -1,0 +1,105 @@
+"""Starts the kernels of a step's statistics with as little of the host's time as there is.
+
+Triton's own start looks at every argument each time, which takes longer than all the rest. It is used once for inputs
+of one kind (types, alignment, sizes); afterwards what it built is started with bare addresses.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from triton.runtime import driver
+
+from rlvitals.compute.step_channels import CHANNELS, TOKEN_CHANNELS
+from rlvitals.compute.triton_step import STRETCH, TOKEN_FIELDS, gather_tokens, merge_channels
+
+if TYPE_CHECKING:
+    from rlvitals.compute.landing import Place
+    from rlvitals.compute.step import Given
+    from rlvitals.compute.step_plain import Clipping
+
+WARPS = 4
+LANES = 128
+
+_scratch: dict[tuple[int, int], Tensor] = {}
+"""The kernels' table for each device and stream, as large as was ever needed there: what is queued on one stream comes
+one after the other, so it can share one.
+"""
+_in_turn = Lock()
+"""Two threads on one stream must not queue between each other's kernels."""
+
+
+class Start:
+    """The kernels for inputs of one kind, with the arguments that do not change."""
+
+    def __init__(
+        self, given: Given, clipping: Clipping, plan: list[list[int]], *, advantage_per_row: bool, clips_values: bool
+    ) -> None:
+        like = given[0]
+        assert like is not None
+        rows, length = like.shape
+        stretches = -(-length // STRETCH)
+        columns = rows * stretches
+        counts = len(TOKEN_CHANNELS) * TOKEN_FIELDS * columns
+        self._device = like.device
+        self._programs = columns
+        self._table_size = counts + columns
+        # Page-locked first: a copy from ordinary memory would wait.
+        self._plan = torch.tensor(plan, dtype=torch.int32).pin_memory().to(like.device, non_blocking=True)
+        self._scattered = [at for at, tensor in enumerate(given) if tensor is not None and not tensor.is_contiguous()]
+        self._settings = (
+            length, columns, stretches, clipping.low, clipping.high, clipping.dual, clipping.value or 0.0,
+            advantage_per_row, clips_values, STRETCH, counts, LANES,
+        )  # fmt: skip
+        self._sizes = (rows, columns, stretches, counts, LANES)
+        self._plan_address = self._plan.data_ptr()
+        self._built: tuple[Any, Any] | None = None
+        self._can_start = True
+
+    def __call__(self, given: Given, addresses: list[int | None], place: Place) -> None:
+        """Queue both kernels. `given` and their addresses are in the order of `step.INPUTS`."""
+        if torch.cuda.current_device() != self._device.index:
+            with torch.cuda.device(self._device):
+                self(given, addresses, place)
+            return
+        if self._scattered:
+            given = tuple(None if tensor is None else tensor.contiguous() for tensor in given)
+            addresses = [None if tensor is None else tensor.data_ptr() for tensor in given]
+        with _in_turn:
+            stream = driver.active.get_current_stream(self._device.index)
+            table = self._table(stream)
+            if self._built is None or not self._can_start:
+                self._start_by_triton(given, table, place)
+                return
+            try:
+                self._start(addresses, table, place, stream)
+            except TypeError:  # another Triton whose built kernels want other arguments; nothing has been queued
+                self._can_start = False
+                self._start_by_triton(given, table, place)
+
+    def _start_by_triton(self, given: Given, table: Tensor, place: Place) -> None:
+        gather = gather_tokens[(self._programs,)](*given[:-2], table, *self._settings, num_warps=WARPS)
+        merge = merge_channels[(len(CHANNELS),)](
+            table, place.numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS
+        )
+        self._built = gather, merge
+
+    def _start(self, addresses: list[int | None], table: Tensor, place: Place, stream: int) -> None:
+        gather, merge = self._built  # type: ignore[misc]
+        at = table.data_ptr()
+        nobody = (None, None, None)  # what launch hooks are told, and the hooks
+        gather.run(self._programs, 1, 1, stream, gather.function, gather.packed_metadata, *nobody,
+                   *addresses[:-2], at, *self._settings)  # fmt: skip
+        merge.run(len(CHANNELS), 1, 1, stream, merge.function, merge.packed_metadata, *nobody,
+                  at, place.address, self._plan_address, *addresses[-2:], *self._sizes)  # fmt: skip
+
+    def _table(self, stream: int) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():  # a graph keeps what it uses for itself
+            return torch.empty(self._table_size, dtype=torch.float64, device=self._device)
+        table = _scratch.get(key := (self._device.index, stream))
+        if table is None or len(table) < self._table_size:
+            table = _scratch[key] = torch.empty(self._table_size, dtype=torch.float64, device=self._device)
+        return table
