@@ -42,8 +42,8 @@ class _FromLogits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        logits, *saved = ctx.saved_tensors
-        gradient = _backward(logits, Saved(*saved, grads[0], grads[1]), ctx.options)
+        logits, ids, mask, entropy, norms = ctx.saved_tensors
+        gradient = _backward(logits, Saved(ids, mask, entropy, norms, grads[0], grads[1]), ctx.options)
         return gradient, None, None, None, None
 
 
@@ -74,8 +74,8 @@ class _FromHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, *kept = ctx.saved_tensors
-        saved = Saved(*kept, grads[0], grads[1])
+        hidden, weight, bias, ids, mask, entropy, norms = ctx.saved_tensors
+        saved = Saved(ids, mask, entropy, norms, grads[0], grads[1])
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         hidden_grad = torch.empty_like(hidden) if wants_hidden else None
         # Over many chunks a sum in bf16 would lose the small ones.
