@@ -38,8 +38,9 @@ MAY_IMPORT = {
     "views": DATA | {"store", "catalog", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "adapters": DATA | {"capture"},
-    "cli": DATA | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks"},
+    "adapters": DATA | {"capture", "store"},
+    "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
+    "cli": DATA | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks", "train"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

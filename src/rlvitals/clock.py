@@ -18,7 +18,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.notify import Notifier
 from rlvitals.health.rulebook import Rulebook
-from rlvitals.health.rules import ON_TICK
+from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Finding, Row
 from rlvitals.store.cards import read_info
 from rlvitals.store.cursors import STREAMS
@@ -58,7 +58,7 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
     try:
         info = read_info(run_dir)
         known = Monitor(rules=task["rules"]).rulebook.rules.values()
-        rules = [rule for rule in known if rule.enabled and rule.function in ON_TICK]
+        rules = [rule for rule in known if rule.enabled and rule.function in OUTSIDE]
         if not rules:
             return None
         monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
@@ -130,7 +130,9 @@ class Clock:
             self._slept = 0.0
         self._looked_at = now
         if state == "gone":
-            self._tell(self._gone(now), now)
+            pid = self._process.pid if self._process is not None else 0
+            for finding in self._monitor.tick(now, lost_pid=pid):
+                self._tell(finding, now)
         elif state == "running" and self._last is not None and self._last.attempt == self._attempt:
             # Loading a model before an attempt's first row takes as long as it takes.
             for finding in self._monitor.tick(now - self._slept):
@@ -183,27 +185,6 @@ class Clock:
         # An evaluation may be of an earlier step; the monitor would take a step that falls for a restart.
         step = max(row.step, case.step) if stream == "eval" else row.step
         self._monitor.update({"step": step, "timestamp": row.timestamp})
-
-    def _gone(self, now: float) -> Finding:
-        pid = self._process.pid if self._process is not None else 0
-        last, step, said = self._last, 0, "it had logged no row"
-        evidence: dict[str, float | str] = {"pid": float(pid)}
-        if last is not None:
-            step, silence = last.step, max(0.0, now - last.timestamp)
-            evidence["silence"] = silence
-            said = f"the last row is from step {step}, {silence:.0f} s ago"
-        return Finding(
-            rule="stall",
-            kind="stall",
-            severity="critical",
-            step=step,
-            onset_step=step,
-            title=f"the trainer's process is gone (pid {pid}); {said}",
-            confidence=1.0,
-            evidence=evidence,
-            causes=("it was killed (out of memory, a scheduler, kill -9), or the interpreter itself crashed",),
-            advice=("look at dmesg and the scheduler's log, then resume from the last checkpoint",),
-        )
 
     def _tell(self, finding: Finding, now: float) -> None:
         logger.warning("%s at step %d: %s", finding.severity, finding.step, finding.title)

@@ -11,6 +11,7 @@ RlvitalsError
 ├── BadText              a text to score is missing, is no text, or has no partner
 ├── NotComparable        two series are not the same quantity
 ├── NotALog              a file or folder holds no training numbers that can be read
+├── RanksOutOfStep       ranks that reduce together are at different steps: one has left a call out
 └── RunError             something about a run's directory
     ├── RunNotFound      there is no run there
     ├── RunExists        a run is there already and neither resume nor overwrite was asked for
@@ -19,7 +20,8 @@ RlvitalsError
 ```
 
 Each message says what happened, which value was seen and how to fix it. While training runs nothing of this is raised
-into the training loop, unless `strict=True` asks for it.
+into the training loop, unless `strict=True` asks for it. (RanksOutOfStep is: numbers of different steps would be merged
+from then on.)
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ class MissingDependency(RlvitalsError):
     def __init__(self, feature: str, extra: str = "", *, package: str = "") -> None:
         wanted = package or f"'rlvitals[{extra}]'"
         super().__init__(f"{feature} needs a package that is not installed. Install it with: pip install {wanted}")
+
+
+class RanksOutOfStep(RlvitalsError):
+    """Ranks that reduce together say that they are at different steps."""
 
 
 class UnknownMetric(RlvitalsError):

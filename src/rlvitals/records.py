@@ -1,4 +1,5 @@
-"""The few frozen records passed around: one logged row, one attempt, one run's identity, one finding, one request.
+"""The few frozen records passed around: one logged row, one attempt, one run's identity, one finding, one request, one
+phase, one group of rollouts.
 
 Plain data without behaviour beyond its own shape (a request hands its answer on); who writes and reads them is in
 `store`.
@@ -6,9 +7,9 @@ Plain data without behaviour beyond its own shape (a request hands its answer on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from rlvitals.values import Value
 
@@ -163,6 +164,16 @@ class Request:
             self.answer(self, "declined", text)
 
 
+class OpenPhase(NamedTuple):
+    """One phase that has not ended."""
+
+    phase: str
+    silence: float
+    """Seconds since anything happened in it."""
+    usual: float | None = None
+    """The seconds it takes when it ends; None where it never has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One phase that has ended."""
@@ -178,3 +189,122 @@ class Span:
     """The phase it ran in."""
     error: str = ""
     """The type of the exception that left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool and what came back: a pair, so that parallel calls keep their own results."""
+
+    name: str
+    arguments: Any = None
+    """As parsed; the model's own text where it could not be."""
+    result: str | None = None
+    error: str = ""
+    """Why it failed: `bad_arguments`, `unknown_tool`, or the tool's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of the model and what it led to."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    observation: str = ""
+    """What the environment or the user said next, tool results aside."""
+    outcome: str = ""
+    """What the turn achieved, by the words of the credit rules: `search_hit`, `answer_wrong` ..."""
+    tokens: int | None = None
+    """All tokens of the turn, results included."""
+    trainable_tokens: int | None = None
+    """The model's own."""
+    seconds: float | None = None
+    reward: float | None = None
+    """The turn's own contribution (a process reward)."""
+    advantage: float | None = None
+
+
+TURN_LIMIT = frozenset({"turn_limit", "max_turns", "out_of_turns", "ran_out_of_turns", "max_turns_reached"})
+"""Stop reasons that mean that the turns were used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt at a prompt, turn by turn."""
+
+    turns: tuple[Turn, ...] = ()
+    reward: float | None = None
+    advantage: float | None = None
+    outcome: str = ""
+    """`correct`, `wrong`, `idk`, `error` ..., the environment's word."""
+    stop: str = ""
+    """Why it ended: `answered`, `turn_limit`, `length`, `bad_arguments` ..."""
+    error: str = ""
+    """A bad rollout is data: what went wrong with it."""
+    rubric: dict[str, Any] = field(default_factory=dict)
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    tokens: int | None = None
+    """All tokens, the prompt's included; None: the sum of the turns'."""
+    trainable_tokens: int | None = None
+    seconds: float | None = None
+    seed: int | None = None
+    policy_version: int | None = None
+    """The step of the weights that wrote it."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """Anything else."""
+
+    def ended_early(self, max_turns: int | None = None) -> bool:
+        """Whether it ended before the turn limit, for any reason; not where neither the limit nor the reason is
+        known.
+        """
+        if max_turns is not None:
+            return len(self.turns) < max_turns
+        return bool(self.stop) and self.stop not in TURN_LIMIT
+
+    @property
+    def total_tokens(self) -> int | None:
+        return _sum(turn.tokens for turn in self.turns) if self.tokens is None else self.tokens
+
+    @property
+    def total_trainable(self) -> int | None:
+        given = self.trainable_tokens
+        return _sum(turn.trainable_tokens for turn in self.turns) if given is None else given
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one prompt at one step."""
+
+    prompt: str = ""
+    rollouts: tuple[Rollout, ...] = ()
+    id: str = ""
+    """The prompt's own name, the same at every step; empty: its text is."""
+    answer: str = ""
+    """The reference answer."""
+    sources: tuple[str, ...] = ()
+    """Ids of the documents that hold the answer."""
+    max_turns: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    """Of the rewards, over the population."""
+    kept: bool | None = None
+    """Whether it is trained on; None: not decided."""
+    reason: str = ""
+    """Why it was filtered."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    step: int = -1
+    attempt: int = 1
+    timestamp: float = float("nan")
+
+    @property
+    def key(self) -> str:
+        """What tells that two groups are of the same prompt."""
+        return self.id or self.prompt
+
+    @property
+    def early_rollouts(self) -> list[Rollout]:
+        return [rollout for rollout in self.rollouts if rollout.ended_early(self.max_turns)]
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

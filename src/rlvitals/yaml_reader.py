@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import RlvitalsError
+from rlvitals.errors import ConfigError, RlvitalsError
 
 # YAML 1.1 asks for a dot and a sign in the exponent; without this, `learning_rate: 5e-7` is a text.
 _FLOAT = re.compile(
@@ -28,6 +28,16 @@ def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
         raise error(f"cannot read {name!r}: {problem.strerror or problem}") from problem
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise error(f"{name!r} is not valid YAML: {problem}") from problem
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse a text such as `5e-7`, `[a, b]` or `null`; one that is no YAML is a ConfigError."""
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_loader())
+    except yaml.YAMLError as problem:
+        raise ConfigError(f"{text!r} is not valid YAML: {problem}") from problem
 
 
 def read_yaml_with_lines(

@@ -224,3 +224,66 @@ def test_nccl_reduces_on_the_device(tmp_path):
 def test_without_a_group_the_values_are_this_process_s_own():
     merged = reduce({"loss": 2.0, "nothing": Value(0.0, 0.0, 0.0, math.inf, -math.inf), "text": "warm-up"})
     assert merged == {"loss": Value(1.0, 2.0, 0.0, 2.0, 2.0), "text": "warm-up"}
+
+
+LOST = """
+    import sys
+    from datetime import timedelta
+    import torch.distributed as dist
+    from rlvitals.adapters.torch_distributed import reduce
+    from rlvitals.errors import RanksOutOfStep
+
+    rank, folder, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=3, timeout=timedelta(seconds=4))
+    said = "nothing"
+    try:
+        for step in range(10, 15):
+            if rank == 1 and step == 12 and fault == "skips":
+                continue
+            if rank == 1 and step == 12 and fault == "never comes":
+                import time; time.sleep(8)
+                break
+            told = {} if fault == "does not tell" and rank == 1 else {"step": step}
+            merged = reduce({"loss": float(step)}, **told)
+            assert merged["loss"].mean == step
+    except RanksOutOfStep as error:
+        said = str(error)
+    except RuntimeError as error:
+        said = f"{type(error).__name__} with a note: {' '.join(error.__notes__)}"
+    with open(f"{folder}/said-{rank}", "w") as file:
+        file.write(said)
+"""
+
+
+def said_by_ranks(tmp_path, fault):
+    children = [
+        subprocess.Popen([sys.executable, "-c", textwrap.dedent(LOST), str(rank), str(tmp_path), fault])
+        for rank in range(3)
+    ]
+    try:
+        for child in children:
+            child.wait(timeout=120)
+    finally:
+        for child in children:
+            child.kill()
+    return [(tmp_path / f"said-{rank}").read_text() for rank in range(3)]
+
+
+@pytest.mark.slow
+def test_a_rank_that_skips_a_call_is_named_on_every_rank(tmp_path):
+    said = said_by_ranks(tmp_path, "skips")
+    assert len(set(said)) == 1
+    assert said[0].startswith("rank 1 calls reduce at step 13 while rank 0 is at step 12 (call 3 of each).")
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_tell_its_step_is_not_compared(tmp_path):
+    assert said_by_ranks(tmp_path, "does not tell") == ["nothing"] * 3
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_calls_is_the_backends_to_notice_with_a_note_of_ours(tmp_path):
+    said = said_by_ranks(tmp_path, "never comes")
+    for rank in (0, 2):
+        assert f"This was call 3 of rlvitals' reduce on rank {rank} of 3." in said[rank]

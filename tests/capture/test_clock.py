@@ -22,6 +22,7 @@ from rlvitals import clock as clocks
 from rlvitals.capture.forwarding import Forwarding
 from rlvitals.cli.main import main
 from rlvitals.clock import open_clock
+from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Finding
 from rlvitals.store.findings import append_event, finding_line, findings_in, read_events
 from rlvitals.store.layout import RunDir
@@ -171,7 +172,8 @@ def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
     (line,) = stalls(run)
     (_, finding), *_ = findings_in(read_events(RunDir(run)))
     last = rlvitals.open_run(run).last_step
-    assert (line["severity"], line["step"], line["confidence"]) == ("critical", last, 1.0)
+    facts = [line[key] for key in ("rule", "severity", "step", "confidence")]
+    assert facts == ["process_gone", "critical", last, 1.0]
     assert line["title"].startswith(
         f"the trainer's process is gone (pid {trainer.pid}); the last row is from step {last}, "
     )
@@ -222,8 +224,8 @@ def test_where_nobody_is_to_hear_of_it_there_is_no_process(tmp_path):
 
 
 @needs_proc
-def test_without_its_rule_there_is_no_clock(tmp_path):
-    with rlvitals.start(tmp_path, actions="act", rules=[{"rule": "stall", "enabled": False}]) as run:
+def test_without_its_rules_there_is_no_clock(tmp_path):
+    with rlvitals.start(tmp_path, actions="act", rules=[{"rule": name, "enabled": False} for name in OUTSIDE]) as run:
         run.log({"loss": 1.0})
         assert until(lambda: not clock_pids(tmp_path))
     assert (tmp_path / "sinks" / "follower.log").read_text() == ""

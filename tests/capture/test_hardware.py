@@ -6,12 +6,13 @@ import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 import rlvitals
-from rlvitals.capture.gpus import GpuSample, NvidiaGpus, combined, find_gpus
+from rlvitals.capture.gpus import AmdGpus, GpuSample, NvidiaGpus, combined, find_gpus
 from rlvitals.capture.hardware import Cpu, Machine, ProcHost, PsutilHost, find_host
 from rlvitals.capture.sampler import Sampler, is_sampled_here
 from rlvitals.cli.main import main
@@ -129,6 +130,78 @@ def test_nvml_tells_the_same_through_us_as_directly():
     assert 0 <= ours.utilisation <= 100
     assert 0 < ours.power < 2000
     assert 0 < ours.temperature < 120
+    cards.close()
+
+
+class FakeTorch:
+    """torch on a Mac, as far as its documents say."""
+
+    def __init__(self, is_available=True):
+        self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: is_available))
+        self.mps = SimpleNamespace(
+            current_allocated_memory=lambda: 2 * GIB,
+            driver_allocated_memory=lambda: 3 * GIB,
+            recommended_max_memory=lambda: 12 * GIB,
+        )
+
+
+def without_drivers(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def test_apples_gpu_tells_its_memory_where_torch_is_in_use(monkeypatch):
+    without_drivers(monkeypatch)
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch())
+    sample = Machine(host=Busy).sample()
+    assert {name: value for name, value in sample.items() if "GPU" in name} == {
+        "System/GPU_Memory_Used_GB": 3.0, "System/GPU_Memory_Total_GB": 12.0, "System/GPU_Memory_Percent": 25.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("torch", [None, FakeTorch(is_available=False), SimpleNamespace(backends=SimpleNamespace())])
+def test_without_metal_there_is_no_apple_gpu_and_torch_is_not_imported(monkeypatch, torch):
+    without_drivers(monkeypatch)
+    if torch is None:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "torch", torch)
+    assert find_gpus() is None
+    assert sys.modules.get("torch") is torch
+
+
+@pytest.mark.parametrize(
+    ("power", "watts"),
+    [
+        ({"current_socket_power": 512, "average_socket_power": "N/A"}, 512.0),
+        ({"current_socket_power": "N/A", "average_socket_power": 298}, 298.0),
+        ({"current_socket_power": "N/A", "average_socket_power": "N/A"}, None),
+    ],
+)
+def test_amds_cards_are_read_as_their_library_documents_it(monkeypatch, power, watts):
+    class AmdSmiException(Exception):
+        pass
+
+    def no_sensor(*_):
+        raise AmdSmiException
+
+    library = SimpleNamespace(
+        AmdSmiException=AmdSmiException,
+        AmdSmiMemoryType=SimpleNamespace(VRAM="vram"),
+        AmdSmiTemperatureType=SimpleNamespace(HOTSPOT="hotspot"),
+        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT="current"),
+        amdsmi_init=lambda: None,
+        amdsmi_shut_down=lambda: None,
+        amdsmi_get_processor_handles=lambda: ["first", "second"],
+        amdsmi_get_gpu_activity=lambda handle: {"gfx_activity": 73, "umc_activity": 5, "mm_activity": "N/A"},
+        amdsmi_get_gpu_memory_usage=lambda handle, kind: 48 * GIB,
+        amdsmi_get_gpu_memory_total=lambda handle, kind: 192 * GIB,
+        amdsmi_get_power_info=lambda handle: power,
+        amdsmi_get_temp_metric=no_sensor,
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", library)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    cards = AmdGpus()
+    assert cards.read() == [GpuSample(73.0, 48.0, 192.0, power=watts)]
     cards.close()
 
 

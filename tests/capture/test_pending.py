@@ -105,12 +105,39 @@ def test_flush_writes_it(run):
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda run: run.findings, lambda run: run.request(), lambda run: run.log_eval({"a": 1})]
+    "ask",
+    [
+        lambda run: run.findings,
+        lambda run: run.request(),
+        lambda run: run.log_eval({"a": 1}),
+        lambda run: run.phase("generate"),
+        lambda run: run.timer("adv"),
+        lambda run: run.count(tokens=1),
+        lambda run: run.log_groups([]),
+        lambda run: run.progress([]),
+        lambda run: run.take_findings([], ()),
+    ],
 )
-def test_asking_or_evaluating_writes_it_first(run, ask):
+def test_any_other_call_writes_it_first(run, ask):
     run.log({"statistics": Delayed({"kl": 0.5})}, step=7)
     ask(run)
     assert rows(run)[0]["kl"] == 0.5
+
+
+def test_a_phase_begins_when_the_row_before_it_is_written(run):
+    """The seconds a device is waited for are not the phase's."""
+    run.log({"statistics": Delayed({"kl": 0.5}, seconds=0.3)}, step=7)
+    with run.phase("generate"):
+        assert rows(run)[0]["kl"] == 0.5
+    run.log({"loss": 1.0}, step=8)
+    assert rows(run)[1]["time/generate/total"] < 0.2
+
+
+def test_where_nothing_is_pending_measuring_does_not_touch_it(run, monkeypatch):
+    monkeypatch.setattr(run, "flush", lambda: pytest.fail("nothing is pending"))
+    with run.phase("generate"), run.timer("adv"):
+        run.count(tokens=1)
+    monkeypatch.undo()
 
 
 def test_finishing_writes_it(tmp_path):
@@ -229,3 +256,16 @@ def test_a_device_tensor_that_changes_afterwards_keeps_its_number(run):
     run.log({"loss": loss}, step=2)
     run.flush()
     assert [row["loss"] for row in rows(run)] == [0.5, 1.5]
+
+
+@needs_cuda
+def test_a_phase_writes_the_row_of_a_busy_device_first(run):
+    held = torch.ones(2**28, device="cuda")
+    for _ in range(200):
+        held.mul_(1.0)
+    run.log({"loss": held.mean()}, step=1)
+    assert rows(run) == []
+    with run.phase("generate"):
+        assert [(row["step"], row["loss"]) for row in rows(run)] == [(1, 1.0)]
+    run.log({"loss": 0.5}, step=2)
+    assert "time/generate/total" in rows(run)[1]

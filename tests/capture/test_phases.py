@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 import rlvitals
 from conftest import REPO
 from rlvitals.capture.memory import DeviceMemory, process_memory
-from rlvitals.capture.phases import STALLED_SECONDS, STALLED_TIMES, Phases
+from rlvitals.capture.phases import Phases
+from rlvitals.health.monitor import Monitor
+from rlvitals.records import OpenPhase
 
 GIB = 2**30
 
@@ -244,6 +246,21 @@ def test_the_process_memory_is_what_psutil_says():
     assert own.vms == pytest.approx(info.vms, rel=0.05)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_process_sees_its_own_memory_and_not_its_parents():
+    process_memory()  # the parent has looked
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        held = mmap.mmap(-1, 64 * 2**20)
+        held.write(b"x" * (64 * 2**20))
+        os.write(writer, f"{process_memory().rss} {psutil.Process().memory_info().rss}".encode())
+        os._exit(0)
+    os.wait()
+    ours, theirs = map(int, os.read(reader, 100).split())
+    assert ours == pytest.approx(theirs, rel=0.05)
+
+
 def test_a_phase_sees_the_memory_its_process_takes():
     phases = Phases()
     with phases.phase("do_checkpoint"):
@@ -424,49 +441,76 @@ def test_a_device_in_trouble_is_said_once_and_never_raised(clock):
     assert "illegal memory access" in said[0]
 
 
+def stalled(monitor, phases):
+    """What the rulebook's rule says of the open phases."""
+    found = monitor.tick(0.0, open_phases=phases.open())
+    assert {finding.rule for finding in found} <= {"phase_stall"}
+    return [(finding.evidence["phase"], finding.evidence["silence"]) for finding in found]
+
+
 def test_a_phase_that_has_always_ended_and_now_does_not_is_told_once(phases, clock):
-    usual = 4 * STALLED_SECONDS / STALLED_TIMES
+    monitor, usual = Monitor(), 240.0
     for _ in range(3):
         with phases.phase("generate"):
             clock.pass_(usual)
     with phases.phase("generate"):
-        clock.pass_(STALLED_TIMES * usual - 1)
-        assert phases.stalled() == []
+        clock.pass_(30 * usual - 1)
+        assert stalled(monitor, phases) == []
         clock.pass_(2)
-        (stalled,) = phases.stalled()
-        assert (stalled.name, stalled.seconds, stalled.usual) == ("generate", STALLED_TIMES * usual + 1, usual)
-        assert phases.stalled() == []
-    assert phases.stalled() == []
+        assert phases.open() == [("generate", 30 * usual + 1, usual)]
+        assert stalled(monitor, phases) == [("generate", 30 * usual + 1)]
+        assert stalled(monitor, phases) == []
+    assert phases.open() == []
+    assert stalled(monitor, phases) == []
 
 
 def test_of_phases_inside_each_other_the_innermost_is_told(phases, clock):
     with phases.phase("train_step"), phases.phase("compute_log_probs"):
-        clock.pass_(STALLED_SECONDS + 1)
-        assert [stalled.name for stalled in phases.stalled()] == ["compute_log_probs"]
-        assert phases.stalled() == []
+        clock.pass_(1801)
+        assert stalled(Monitor(), phases) == [("compute_log_probs", 1801)]
+
+
+def test_of_phases_side_by_side_the_one_that_is_silent_longest_is_told():
+    stuck = [OpenPhase("generate", 2000.0, 3.0), OpenPhase("reward", 9000.0), OpenPhase("adv", 100.0, 1.0)]
+    (finding,) = Monitor().tick(0.0, open_phases=stuck)
+    assert finding.title == "the phase reward does not end: nothing for 9000 s, it has not ended before"
+    (finding,) = Monitor().tick(0.0, open_phases=stuck[:1])
+    assert finding.title == "the phase generate does not end: nothing for 2000 s, it usually takes 3 s"
 
 
 def test_a_short_phase_is_given_half_an_hour(phases, clock):
+    monitor = Monitor()
     with phases.phase("adv"):
         clock.pass_(0.001)
     with phases.phase("adv"):
-        clock.pass_(STALLED_SECONDS - 1)
-        assert phases.stalled() == []
+        clock.pass_(1799)
+        assert stalled(monitor, phases) == []
         clock.pass_(2)
-        assert [stalled.name for stalled in phases.stalled()] == ["adv"]
+        assert stalled(monitor, phases) == [("adv", 1801)]
 
 
 def test_a_phase_in_which_something_happens_is_not_stalled(phases, clock):
+    monitor = Monitor()
     with phases.phase("epoch"):
         for _ in range(5):
-            clock.pass_(STALLED_SECONDS - 1)
+            clock.pass_(1799)
             with phases.phase("train_step"):
                 clock.pass_(5)
-            assert phases.stalled() == []
-        clock.pass_(STALLED_SECONDS - 1)
+            assert stalled(monitor, phases) == []
+        clock.pass_(1799)
         phases.take()  # a row
-        clock.pass_(STALLED_SECONDS - 1)
-        assert phases.stalled() == []
+        clock.pass_(1799)
+        assert stalled(monitor, phases) == []
+
+
+def test_the_numbers_and_the_words_of_a_stalled_phase_are_the_users_to_change():
+    entry = {"rule": "phase_stall", "numbers": {"times": 2, "seconds": 5}, "title": "{phase} hangs ({silence:.1f} s)"}
+    monitor = Monitor(rules=[entry])
+    assert monitor.tick(0.0, open_phases=[OpenPhase("generate", 7.9, 4.0)]) == []
+    (finding,) = monitor.tick(0.0, open_phases=[OpenPhase("generate", 8.1, 4.0)])
+    assert (finding.title, finding.kind, finding.severity) == ("generate hangs (8.1 s)", "stall", "warning")
+    off = Monitor(rules=[{"rule": "phase_stall", "enabled": False}])
+    assert off.tick(0.0, open_phases=[OpenPhase("generate", 1e6)]) == []
 
 
 # With a run.
@@ -541,17 +585,44 @@ def test_the_framework_is_still_recognised_beside_measurements():
     assert rlvitals.catalog.recognise(own + measured) == rlvitals.catalog.recognise(own)
 
 
+def stall_in(run, name="generate"):
+    """Two beats of the background thread in the middle of a phase that has been open for half an hour and more."""
+    with run.phase(name):
+        run._measuring._phases.clock = lambda: time.perf_counter() + 1860
+        run._beat()
+        run._beat()
+
+
 def test_a_phase_that_does_not_end_is_a_finding(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none") as run:
         run.log({"loss": 0.5}, step=3)
-        with run.phase("generate"):
-            run._measuring._phases.clock = lambda: time.perf_counter() + STALLED_SECONDS + 60
-            run._beat()
-            run._beat()
-        found = [finding for finding in run.findings if finding.rule == "phase_stall"]
-    (finding,) = found
-    assert (finding.kind, finding.severity, finding.step) == ("stall", "warning", 3)
-    assert finding.title == "the phase generate does not end: nothing for 31 min, it has not ended before"
+        stall_in(run)
+        (finding,) = run.findings
+    assert (finding.rule, finding.kind, finding.severity, finding.step) == ("phase_stall", "stall", "warning", 3)
+    assert finding.title == "the phase generate does not end: nothing for 1860 s, it has not ended before"
+    assert [said.rule for said in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
+
+
+def test_a_phase_that_hangs_before_the_first_row_is_a_finding_and_rows_are_judged_after(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        stall_in(run)
+        assert [finding.rule for finding in run.findings] == ["phase_stall"]
+        for step in range(12):
+            run.log({"loss": 0.5 + 0.01 * (step % 3), "grad_norm": 0.0, "reward": 0.1 * (step % 3)}, step=step)
+        assert "dead_gradient" in [finding.rule for finding in run.findings]
+
+
+def test_a_stalled_phase_is_switched_off_like_any_rule(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none", rules=[{"rule": "phase_stall", "enabled": False}]) as run:
+        run.log({"loss": 0.5}, step=3)
+        stall_in(run)
+        assert run.findings == []
+
+
+def test_a_stalled_phase_is_recorded_though_a_clock_outside_looks_for_silence(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none", actions="act") as run:
+        run.log({"loss": 0.5}, step=3)
+        stall_in(run)
     assert [said.rule for said in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
 
 
@@ -606,6 +677,7 @@ def test_torch_without_cuda_gives_no_device_keys(tmp_path):
     assert not [key for key in row if key.startswith("memory/train_step") or key.endswith("/device")]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_real_gpu_is_measured_without_waiting_for_it():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -614,13 +686,15 @@ def test_a_real_gpu_is_measured_without_waiting_for_it():
     phases = Phases()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")  # whatever waits for the device raises
-    with phases.phase("train_step") as phase:
-        phase.tokens(1000)
-        held = torch.ones(2**28, dtype=torch.float32, device="cuda")  # 1 GiB
-        for _ in range(200):
-            held.mul_(1.0)
-    early = phases.take()
-    torch.cuda.set_sync_debug_mode("default")
+    try:
+        with phases.phase("train_step") as phase:
+            phase.tokens(1000)
+            held = torch.ones(2**28, dtype=torch.float32, device="cuda")  # 1 GiB
+            for _ in range(200):
+                held.mul_(1.0)
+        early = phases.take()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     assert early["memory/train_step/end/onload/max_allocated/0"] >= 1.0
     assert 0 < early["memory/train_step/end/onload/max_allocated_frac/0"] < 1
     torch.cuda.synchronize()

@@ -25,6 +25,7 @@ from rlvitals.records import Finding
 from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.story import FIRST_ROWS, LAST_ROWS, story_before
+from rlvitals.views.sources import open_source
 
 FINDINGS = Path("logs/findings.jsonl")
 OWN_RULE = "kl > 0.5 for 3: critical"
@@ -195,6 +196,64 @@ def test_evaluations_are_seen_under_names_that_no_training_metric_has(tmp_path, 
     assert evaluation["step"] == 7  # one of an earlier step is no restart
 
 
+def sample(run, **values_):
+    run._measuring._take_sample({f"System/{name}": value for name, value in values_.items()})
+
+
+def test_samples_of_the_machine_are_seen_once_with_the_next_row(tmp_path, seen):
+    with rlvitals.start(tmp_path, hardware=False) as run:
+        run.log({"loss": 0.5}, step=1)
+        sample(run, GPU_Utilization=90.0, Memory_Percent=40.0)
+        sample(run, GPU_Utilization=50.0, Memory_Percent=70.0)
+        assert len(seen) == 1  # a sample is no row
+        run.log({"loss": 0.5, "System/Memory_Percent": 1.0}, step=2)
+        run.log({"loss": 0.5}, step=3)
+    assert [row["step"] for row in seen] == [1, 2, 3]
+    assert (seen[1]["System/GPU_Utilization"], seen[1]["System/Memory_Percent"]) == (70.0, 1.0)
+    assert not [name for name in seen[2] if name.startswith("System/")]
+
+
+def test_an_idle_gpu_and_a_full_memory_are_found_in_the_samples_live_and_afterwards(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", hardware=False, display="none") as run:
+        for step in range(200):
+            if step % 4 == 0:  # rows come more often than samples
+                sample(run, GPU_Utilization=12.0 + step % 3, Memory_Percent=93.0, CPU_Percent=50.0)
+            run.log({"loss": 0.5 + 0.01 * (step % 7), "reward": 0.2 + 0.05 * (step % 5)}, step=step)
+        live = {finding.rule for finding in run.findings}
+    assert {"gpu_idle", "memory_full"} <= live
+    report = rlvitals.check(tmp_path)
+    assert {"gpu_idle", "memory_full"} <= {finding.rule for finding in report.findings}
+    assert not {"steps_backwards", "steps_repeated", "metric_vanished"} & live
+
+
+def test_a_busy_machine_is_not_spoken_of(tmp_path):
+    with rlvitals.start(tmp_path, algorithm="grpo", hardware=False, display="none") as run:
+        for step in range(200):
+            sample(run, GPU_Utilization=85.0 + step % 9, GPU_Memory_Percent=80.0, Memory_Percent=55.0 + step % 2)
+            run.log({"loss": 0.5 + 0.01 * (step % 7), "reward": 0.2 + 0.05 * (step % 5)}, step=step)
+        assert not {"gpu_idle", "memory"} & {finding.kind for finding in run.findings}
+
+
+def test_samples_do_not_change_which_framework_the_names_point_to(tmp_path):
+    with rlvitals.start(tmp_path, hardware=False) as run:
+        sample(run, CPU_Percent=1.0, Memory_Percent=1.0, Memory_Used_GB=1.0, GPU_Utilization=1.0)
+        run.log({"critic/score/mean": 0.5, "actor/pg_loss": 0.1, "actor/ppo_kl": 0.1}, step=1)
+        case = run._watching._monitor.case
+    assert case.framework == "verl"
+    assert case.signals["gpu_utilisation"].n == 1
+
+
+def test_samples_of_an_abandoned_line_are_not_judged_again(tmp_path):
+    for resume, used in ((False, 97.0), (5, 40.0)):
+        with rlvitals.start(tmp_path, resume=resume, hardware=False, display="none") as run:
+            for step in range(0 if not resume else 6, 30):
+                run.log({"loss": 0.5 + 0.01 * (step % 3)}, step=step)
+                if step > 5:
+                    sample(run, Memory_Percent=used)
+    rows = list(open_source(tmp_path).rows)
+    assert {row["System/Memory_Percent"] for row in rows if "System/Memory_Percent" in row} == {40.0}
+
+
 def test_the_row_is_durable_before_the_monitor_looks(tmp_path, monkeypatch):
     lines = []
 
@@ -296,7 +355,7 @@ def test_a_row_logged_by_a_signal_handler_in_the_middle_is_recorded_and_not_judg
 
 def test_a_silence_is_seen_by_the_clock_of_the_background_thread(tmp_path, monkeypatch):
     ticks = threading.Event()
-    monkeypatch.setattr(Monitor, "tick", lambda self, now: ticks.set() or [])
+    monkeypatch.setattr(Monitor, "tick", lambda self, now, **_: ticks.set() or [])
     with rlvitals.start(tmp_path, fsync=0.05) as run:
         assert not ticks.wait(0.2)  # no row yet
         run.log({"loss": 1.0})

@@ -9,6 +9,7 @@ import pytest
 
 import rlvitals
 from rlvitals import catalog
+from rlvitals.compute import rollout
 from rlvitals.errors import ConfigError, UnknownMetric
 
 DOCUMENTED = list(
@@ -151,3 +152,35 @@ def test_real_logs_are_recognised(shared):
         assert catalog.recognise(next(csv.reader(file))).framework == "trl_dpo"
     with (shared / "logs" / "grpo_gptoss2048_432.csv").open() as file:
         assert catalog.recognise(next(csv.reader(file))).algorithm == "grpo"
+
+
+@pytest.mark.parametrize(
+    ("name", "concept", "how"),
+    [
+        ("eval.pass_at_k/8", "eval.pass_at_k", "id"),
+        ("eval.pass_at_k/16/low", "eval.pass_at_k", "id"),
+        ("eval.pass_at_k/1/high", "eval.pass_at_k", "id"),
+        ("eval.pass_hat_k/4", "eval.pass_hat_k", "id"),
+        ("train/eval.pass_at_k/8", "eval.pass_at_k", "prefix"),
+        ("pass@8", "eval.pass_at_k", "pattern"),
+        ("pass^4", "eval.pass_hat_k", "pattern"),
+        ("maj@16", "eval.maj_at_k", "pattern"),
+        ("worst@4", "eval.worst_at_k", "pattern"),
+        ("eval/pass@8", "eval.pass_at_k", "prefix"),
+    ],
+)
+def test_a_name_with_its_k_is_found(name, concept, how):
+    match = catalog.find(name)[0]
+    assert (match.metric.id, match.how) == (concept, how)
+
+
+def test_every_name_rollout_statistics_give_is_explained():
+    given = rollout.stats(success=[True, False, True, True], group_ids=[0, 0, 1, 1], pass_k=(1, 2))
+    named = [name for name in given if "_k/" in name]
+    assert len(named) >= 6
+    assert {catalog.explain(name).id for name in named} == {"eval.pass_at_k", "eval.pass_hat_k"}
+
+
+@pytest.mark.parametrize("name", ["eval.pass_at_k/", "eval.pass_at_k/eight", "eval.score/8", "nonsense@8", "pass@"])
+def test_what_only_looks_like_it_is_unknown(name):
+    assert catalog.matches(name) == []

@@ -11,6 +11,7 @@ import pytest
 from rlvitals import values
 from rlvitals.health import rulebook
 from rlvitals.health.case import Case
+from rlvitals.health.monitor import Monitor
 
 SOURCES = rulebook.load().sources
 
@@ -367,3 +368,40 @@ def test_what_a_case_keeps_does_not_grow_with_the_rows():
     kept = (len(case.signals), len(case.parts), len(case._readings), len(case.nonfinite_others))
     fed(case, [{"reward": 0.5, "loss": math.nan, "unknown": "text"}] * 2000, start=51)
     assert (len(case.signals), len(case.parts), len(case._readings), len(case.nonfinite_others)) == kept
+
+
+def phase_memory(**shares):
+    return {f"memory/{phase}/end/onload/max_reserved_frac/0": share for phase, share in shares.items()}
+
+
+def test_of_all_phases_the_one_that_fills_the_card_most_counts():
+    rows = [phase_memory(compute_values=0.3, train_step=0.9, generate=0.5)] * 4
+    case = fed(new(), [*rows, phase_memory(compute_values=0.3, train_step=0.6, generate=0.7)])
+    signal = case.signals["gpu_memory_share"]
+    assert (signal.n, signal.last, signal.highest) == (5, 0.7, 0.9)
+    assert signal.key == "memory/generate/end/onload/max_reserved_frac/0"
+
+
+def test_of_all_cards_the_fullest_counts():
+    names = [f"memory/train_step/end/onload/max_reserved_frac/{card}" for card in range(3)]
+    case = fed(new(), [dict(zip(names, (0.5, 0.8, 0.4), strict=True))] * 2)
+    assert (case.signals["gpu_memory_share"].last, case.signals["gpu_memory_share"].n) == (0.8, 2)
+
+
+def test_a_phase_that_comes_late_counts_too_and_reserved_memory_before_allocated():
+    allocated = {"memory/generate/end/onload/max_allocated_frac/0": 0.99}
+    case = fed(new(), [allocated, allocated | phase_memory(generate=0.5)])
+    assert case.signals["gpu_memory_share"].last == 0.5
+    fed(case, [allocated | phase_memory(generate=0.5)] * 30)
+    fed(case, [allocated | phase_memory(generate=0.5, do_checkpoint=0.95)])
+    assert case.signals["gpu_memory_share"].last == 0.95
+
+
+def test_the_memory_rule_speaks_of_the_phase_that_is_nearly_full():
+    monitor = Monitor(algorithm="ppo")
+    found = []
+    for step in range(1, 40):
+        full = 0.90 + 0.002 * min(step, 35)
+        found += monitor.update({"step": step, "loss": 0.1, **phase_memory(adv=0.2, train_step=full, zero=0.1)})
+    memory = [finding for finding in found if finding.rule == "memory_full"]
+    assert [finding.metrics for finding in memory] == [("memory/train_step/end/onload/max_reserved_frac/0",)]

@@ -13,7 +13,7 @@ from typing import Any
 from rlvitals.codec import encode
 from rlvitals.records import Attempt, Row
 from rlvitals.sinks.base import RunFacts, SinkRow
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import Forwarded, RunDir
 from rlvitals.store.lines import write_nonfinite
 
 START = 1_763_190_000.0
@@ -38,7 +38,7 @@ def facts(
 def row(
     step: int,
     attempt: int = 1,
-    stream: Stream = "train",
+    stream: Forwarded = "train",
     *,
     texts: Mapping[str, str] | None = None,
     timestamp: float | None = None,
@@ -50,11 +50,19 @@ def row(
     return SinkRow(stream, Row(step, when, attempt, {**(numbers or {}), **more}, dict(texts or {})))
 
 
-def rows(steps: Iterable[int], attempt: int = 1, stream: Stream = "train") -> list[SinkRow]:
+def rows(steps: Iterable[int], attempt: int = 1, stream: Forwarded = "train") -> list[SinkRow]:
     """Rows whose values are telling: loss = 1 / (1 + step), rewards/margins = step / 10 + attempt."""
     return [
         row(step, attempt, stream, numbers={"loss": 1 / (1 + abs(step)), "rewards/margins": step / 10 + attempt})
         for step in steps
+    ]
+
+
+def samples(places: Iterable[int], attempt: int = 1) -> list[SinkRow]:
+    """Samples of the machine whose CPU use is their place; each is taken 5 s after the one before."""
+    return [
+        row(place, attempt, "system", timestamp=START + 5 * place, numbers={"System/CPU_Percent": float(place)})
+        for place in places
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.sinks.base import Sink, SinkError
 from rlvitals.sinks.follower import Feed, follow
-from rlvitals.store.cursors import read_cursor
+from rlvitals.store.cursors import bytes_behind, read_cursor
 from rlvitals.store.layout import RunDir
 
 pytestmark = pytest.mark.slow
@@ -460,3 +461,71 @@ def test_a_key_in_a_trackers_error_is_masked_everywhere(tmp_path, monkeypatch, c
     assert rlvitals.open_run(tmp_path).trackers[0]["error"] == "401 for key ***"
     assert "abc123secret" not in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"abc123secret" in path.read_bytes()]
+
+
+def take_samples(run, count: int) -> None:
+    for number in range(count):
+        run._measuring._take_sample({"System/CPU_Percent": float(number)})
+
+
+def test_samples_of_the_machine_are_numbered_over_the_whole_run_and_go_to_those_who_take_them(
+    tmp_path, ledger, monkeypatch
+):
+    taker = type("Taker", (Ledger,), {"held": [], "opened": 0, "takes_samples": True})
+    install(monkeypatch, "taker", taker)
+    for resume, count in ((False, 3), (True, 2)):
+        with rlvitals.start(tmp_path, resume=resume, hardware=False) as run:
+            run.log({"loss": 1.0}, step=100 + count)
+            take_samples(run, count)
+        assert follow(RunDir(tmp_path), {"ledger": {}, "taker": {}})
+    assert [step for stream, step, _ in taker.held if stream == "system"] == [0, 1, 2, 3, 4]
+    assert (
+        [item for item in taker.held if item[0] == "train"] == ledger.held == [("train", 103, 1.0), ("train", 102, 1.0)]
+    )
+    cursor = read_cursor(RunDir(tmp_path), "taker")
+    assert (cursor.rows, cursor.samples, bytes_behind(RunDir(tmp_path), cursor)) == (2, 5, 0)
+    assert "system" not in read_cursor(RunDir(tmp_path), "ledger").offsets
+
+
+def test_samples_keep_their_numbers_when_they_are_sent_again(tmp_path, monkeypatch):
+    broken = [True]
+
+    class Taker(Ledger):
+        held: ClassVar[list[tuple[str, int, float]]] = []
+        takes_samples = True
+
+        def commit(self):
+            if len(type(self).held) and broken:
+                broken.clear()
+                raise OSError("no")
+            super().commit()
+
+    install(monkeypatch, "taker", Taker)
+    with rlvitals.start(tmp_path, hardware=False) as run:
+        take_samples(run, 2)
+    feed = Feed(RunDir(tmp_path), "taker", {})
+    assert feed.advance()
+    with rlvitals.start(tmp_path, hardware=False, resume=True) as run:
+        take_samples(run, 2)
+    with pytest.raises(OSError, match="no"):
+        feed.advance()
+    feed._failed(OSError("no"))
+    feed.let_go()
+    assert follow(RunDir(tmp_path), {"taker": {}})
+    assert [step for _, step, _ in Taker.held] == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="needs the tensorboard package")
+def test_the_documents_tags_of_the_machine_are_in_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with rlvitals.start(tmp_path, track_with="tensorboard", hardware=0.2, tracker_wait=60) as run:
+        run.log({"loss": 1.0}, step=1)
+        log = RunDir(tmp_path).log("system")
+        assert until(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3)
+    found = EventAccumulator(str(tmp_path / "logs" / "tensorboard")).Reload()
+    tags = [tag for tag in found.Tags()["scalars"] if tag.startswith("System/")]
+    document = ("CPU_Percent", "Memory_Percent", "Memory_Used_GB", "Memory_Available_GB", "Process_Memory_GB")
+    assert set(tags) >= {f"System/{name}" for name in document}
+    count = log.read_bytes().count(b"\n")
+    assert [event.step for event in found.Scalars("System/Memory_Percent")] == list(range(count))

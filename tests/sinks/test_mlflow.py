@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from kills import fed_row, feed_through_kills
-from rows import START, facts, files_with, row, rows
+from rows import START, facts, files_with, row, rows, samples
 
 from rlvitals.records import Attempt, Row
 from rlvitals.sinks.base import SinkError, SinkRow
@@ -321,3 +321,13 @@ def test_any_name_is_taken_and_none_runs_into_another(tmp_path, settings):
     assert found == {_spell(name): float(number) for number, name in enumerate(NAMES)}
     assert len(found) == len(NAMES)
     assert (found["loss"], found["rewards/chosen"], found["a b"], found["é"]) == (0.0, 1.0, 2.0, 3.0)
+
+
+def test_samples_of_the_machine_are_at_their_place_and_time(tmp_path, settings):
+    handed = samples(range(4))
+    sink = MlflowSink(facts(tmp_path), settings, {})
+    hand_over(sink, [*rows([100]), *handed], handed[2:])  # two of them come again
+    sink.close()
+    reader = Reader(settings)
+    assert reader.points(1, "System/CPU_Percent") == points_of(handed, "System/CPU_Percent")
+    assert reader.points(1, "loss") == points_of(rows([100]), "loss")

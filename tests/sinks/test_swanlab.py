@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("swanlab", reason="swanlab is not installed: pip install 'rlvitals[swanlab]'")
 
 import swanlab
-from rows import START, facts, files_with, row, rows, write_log
+from rows import START, facts, files_with, row, rows, samples, write_log
 from swanlab.proto.swanlab.record.v1.record_pb2 import Record
 
 from rlvitals.records import Attempt
@@ -366,3 +366,30 @@ def test_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "swanlab", None)
     with pytest.raises(SinkError, match=r"pip install 'rlvitals\[swanlab\]'"):
         open_sink(tmp_path)
+
+
+def test_samples_of_the_machine_are_at_their_place_also_when_written_anew(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    deliver(sink, *rows([100]), *samples(range(3)))
+    memory = json.loads(json.dumps(sink.memory))
+    sink.close()
+    sink = open_sink(tmp_path, memory)
+    deliver(sink, *samples([3]))
+    sink.close()
+    experiment = read(tmp_path)["kto-7b"]
+    assert experiment.series("System/CPU_Percent") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
+    assert experiment.series("loss") == {100: 1 / 101}
+    assert set(experiment.copies.values()) == {1}
+
+
+def test_a_memory_from_before_there_were_samples_is_gone_on_from(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    deliver(sink, *rows([1]))
+    memory = json.loads(json.dumps(sink.memory))
+    del memory["experiments"]["1"]["system"]
+    sink.close()
+    sink = open_sink(tmp_path, memory)
+    deliver(sink, *rows([2]), *samples([0]))
+    sink.close()
+    assert read(tmp_path)["kto-7b"].series("loss") == {1: 1 / 2, 2: 1 / 3}
+    assert read(tmp_path)["kto-7b"].series("System/CPU_Percent") == {0: 0.0}

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("tensorboard", reason="needs the tensorboard package")
 
 import numpy as np
-from rows import CONFIG, START, facts, files_with, row, rows, write_log
+from rows import CONFIG, START, facts, files_with, row, rows, samples, write_log
 
 from rlvitals.records import Attempt
 from rlvitals.sinks.base import SinkError
@@ -309,3 +309,28 @@ def test_no_secret_reaches_a_file(tmp_path, monkeypatch):
     write(facts(tmp_path, config={"api_key": "***"}), tmp_path / "tb", rows([1]))
     assert files_with(tmp_path, "***"), "the configuration goes out as it is given: masked"
     assert not files_with(tmp_path, "hf_verysecret")
+
+
+def test_samples_of_the_machine_have_an_axis_of_their_own(tmp_path):
+    write(facts(tmp_path), tmp_path / "tb", [*rows(range(100, 103)), *samples(range(3))], samples(range(3, 5)))
+    assert points(tmp_path / "tb", "System/CPU_Percent") == [(place, float(place)) for place in range(5)]
+    assert [step for step, _ in points(tmp_path / "tb", "loss")] == [100, 101, 102]
+    times = [event.wall_time for event in read(tmp_path / "tb").Scalars("System/CPU_Percent")]
+    assert times == [START + 5 * place for place in range(5)]
+
+
+def test_a_resume_overtakes_rows_and_no_samples(tmp_path):
+    of = facts(tmp_path, RESUMED)
+    first, second = rows(range(1, 11)), rows(range(6, 9), attempt=2)
+    write_log(of, [*first, *second, *samples(range(12)), *samples(range(12, 15), attempt=2)])
+    memory = write(facts(tmp_path), tmp_path / "tb", [*first, *samples(range(10))], samples(range(10, 12)))
+    write(of, tmp_path / "tb", [*second, *samples(range(12, 15), attempt=2)], memory=memory)
+    assert [step for step, _ in points(tmp_path / "tb", "loss")] == list(range(1, 9))
+    assert points(tmp_path / "tb", "System/CPU_Percent") == [(place, float(place)) for place in range(15)]
+
+
+def test_a_resume_from_the_beginning_keeps_the_samples(tmp_path):
+    of = facts(tmp_path, (Attempt(1, START), Attempt(2, START + 1000, from_step=0)))
+    write_log(of, [*rows(range(1, 4)), *rows([1], attempt=2), *samples(range(3))])
+    write(of, tmp_path / "tb", [*rows(range(1, 4)), *samples(range(3))], rows([1], attempt=2))
+    assert points(tmp_path / "tb", "System/CPU_Percent") == [(0, 0.0), (1, 1.0), (2, 2.0)]

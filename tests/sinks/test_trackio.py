@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("trackio", reason="trackio is not installed: pip install 'rlvitals[trackio]'")
 
-from rows import START, facts, files_with, row, rows
+from rows import START, facts, files_with, row, rows, samples
 from trackio.sqlite_storage import SQLiteStorage
 
 from rlvitals.records import Attempt
@@ -253,3 +253,21 @@ def test_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     sink.commit()
     sink.close()
     assert capsys.readouterr().out == ""
+
+
+def test_samples_of_the_machine_are_system_metrics_on_the_axis_of_time(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    sink.write([*samples([0]), *rows([100])])
+    sink.commit()
+    saved = json.loads(json.dumps(sink.memory))
+    for memory in (saved, saved):  # the second time they come again
+        sink = open_sink(tmp_path, json.loads(json.dumps(memory)))
+        sink.write(samples([1, 2]))
+        sink.commit()
+        sink.close()
+    found = SQLiteStorage.get_system_logs(PROJECT, "kto-7b")
+    assert sorted(log["System/CPU_Percent"] for log in found) == [0.0, 1.0, 2.0]
+    times = sorted(datetime.fromisoformat(log["timestamp"]).timestamp() for log in found)
+    assert times == [START, START + 5, START + 10]
+    assert [log["step"] for log in read()] == [100]
+    assert len(SQLiteStorage.get_all_run_configs(PROJECT)) == 1

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("wandb", reason="needs the wandb package")
 
-from rows import CONFIG, START, facts, files_with, row, rows, write_log
+from rows import CONFIG, START, facts, files_with, row, rows, samples, write_log
 
 from rlvitals.records import Attempt
 from rlvitals.sinks.base import SinkError
@@ -310,3 +310,19 @@ def test_without_the_package_the_error_holds_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(SinkError, match=r"pip install 'rlvitals\[wandb\]'"):
         WandbSink(facts(tmp_path), {}, {})
+
+
+def test_samples_of_the_machine_have_an_axis_of_their_own(tmp_path):
+    of = facts(tmp_path)
+    write_log(of, [*rows([100]), *samples(range(3))])
+    memory = write(of, tmp_path, [*rows([100]), *samples(range(2))])
+    write(of, tmp_path, samples([2]), memory=memory)  # a closed run is written anew, samples and all
+    found = [values for values in history(tmp_path) if "System/CPU_Percent" in values]
+    assert [(values["rlvitals/sample"], values["System/CPU_Percent"]) for values in found] == [(0, 0), (1, 1), (2, 2)]
+    assert not any("rlvitals/step" in values for values in found)
+    assert [values["_timestamp"] for values in found] == [START, START + 5, START + 10]
+    assert points(tmp_path, "loss") == [(100, 1 / 101)]
+    (path,) = run_files(tmp_path)
+    metrics = [record.metric for record in records(path) if record.WhichOneof("record_type") == "metric"]
+    axes = [metric.step_metric for metric in metrics if metric.name == "System/CPU_Percent"]
+    assert axes == ["rlvitals/sample"]

@@ -131,6 +131,54 @@ def test_compacting_twice_changes_nothing(run_path):
     assert {path: path.read_bytes() for path in (run_path / "logs").rglob("*.archive")} == packed
 
 
+@pytest.fixture
+def measured_run(tmp_path):
+    """A run with phases and samples, of two ranks."""
+    with rlvitals.start(tmp_path / "run", hardware=False) as run, rlvitals.start(run.dir, rank=3) as other:
+        for step in range(20):
+            for rank in (run, other):
+                with rank.phase("train_step"), rank.phase("generate"):
+                    pass
+                rank._measuring._take_sample({"System/CPU_Percent": 100 / (step + 3), "System/GPU_Utilization": 37.0})
+                rank.log({"loss": 1 / (step + 1)}, step=step)
+    return tmp_path / "run"
+
+
+def measurements(path):
+    view = rlvitals.open_run(path)
+    systems = [{name: column.tolist() for name, column in view.system(rank).items()} for rank in (0, 3)]
+    return systems, [view.phases(rank) for rank in (0, 3)], view.last_sample
+
+
+def test_phases_and_samples_are_packed_read_and_brought_back(measured_run, capsys):
+    before = {path.name: path.read_bytes() for path in (measured_run / "logs").rglob("*.jsonl")}
+    assert {"phases.jsonl", "system.jsonl", "rank-3-phases.jsonl", "rank-3-system.jsonl"} < before.keys()
+    read = measurements(measured_run)
+    assert len(read[1][1]) == 40
+    assert main(["compact", str(measured_run)]) == 0
+    packed = {path.name for path in (measured_run / "logs").rglob("*") if path.is_file()}
+    assert packed == {f"{name}.archive" for name in before}
+    assert measurements(measured_run) == read
+    assert main(["compact", str(measured_run)]) == 0
+    assert main(["compact", str(measured_run), "--undo"]) == 0
+    assert {path.name: path.read_bytes() for path in (measured_run / "logs").rglob("*.jsonl")} == before
+    assert measurements(measured_run) == read
+    capsys.readouterr()
+
+
+def test_resuming_and_overwriting_deal_with_packed_measurements(measured_run):
+    spans = rlvitals.open_run(measured_run).phases()
+    main(["compact", str(measured_run)])
+    with rlvitals.start(measured_run, resume=True, hardware=False) as run, run.phase("adv"):
+        pass
+    assert rlvitals.open_run(measured_run).phases()[:-1] == spans
+    main(["compact", str(measured_run)])
+    with rlvitals.start(measured_run, overwrite=True, hardware=False):
+        pass
+    assert rlvitals.open_run(measured_run).phases() == []
+    assert list((measured_run / "logs").rglob("*.archive")) == []
+
+
 def test_a_run_being_recorded_is_not_compacted(tmp_path, capsys):
     with rlvitals.start(tmp_path / "run") as run:
         run.log({"loss": 1.0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from rlvitals.records import Finding
 from rlvitals.store.importers import NotALog, read_log
 from rlvitals.views.check import FEW_ROWS, FolderReport, check, check_source, new_monitor, report_on
 from rlvitals.views.judging import MAX_BUCKETS, Judge, Trace
+from rlvitals.views.live import RunFeed
 from rlvitals.views.sources import Source, merged, open_source, places_in, settings, total_steps
 
 
@@ -352,3 +354,45 @@ def test_the_verdict_of_a_judge_can_be_asked_for_at_any_row(tmp_path):
 def test_the_importers_notes_and_settings_reach_the_report(shared):
     path = shared / "logs" / "verl_agent_len_turncollapse.log"
     assert set(read_log(path).notes) <= set(check(path).notes)
+
+
+def sampled(run, percent):
+    time.sleep(0.002)  # times are told to the millisecond
+    run._measuring._take_sample({"System/Memory_Percent": percent, "System/GPU_Utilization/0": 5.0})
+    time.sleep(0.002)
+
+
+def test_samples_of_the_machine_are_joined_to_the_row_after_them_read_at_once_or_poll_by_poll(tmp_path):
+    path = tmp_path / "run"
+    with rlvitals.start(path, hardware=False, monitor=False) as run:
+        feed, polled = RunFeed(path), []
+        for step in range(4):
+            run.log({"loss": 1.0}, step=step)
+            polled += feed.poll().rows
+            sampled(run, 50.0 + step)
+            polled += feed.poll().rows
+        sampled(run, 99.0)
+        run.log({"loss": 1.0}, step=4)
+        polled += feed.poll().rows
+        sampled(run, 30.0)  # no row comes after it
+    told = [row.get("System/Memory_Percent") for row in polled]
+    assert told == [None, 50.0, 51.0, 52.0, 99.0]
+    assert list(open_source(path).rows) == polled
+    assert not any("System/GPU_Utilization/0" in row for row in polled)
+
+
+def test_polling_over_a_resume_joins_each_sample_once(tmp_path):
+    path = tmp_path / "run"
+    feed = None
+    for resume in (False, 1):
+        with rlvitals.start(path, resume=resume, hardware=False, monitor=False) as run:
+            feed = feed or RunFeed(path)
+            for step in range(2 if resume else 0, 4):
+                sampled(run, (70.0 if resume else 90.0) + step)
+                run.log({"loss": 1.0}, step=step)
+            news = feed.poll()
+    story = (news.before or []) + news.rows
+    # The sample before step 2 was taken on the living line, the one before step 3 on the abandoned one.
+    told = [(row["step"], row["System/Memory_Percent"]) for row in story]
+    assert told == [(0, 90.0), (1, 91.0), (2, 92.0), (3, 73.0)]
+    assert list(open_source(path).rows) == story

@@ -1,6 +1,6 @@
 """One set of numbers from all ranks of a torch.distributed job, as if one process had seen every sample.
 
-    stats = reduce({"loss": values.mean(losses), "tokens": values.total([n])})   # every rank, once a step
+    stats = reduce({"loss": values.mean(losses), "tokens": values.total([n])}, step=step)   # every rank, once a step
     if rank == 0:
         run.log(stats, step=step)
 
@@ -8,6 +8,9 @@ Every rank of the group calls `reduce` once a step, with whatever it has, even w
 maximum and one packed sum over the ranks. The ranks keep one common list of names; a rank with a name that is not on it
 raises a flag in the first cell of the maximum, and only then the new names are exchanged and the maximum is repeated.
 So a rank that logs other names than the rest costs two collectives the first time and blocks nobody.
+
+A rank that leaves a call out is one call behind the others from then on, and its numbers meet those of another step.
+The collectives themselves cannot tell; the ranks' steps can, which travel in the same maximum.
 
 The maximum goes first because it gives each name's range. The sums are taken around the middle of that range: a
 standard deviation far smaller than the mean would otherwise vanish in the difference of two large sums.
@@ -23,7 +26,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from rlvitals.adapters.plain import Plain, plain
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import MissingDependency, RanksOutOfStep
 from rlvitals.values import Derived, Kind, Value
 
 logger = logging.getLogger("rlvitals")
@@ -35,6 +38,10 @@ Name = tuple[str, Kind, int | None]
 mix their sums.
 """
 
+_HEAD: Final = 3
+"""Cells before the names' in the maximum: whether a name is new, the highest step and the lowest, each with its
+rank."""
+
 _RANGE: Final = 4
 """Cells of each name in the maximum: greatest, least negated, and whether either is NaN (a maximum may lose a NaN)."""
 
@@ -42,8 +49,10 @@ _SUMS: Final = 3
 """Cells of each name in the sum: count, and first and second moments around the middle."""
 
 
-def reduce(metrics: Mapping[str, Any], group: Any = None) -> dict[str, Plain]:
+def reduce(metrics: Mapping[str, Any], group: Any = None, *, step: int | None = None) -> dict[str, Plain]:
     """Merge every rank's numbers; all ranks of the group must call it, and all get the same values back.
+
+    With `step` the ranks compare where they are: RanksOutOfStep on all of them where one has left a call out.
 
     Mergeable values (`rlvitals.values`) merge as their kind says. A plain number counts as one sample, so that a plain
     loss becomes the mean over the ranks that have it. Texts stay what they are on this rank. A name that no rank has a
@@ -54,7 +63,7 @@ def reduce(metrics: Mapping[str, Any], group: Any = None) -> dict[str, Plain]:
     if ranks is None:
         merged, formulas = own.values, own.formulas
     else:
-        merged, formulas = ranks.merge(own)
+        merged, formulas = ranks.merge(own, step)
     return {**_by_name(merged, formulas), **own.texts}
 
 
@@ -89,16 +98,19 @@ class Ranks:
         self._size: int = torch.distributed.get_world_size(group)
         self._names: list[Name] = []
         self._formulas: dict[str, Formula] = {}
+        self._calls = 0
 
-    def merge(self, own: _Own) -> tuple[dict[Name, Value], dict[str, Formula]]:
+    def merge(self, own: _Own, step: int | None = None) -> tuple[dict[Name, Value], dict[str, Formula]]:
         """Every agreed name that some rank has a number for, and the formulas of those that are derived."""
+        self._calls += 1
         values = own.values
         is_new = not values.keys() <= set(self._names)
-        ranges = self._maximum(values, is_new)
+        ranges = self._maximum(values, is_new, step)
+        self._compare_steps(highest=ranges[1], lowest=-ranges[2])
         if ranges[0] > 0:
             self._exchange_names(own)
             ranges = self._maximum(values, is_new=False)
-        spans = [_Span(ranges[at : at + _RANGE]) for at in range(1, len(ranges), _RANGE)]
+        spans = [_Span(ranges[at : at + _RANGE]) for at in range(_HEAD, len(ranges), _RANGE)]
         agreed = list(zip(self._names, spans, strict=True))
         cells: list[float] = []
         for name, span in agreed:
@@ -112,11 +124,26 @@ class Ranks:
                 merged[name] = value
         return merged, self._formulas | own.formulas
 
-    def _maximum(self, own: Mapping[Name, Value], is_new: bool) -> list[float]:
-        cells = [float(is_new)]
+    def _maximum(self, own: Mapping[Name, Value], is_new: bool, step: int | None = None) -> list[float]:
+        cells = [float(is_new), -math.inf, -math.inf]
+        if step is not None:
+            place = float(step * self._size + self._rank)
+            cells[1:] = [place, -place]
         for name in self._names:
             cells += _range_cells(own.get(name))
         return self._all_reduce(cells, "MAX")
+
+    def _compare_steps(self, highest: float, lowest: float) -> None:
+        """All ranks see the same two numbers, so that all raise or none does."""
+        if highest == -math.inf:
+            return  # nobody has told
+        ahead, behind = divmod(int(highest), self._size), divmod(int(lowest), self._size)
+        if ahead[0] != behind[0]:
+            raise RanksOutOfStep(
+                f"rank {ahead[1]} calls reduce at step {ahead[0]} while rank {behind[1]} is at step {behind[0]} (call "
+                f"{self._calls} of each). One has left a call out, or made one too many: every rank must call it once "
+                f"a step, outside of any condition, with {{}} where it has nothing. Nothing was merged."
+            )
 
     def _exchange_names(self, own: _Own) -> None:
         import torch.distributed
@@ -144,7 +171,14 @@ class Ranks:
         import torch.distributed
 
         packed = torch.tensor(cells, dtype=torch.float64, device=self._device)
-        torch.distributed.all_reduce(packed, getattr(torch.distributed.ReduceOp, operation), self._group())
+        try:
+            torch.distributed.all_reduce(packed, getattr(torch.distributed.ReduceOp, operation), self._group())
+        except RuntimeError as error:  # the backend waited in vain, or met another collective
+            error.add_note(
+                f"This was call {self._calls} of rlvitals' reduce on rank {self._rank} of {self._size}. A rank that "
+                f"has ended, that never calls reduce, or that is in another collective at this place ends like this."
+            )
+            raise
         reduced: list[float] = packed.tolist()
         return reduced
 

@@ -1,7 +1,8 @@
-"""What accelerators say of themselves: NVIDIA's through NVML, AMD's through amdsmi. Absent where there is none.
+"""What accelerators say of themselves: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. Absent where
+there is none.
 
-The numbers are the driver's, over all processes; utilisation is the share of time in which a kernel ran, never a share
-of memory. A number a card does not give (power on some, temperature on others) is left out.
+The numbers are the driver's, over all processes (Apple's: of this process); utilisation is the share of time in which a
+kernel ran, never a share of memory. A number a card does not give (power on some, temperature on others) is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,6 +56,8 @@ def find_gpus() -> Gpus | None:
             logger.debug("%s finds no GPU: %s", module, error)
             continue
         return found
+    if (apple := apple_gpu()) is not None:
+        return apple
     if cuda_devices() is not None and importlib.util.find_spec("pynvml") is None:
         logger.info("the GPUs are not sampled: pip install 'rlvitals[hardware]' (NVIDIA), or amdsmi (AMD)")
     return None
@@ -118,7 +122,9 @@ class AmdGpus:
         busy = _asked(lambda: smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], failure)
         used = _asked(lambda: smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM), failure)
         total = _asked(lambda: smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM), failure)
-        power = _asked(lambda: smi.amdsmi_get_power_info(handle)["current_socket_power"], failure)
+        power = _asked(lambda: smi.amdsmi_get_power_info(handle), failure) or {}
+        # MI300 and later tell the present power, MI200 and Navi an average; the other is "N/A".
+        watts = [_number(power.get(name)) for name in ("current_socket_power", "average_socket_power")]
         celsius = _asked(
             lambda: smi.amdsmi_get_temp_metric(
                 handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
@@ -129,9 +135,34 @@ class AmdGpus:
             utilisation=_number(busy),
             memory_used=None if used is None else used / GIB,
             memory_total=None if total is None else total / GIB,
-            power=_number(power),
+            power=next((number for number in watts if number is not None), None),
             temperature=_number(celsius),
         )
+
+
+class AppleGpu:
+    """Apple's GPU as torch's Metal backend sees it: what this process holds of the memory it shares with the processor,
+    and how much of that memory Metal recommends to use. It tells nothing else. Not tried on a real one.
+    """
+
+    def __init__(self, mps: Any) -> None:
+        self._mps = mps
+
+    def read(self) -> list[GpuSample]:
+        held, most = self._mps.driver_allocated_memory(), self._mps.recommended_max_memory()
+        return [GpuSample(memory_used=held / GIB, memory_total=most / GIB)]
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def apple_gpu() -> AppleGpu | None:
+    """The GPU of an Apple processor; None on other machines. torch is never imported for it: who uses it has."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        return AppleGpu(torch.mps) if torch is not None and torch.backends.mps.is_available() else None
+    except AttributeError:  # a torch from before it knew Metal, or in the middle of being imported
+        return None
 
 
 def visible_devices(variable: str | None, count: int) -> list[int | str]:

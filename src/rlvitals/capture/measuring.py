@@ -15,15 +15,14 @@ from rlvitals.capture.sampler import Sampler, is_sampled_here
 from rlvitals.codec import encode
 from rlvitals.config import Settings
 from rlvitals.errors import BadValue
-from rlvitals.records import Attempt, Finding, Span
-from rlvitals.render.numbers import duration
+from rlvitals.records import Attempt, OpenPhase
 from rlvitals.store.layout import RunDir, SideLog
 from rlvitals.store.reader import last_rows
 from rlvitals.store.spans import span_line
 
 if TYPE_CHECKING:
-    from rlvitals.capture.phase import Phase, Timer
-    from rlvitals.capture.phases import Phases, Stalled
+    from rlvitals.capture.phase import Hook, Phase, Timer
+    from rlvitals.capture.phases import Phases
 
 logger = logging.getLogger("rlvitals")
 
@@ -56,9 +55,14 @@ class Measuring:
         run_dir: RunDir,
         attempt: Attempt,
         append: Callable[[SideLog, bytes], None],
+        *,
+        see_sample: Callable[[Mapping[str, float]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`append` adds a line to a log beside the rows."""
+        """`append` adds a line to a log beside the rows; `see_sample` is told of a sample of the machine that is on
+        record.
+        """
+        self._see_sample = see_sample
         self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
         self._lock = threading.RLock()
         self._said: set[str] = set()
@@ -67,11 +71,11 @@ class Measuring:
         seconds = run.settings.hardware
         self._sampler = Sampler(self._take_sample, seconds) if seconds and is_sampled_here(run.rank) else None
 
-    def phase(self, name: str, **how: Any) -> Phase:
+    def phase(self, name: str, onload: Hook, offload: Hook, memory: bool) -> Phase:
         """A phase to enter; see `Phases.phase`."""
         if not self._run.is_measuring:
             self._begin(self._clock())  # here the work begins: what went before was loading a model
-        return self._phases.phase(name, **how)
+        return self._phases.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
         """A timer to enter; see `Phases.timer`."""
@@ -95,10 +99,9 @@ class Measuring:
             measured |= self._throughput.take(now)
         return {**measured, **metrics} if measured and isinstance(metrics, Mapping) else metrics
 
-    def stalled(self) -> list[Finding]:
-        """The open phases that seem not to end, each once."""
-        step = max(self._run.last_step, 0)
-        return [_finding(stalled, step) for stalled in self._phases.stalled()] if self._run.is_measuring else []
+    def open_phases(self) -> list[OpenPhase]:
+        """The phases that have not ended."""
+        return self._phases.open() if self._run.is_measuring else []
 
     def stop(self) -> None:
         """The run ends: no more samples of the machine."""
@@ -129,23 +132,28 @@ class Measuring:
             self._run.is_measuring = True
 
     def _record(self, phase: Phase) -> None:
-        span = Span(
-            phase=phase.name,
-            start=phase.started,
-            end=phase.started + phase.seconds["total"],
-            step=self._run.last_step,
-            attempt=self._attempt.number,
-            parent=phase.parent.name if phase.parent is not None else "",
-            error=phase.error,
-        )
         try:
-            self._append("phases", span_line(span))
+            line = span_line(
+                phase.name,
+                phase.started,
+                phase.started + phase.seconds["total"],
+                step=self._run.last_step,
+                attempt=self._attempt.number,
+                parent=phase.parent.name if phase.parent is not None else "",
+                error=phase.error,
+            )
+            self._append("phases", line)
         except (TypeError, ValueError) as error:  # a name that JSON cannot hold
             self._warn_once(f"phases named {phase.name!r} are not on record: {error}")
 
     def _take_sample(self, sample: dict[str, float]) -> None:
-        head = {"step": self._run.last_step, "timestamp": round(time.time(), 3), "attempt": self._attempt.number}
+        head = {
+            "step": self._run.last_step,
+            "timestamp": int(time.time() * 1000) / 1000,
+            "attempt": self._attempt.number,
+        }
         self._append("system", encode(head | sample))
+        self._see_sample(sample)
 
     def _amount(self, count: float) -> float:
         try:
@@ -168,23 +176,3 @@ def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
         if row.step <= step and (counted := row.numbers.get("system/samples", -1.0)) >= 0:
             return int(counted)
     return 0
-
-
-def _finding(stalled: Stalled, step: int) -> Finding:
-    evidence: dict[str, float | str] = {"phase": stalled.name, "seconds": stalled.seconds}
-    usually = "it has not ended before"
-    if stalled.usual is not None:
-        evidence["usual"] = stalled.usual
-        usually = f"it usually takes {duration(stalled.usual)}"
-    return Finding(
-        rule="phase_stall",
-        kind="stall",
-        severity="warning",
-        step=step,
-        onset_step=step,
-        title=f"the phase {stalled.name} does not end: nothing for {duration(stalled.seconds)}, {usually}",
-        confidence=0.8,
-        evidence=evidence,
-        causes=("a hanging collective, a dead rollout worker, a tool or a server that does not answer",),
-        advice=("dump the stacks (py-spy dump --pid PID) and look at what the phase waits for",),
-    )

@@ -123,7 +123,7 @@ def cuda_devices() -> CudaDevices | None:
     return _cuda_devices
 
 
-_statm: tuple[int, int] = (0, -1)  # the process it was opened in, and the descriptor: a fork inherits its parent's
+_statm = -1  # a fork inherits its parent's, which tells of the parent
 _IS_LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -134,13 +134,21 @@ def process_memory() -> ProcessMemory | None:
     if not _IS_LINUX:
         return _by_psutil()
     try:
-        own = os.getpid()
-        if _statm[0] != own:
-            _statm = (own, os.open("/proc/self/statm", os.O_RDONLY))
-        pages = os.pread(_statm[1], 128, 0).split(None, 2)
+        if _statm < 0:
+            _statm = os.open("/proc/self/statm", os.O_RDONLY)
+        whole, resident, _ = os.pread(_statm, 128, 0).split(b" ", 2)
     except OSError:
         return None
-    return ProcessMemory(rss=int(pages[1]) * _PAGE, vms=int(pages[0]) * _PAGE)
+    return ProcessMemory(int(resident) * _PAGE, int(whole) * _PAGE)
+
+
+def _forget_parent() -> None:
+    global _statm  # noqa: PLW0603
+    _statm = -1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
 
 
 _process: Callable[[], Any] | None = None

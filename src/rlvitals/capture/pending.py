@@ -51,7 +51,8 @@ class Pending:
     ) -> None:
         self._record = record
         self._say_once = say_once
-        self._row: Row | None = None
+        self.row: Row | None = None
+        """The row that waits; to be tested before `flush` is called, where nothing waiting must cost nothing."""
         self._copies: list[HostCopy] = []
 
     def hold(self, metrics: Mapping[str, Any], step: int, now: float) -> bool:
@@ -73,7 +74,7 @@ class Pending:
             copies.append(DeviceCopy(on_device))
         if not copies:
             return False
-        self._row, self._copies = Row(row, step, now), copies
+        self.row, self._copies = Row(row, step, now), copies
         return True
 
     def write(self, seconds: float | None = None) -> None:
@@ -81,7 +82,7 @@ class Pending:
 
         What a broken or silent device did not deliver is missing in the row: the rest of it is worth having.
         """
-        row, copies, self._row, self._copies = self._row, self._copies, None, []
+        row, copies, self.row, self._copies = self.row, self._copies, None, []
         if row is None:
             return
         for copy in copies:
@@ -103,12 +104,12 @@ class Pending:
 
     def flush_if_ready(self) -> None:
         """As `flush`, where it need not wait."""
-        if self._row is not None and all(copy.ready() for copy in self._copies):
+        if self.row is not None and all(copy.ready() for copy in self._copies):
             self.flush()
 
     def forget(self) -> None:
         """The process is a forked child: the row is its parent's."""
-        self._row, self._copies = None, []
+        self.row, self._copies = None, []
 
 
 class DeviceCopy:

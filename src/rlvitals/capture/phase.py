@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from rlvitals.capture.memory import GIB, DeviceMemory, Mark, ProcessMemory, process_memory
+from rlvitals.capture.memory import GIB, DeviceMemory, Devices, Mark, ProcessMemory, process_memory
 
 if TYPE_CHECKING:
     from rlvitals.capture.phases import Phases
@@ -39,13 +39,12 @@ class Phase:
         "_onload",
         "_peaks",
         "_phases",
-        "_points",
         "error",
         "heard_at",
-        "is_reported",
         "marks",
         "name",
         "parent",
+        "points",
         "process_after",
         "process_before",
         "seconds",
@@ -66,13 +65,13 @@ class Phase:
         """The type of the exception that left it."""
         self.heard_at = 0.0
         """When something last began or ended in it, by the clock."""
-        self.is_reported = False
         self.process_before: ProcessMemory | None = None
         self.process_after: ProcessMemory | None = None
         self.sizes: dict[int, int] = {}
         """The devices' whole memory in bytes."""
         self._phases, self._onload, self._offload, self._measures_memory = phases, onload, offload, memory
-        self._points: dict[Point, dict[int, DeviceMemory]] = {}
+        self.points: dict[Point, dict[int, DeviceMemory]] = {}
+        """The devices' memory at each of them, where it was looked at."""
         self._peaks: dict[int, tuple[int, int]] = {}
         self._began = self._body_began = 0.0
         self._first_mark: Mark | None = None
@@ -90,17 +89,22 @@ class Phase:
         self._began = self.heard_at = clock()
         self._tell_outer(self._began)
         phases.enter(self)
+        devices = phases.devices()
         if self._measures_memory:
             self.process_before = process_memory()
-        self._look("start/offload")
+            if devices is not None:
+                self._look(devices, "start/offload")
         if self._onload is not None:
             try:
                 self.seconds["onload"] = self._timed(self._onload)
             except BaseException as error:
                 self._close(error)
                 raise
-            self._look("start/onload")
-        self._first_mark = phases.mark()
+            devices = phases.devices()  # loading may have been the first to use one
+            if devices is not None:
+                self._look(devices, "start/onload")
+        if devices is not None:
+            self._first_mark = phases.mark(devices)
         self._body_began = clock()
         return self
 
@@ -109,9 +113,11 @@ class Phase:
     ) -> None:
         phases = self._phases
         self.seconds["execute"] = phases.clock() - self._body_began
-        if self._first_mark is not None and (last := phases.mark(self._first_mark)) is not None:
-            self.marks = (self._first_mark, last)
-        self._look("end/onload")
+        devices = phases.devices()
+        if devices is not None:
+            if self._first_mark is not None and (last := phases.mark(devices, self._first_mark)) is not None:
+                self.marks = (self._first_mark, last)
+            self._look(devices, "end/onload")
         try:
             if self._offload is not None:  # after an exception too: what was loaded must not stay
                 self.seconds["offload"] = self._timed(self._offload)
@@ -119,8 +125,8 @@ class Phase:
             error = error or failure
             raise
         finally:
-            if self._offload is not None:
-                self._look("end/offload")
+            if self._offload is not None and (devices := phases.devices()) is not None:
+                self._look(devices, "end/offload")
             self._close(error)
 
     def see_peak(self, device: int, seen: DeviceMemory) -> None:
@@ -133,7 +139,7 @@ class Phase:
 
     def device_memory(self) -> Iterator[tuple[str, float, Kept]]:
         """The devices' values, in GiB, and which is kept of several before one row."""
-        for point, devices in self._points.items():
+        for point, devices in self.points.items():
             now: Kept = "first" if point.startswith("start") else "last"
             for device, seen in devices.items():
                 for counter, size in zip(DeviceMemory._fields, seen, strict=True):
@@ -143,9 +149,9 @@ class Phase:
                     if is_peak and point == "end/onload" and self.sizes.get(device):
                         yield f"{key}_frac/{device}", size / self.sizes[device], "most"
 
-    def _look(self, point: Point) -> None:
-        if self._measures_memory and (seen := self._phases.look(self, point)):
-            self._points[point] = seen
+    def _look(self, devices: Devices, point: Point) -> None:
+        if self._measures_memory and (seen := self._phases.look(devices, self, point)):
+            self.points[point] = seen
 
     def _timed(self, call: Callable[[], Any]) -> float:
         began = self._phases.clock()
@@ -153,10 +159,11 @@ class Phase:
         return self._phases.clock() - began
 
     def _close(self, error: BaseException | None) -> None:
-        # Where nothing is loaded or unloaded, the memory before and after is the same.
-        for missing, same in (("start/onload", "start/offload"), ("end/offload", "end/onload")):
-            if same in self._points:
-                self._points.setdefault(missing, self._points[same])  # type: ignore[arg-type]
+        if self.points:
+            # Where nothing is loaded or unloaded, the memory before and after is the same.
+            for missing, same in (("start/onload", "start/offload"), ("end/offload", "end/onload")):
+                if same in self.points:
+                    self.points.setdefault(missing, self.points[same])  # type: ignore[arg-type]
         if self._measures_memory:
             self.process_after = process_memory()
         self.error = type(error).__name__ if error is not None else ""

@@ -11,29 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rlvitals.capture.counters import Rates, amount
 from rlvitals.capture.memory import GIB, DeviceMemory, Devices, Mark, cuda_devices
 from rlvitals.capture.phase import PARTS, Hook, Phase, Point, Timer
-
-STALLED_TIMES = 30
-STALLED_SECONDS = 1800.0
-"""A phase in which nothing happens for so many times its usual duration, and for so long at least, does not end. The
-numbers of the doctor's rule for rows that stay out."""
+from rlvitals.records import OpenPhase
 
 WAITING_MARKS = 64
 """So many phases whose device time is still to come are looked through between two rows as well."""
-
-
-class Stalled(NamedTuple):
-    """An open phase that seems not to end."""
-
-    name: str
-    seconds: float
-    """Since anything happened in it."""
-    usual: float | None
-    """What it takes when it ends; None where it never has."""
 
 
 class Phases:
@@ -74,7 +59,7 @@ class Phases:
         self._logged_at = float("-inf")
         self._looks_at_memory = True
 
-    def phase(self, name: str, *, onload: Hook = None, offload: Hook = None, memory: bool = True) -> Phase:
+    def phase(self, name: str, onload: Hook = None, offload: Hook = None, memory: bool = True) -> Phase:
         """A phase to enter. `onload` and `offload` are called around its body, and timed apart from it."""
         return Phase(self, name, onload, offload, memory)
 
@@ -91,23 +76,19 @@ class Phases:
             row, self._row = self._row, {}
             return row | self.rates.take()
 
-    def stalled(self) -> list[Stalled]:
-        """Open phases that seem not to end, each once. A row, or a phase inside that begins or ends, is a sign of
-        life.
+    def open(self) -> list[OpenPhase]:
+        """The phases that have not ended, but for those that wait for one inside them. A row, or a phase inside that
+        begins or ends, is a sign of life.
         """
         found = []
         with self._lock:
             now = self.clock()
             outer = {phase.parent for phase in self._open}
             for phase in self._open:
-                if phase in outer or phase.is_reported:
-                    continue  # what is stuck is the phase inside it
-                seconds = now - max(phase.heard_at, self._logged_at)
-                count, total = self._usual.get(phase.name, (0, 0.0))
-                usual = total / count if count else None
-                if seconds > max(STALLED_TIMES * (usual or 0.0), STALLED_SECONDS):
-                    phase.is_reported = True
-                    found.append(Stalled(phase.name, seconds, usual))
+                if phase not in outer:
+                    count, total = self._usual.get(phase.name, (0, 0.0))
+                    silence = now - max(phase.heard_at, self._logged_at)
+                    found.append(OpenPhase(str(phase.name), silence, total / count if count else None))
         return found
 
     def forget_locks(self) -> None:
@@ -121,26 +102,30 @@ class Phases:
         with self._lock:
             self._open[phase] = None
 
-    def look(self, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
+    def devices(self) -> Devices | None:
+        """What there is to measure; None without a device, or after one has failed."""
+        try:
+            return self._find_devices() if self._looks_at_memory else None
+        except Exception as error:  # noqa: BLE001 - a device in trouble is the trainer's to meet
+            self._give_up(error)
+            return None
+
+    def look(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
         """The devices' memory as this phase sees it: the peaks are those since it began, whatever phases began inside
         it.
         """
         try:
-            devices = self._find_devices() if self._looks_at_memory else None
-            if devices is None:
-                return {}
             with self._lock:
                 return {device: self._look_at(devices, device, phase, point) for device in devices.used()}
-        except Exception as error:  # noqa: BLE001 - a device in trouble is the trainer's to meet
+        except Exception as error:  # noqa: BLE001 - as in devices()
             self._give_up(error)
             return {}
 
-    def mark(self, like: Mark | None = None) -> Mark | None:
-        """A mark in the device's stream; None without a device."""
+    def mark(self, devices: Devices, like: Mark | None = None) -> Mark | None:
+        """A mark in the device's stream; None where none can be put."""
         try:
-            devices = self._find_devices() if self._looks_at_memory else None
-            return devices.mark(like) if devices is not None else None
-        except Exception as error:  # noqa: BLE001 - as in look()
+            return devices.mark(like)
+        except Exception as error:  # noqa: BLE001 - as in devices()
             self._give_up(error)
             return None
 
@@ -152,16 +137,20 @@ class Phases:
             keys = self._keys.get(name)
             if keys is None:
                 keys = self._keys[name] = _Keys(name)
-            for key, seconds in zip(keys.times, phase.seconds.values(), strict=True):
-                row[key] = row.get(key, 0.0) + seconds
+            if keys.times[0] in row:
+                for key, seconds in zip(keys.times, phase.seconds.values(), strict=True):
+                    row[key] = row.get(key, 0.0) + seconds
+            else:
+                row.update(zip(keys.times, phase.seconds.values(), strict=True))
             if (before := phase.process_before) is not None:
                 row.setdefault(keys.start_rss, before.rss / GIB)
                 row.setdefault(keys.start_vms, before.vms / GIB)
             if (after := phase.process_after) is not None:
                 row[keys.end_rss], row[keys.end_vms] = after.rss / GIB, after.vms / GIB
-            for key, size, kept in phase.device_memory():
-                known = row.get(key, size)
-                row[key] = known if kept == "first" else max(known, size) if kept == "most" else size
+            if phase.points:
+                for key, size, kept in phase.device_memory():
+                    known = row.get(key, size)
+                    row[key] = known if kept == "first" else max(known, size) if kept == "most" else size
             count, total = self._usual.get(name, (0, 0.0))
             self._usual[name] = (count + 1, total + phase.seconds["total"])
             if phase.marks is not None:
@@ -199,7 +188,7 @@ class Phases:
                     still.append((name, begin, end, tokens))
                     continue
                 seconds = begin.elapsed_time(end) / 1000.0
-            except Exception as error:  # noqa: BLE001 - as in look()
+            except Exception as error:  # noqa: BLE001 - as in devices()
                 self._give_up(error)
                 continue
             key = f"time/{name}/device"

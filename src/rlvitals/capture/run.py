@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlvitals.capture import endings
 from rlvitals.capture.card import Card
-from rlvitals.capture.console import open_console
+from rlvitals.capture.display import Display
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
 from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.intake import PLAIN, Intake
@@ -78,28 +78,19 @@ class Run:
         self._closed_because = "the run is finished"
         self._said: set[str] = set()
         self._shown: Mapping[str, Any] = {}
-        self._bars: list[Progress[Any]] = []
         self._vetted: list[str] = []  # names that need no second look, in the order of the last plain row
         self._forwarding: Forwarding | None = None
-        self._console = open_console(
-            settings.display,
-            settings.display_layout,
-            settings.display_every,
-            total_steps=info.total_steps,
-            algorithm=info.algorithm,
-            track_with=settings.track_with,
-            rank=rank,
-        )
+        self._display = Display(settings, info, rank=rank)
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
         self._watching = Watching(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
-        self._is_watched = self._console.is_on or self._watching.is_on
+        self._is_watched = self._display.is_on or self._watching.is_on
         self._card.begin()
         self.is_measuring = False
         """Whether a row may have measurements to be joined with."""
-        self._measuring = Measuring(self, run_dir, attempt, self._append_beside)
+        self._measuring = Measuring(self, run_dir, attempt, self._append_beside, see_sample=self._watching.take_sample)
         self._pulse = Pulse(self._beat, beat_seconds(settings.fsync))
         endings.watch(self)
 
@@ -194,12 +185,14 @@ class Run:
         with self._lock:
             self._pending.flush(seconds)
 
-    def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
+    def log_eval(
+        self, stats: Mapping[str, Any], step: int | None = None, *, whole: Mapping[str, Any] | None = None
+    ) -> None:
         """Record one evaluation: a row in `logs/eval_metrics.jsonl` and the whole of it in
-        `eval_logs/eval_step_0010.json`.
+        `eval_logs/eval_step_0010.json`, lists and other things a row cannot hold included.
 
-        `step` is that of the stats, or the last logged one, where it is not given. Lists and other things a row cannot
-        hold are kept in the file.
+        `step` is that of the stats, or the last logged one, where it is not given. `whole` is what the file holds where
+        that is more than the row; empty: no file.
         """
         try:
             with self._lock:
@@ -209,19 +202,25 @@ class Run:
                 self._pending.write()
                 given = stats.get("step") if step is None else step
                 number = max(self.last_step, 0) if given is None else self._whole_step(given)
-                whole = {key: value for key, value in stats.items() if key != "step"}
+                row = {key: value for key, value in stats.items() if key != "step"}
                 now = time.time()
                 writer = self._writers.get("eval") or self._open_log("eval")
-                writer.append(self._line(without_sequences(whole), number, now))
-                if self.rank == 0 and (problem := write_evaluation(self._dir, whole, number)):
+                writer.append(self._line(without_sequences(row), number, now))
+                kept = row if whole is None else whole
+                if self.rank == 0 and whole != {} and (problem := write_evaluation(self._dir, kept, number)):
                     self._say_once("eval file", problem)
                 self._watching.look(number, self._shown, now, "eval")
         except BadValue:
             raise
         except Exception as error:  # noqa: BLE001 - as in log()
-            self._say_once(
-                f"eval {type(error)}", f"an evaluation could not be recorded: {type(error).__name__}: {error}"
-            )
+            said = f"an evaluation could not be recorded: {type(error).__name__}: {error}"
+            self._say_once(f"eval {type(error)}", said)
+
+    def log_groups(self, groups: Any, step: int | None = None) -> None:
+        """Record rollouts, group by group, in `logs/rollouts/`: written on return. See docs/rollouts.md."""
+        from rlvitals.capture.rollouts import log_groups
+
+        log_groups(self, groups, step)
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. With `everywhere` all torch.distributed ranks must call it."""
@@ -237,27 +236,31 @@ class Run:
     def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
         """Record and tell what was found in the epochs. Called by `MetricsTracker`."""
         with self._lock:
+            self._pending.flush()
             self._watching.take_from_epochs(found, standing, time.time())
 
     def progress(self, iterable: Iterable[T], **look: Any) -> Progress[T]:
         """Iterate with a bar on stderr: `epoch=3, epochs=10`, or `evaluating=True`. See `capture.progress.Progress`."""
-        from rlvitals.capture.progress import Progress
-
-        bar = Progress(iterable, **{"total_steps": self._card.info.total_steps, "disable": self.rank > 0, **look})
-        self._bars = [*(bar for bar in self._bars if not bar.is_closed), bar]
+        self.flush()
         self._is_watched = True
-        return bar
+        return self._display.progress(iterable, look)
 
     def phase(self, name: str, *, onload: Hook = None, offload: Hook = None, memory: bool = True) -> Phase:
         """Measure a block: `time/{name}/...` and `memory/{name}/...` in the next row. See `capture.phases`."""
-        return self._measuring.phase(name, onload=onload, offload=offload, memory=memory)
+        if self._pending.row is not None:
+            self.flush()
+        return self._measuring.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
         """Measure a block's seconds: the bare `time/{name}` in the next row."""
+        if self._pending.row is not None:
+            self.flush()
         return self._measuring.timer(name)
 
     def count(self, *, tokens: float = 0, samples: float = 0) -> None:
         """So much was processed: `system/tps` and `system/samples` in the next row."""
+        if self._pending.row is not None:
+            self.flush()
         self._measuring.count(tokens, samples)
 
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
@@ -278,7 +281,7 @@ class Run:
         self._card.save(status=status, ended=round(time.time(), 3), error=described)
         if self._file_lock is not None:
             self._file_lock.release()
-        self._console.finish(status, described)
+        self._display.finish(status, described)
         self._watching.close()
         if self._forwarding is not None:
             self._forwarding.wait(self.settings.tracker_wait)
@@ -329,10 +332,8 @@ class Run:
 
     def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:
         """A row is durable: those who look on see it."""
-        if self._console.is_on:
-            self._console.step(step, row, now)
-        for bar in self._bars:
-            bar.see(step, row)
+        if self._display.is_on:
+            self._display.step(step, row, now)
         self._watching.look(step, row, now)
 
     def _record(self, metrics: Mapping[str, Any], step: int, now: float) -> None:
@@ -393,8 +394,7 @@ class Run:
                 self._pending.flush_if_ready()
                 if self._recording:
                     has_clock = self._forwarding is not None and self._forwarding.has_clock
-                    self._watching.tick(time.time(), has_clock=has_clock)
-                    self._watching.take(self._measuring.stalled(), time.time())
+                    self._watching.tick(time.time(), self._measuring.open_phases(), has_clock=has_clock)
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
                     self._say_once(

@@ -13,17 +13,18 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, flatten, mask_text
-from rlvitals.records import Action, Answer, Attempt, Finding, Request, RunInfo
+from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.samples import Samples
 
 if TYPE_CHECKING:
     from rlvitals.health.actions import Policy
@@ -79,6 +80,8 @@ class Watching:
         self._pid = os.getpid()
         self._findings: deque[Finding] = deque(maxlen=KEPT_FINDINGS)
         self._monitor: Monitor | None = None
+        self._has_begun = False
+        self._samples = Samples()
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
         self._standing_epochs: frozenset[str] = frozenset()
@@ -101,8 +104,15 @@ class Watching:
             return
         self._is_busy = True
         try:
-            monitor = self._monitor or self._begin(stream, step, now)
-            found = monitor.update(self._row(step, metrics, now, stream))
+            monitor = self._monitor or self._open_monitor()
+            if not self._has_begun:
+                self._has_begun = True
+                if self._attempt.number > 1:
+                    self._catch_up(monitor, stream, step, now)
+            row = self._row(step, metrics, now, stream)
+            if samples := self._samples.take():
+                row = samples | row
+            found = monitor.update(row)
             if found or self._policy is not None:
                 self._take(found, now)
             if len(monitor.problems) != self._problems_told:
@@ -112,17 +122,25 @@ class Watching:
         finally:
             self._is_busy = False
 
-    def tick(self, now: float, *, has_clock: bool = False) -> None:
-        """Tell the monitor the time, for stalls. For a caller that holds the run's lock.
+    def take_sample(self, sample: Mapping[str, float]) -> None:
+        """The machine as it is now; the monitor sees it with the next row."""
+        if self.is_on:
+            with self._lock:
+                self._samples.add(sample)
+
+    def tick(self, now: float, open_phases: Sequence[OpenPhase] = (), *, has_clock: bool = False) -> None:
+        """Tell the monitor the time and the phases the trainer is in, for stalls. For a caller that holds the run's
+        lock.
 
         `has_clock`: the clock outside this process records and tells a stall; here it is only shown.
         """
-        if self._monitor is None or not self.is_on or self._is_busy:
+        if not self.is_on or self._is_busy or not (self._monitor or open_phases):
             return
         self._is_busy = True
         try:
-            if found := self._monitor.tick(now):
-                self._take(found, now, is_told_elsewhere=has_clock)
+            monitor = self._monitor or self._open_monitor()  # a phase may hang before the first row
+            for finding in monitor.tick(now, open_phases=open_phases):
+                self._take([finding], now, is_told_elsewhere=has_clock and self._is_outside(finding))
             self._write()
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)
@@ -131,13 +149,10 @@ class Watching:
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
         """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
-        if not self._is_busy:
-            self._standing_epochs = frozenset(standing)
-        self.take(found, now)
-
-    def take(self, found: list[Finding], now: float) -> None:
-        """What somebody else found. For a caller that holds the run's lock."""
-        if not found or not self.is_on or self._is_busy:
+        if self._is_busy:
+            return
+        self._standing_epochs = frozenset(standing)
+        if not found or not self.is_on:
             return
         self._is_busy = True
         try:
@@ -173,7 +188,7 @@ class Watching:
         if self._notifier is not None:
             self._notifier.close()
 
-    def _begin(self, stream: Stream, step: int, now: float) -> Monitor:
+    def _open_monitor(self) -> Monitor:
         from rlvitals.health.monitor import Monitor
 
         monitor = Monitor(
@@ -192,10 +207,16 @@ class Watching:
             from rlvitals.health.notify import Notifier
 
             self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning)
+        monitor.case.step = self._attempt.from_step or 0  # until the first row says
         self._monitor = monitor
-        if self._attempt.number > 1:
-            self._catch_up(monitor, stream, step, now)
         return monitor
+
+    def _is_outside(self, finding: Finding) -> bool:
+        """Whether the clock outside this process sees the same."""
+        from rlvitals.health.rules import OUTSIDE
+
+        rule = self._monitor.rulebook.rules.get(finding.rule) if self._monitor is not None else None
+        return rule is not None and rule.function in OUTSIDE
 
     def _catch_up(self, monitor: Monitor, stream: Stream, step: int, now: float) -> None:
         """Let the monitor of a resumed run see what came before, and repeat nothing that is on record."""

@@ -46,12 +46,18 @@ PREFIXES = ("train/", "eval/", "val/", "test/", "eval_", "train_", "test_")
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
 _REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
+_ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")
+"""A concept's id with its k, as `compute.rollout` writes it: `eval.pass_at_k/8`, and the ends of its interval."""
+_NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
+_ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
+"""`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
 _GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
 _MEASURED = re.compile(
     r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
-    r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+"
+    r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+|System/.+"
 )
-"""Names that `run.phase`, `run.timer` and `run.count` write in any framework's run, so that they point to none."""
+"""Names that `run.phase`, `run.timer`, `run.count` and the samples of the machine bring into any framework's run, so
+that they point to none."""
 _SPANNING = {"metric_infix"}
 """Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
 
@@ -83,6 +89,7 @@ class Catalog:
         self.__dict__.pop("_by_name", None)
         self.__dict__.pop("_by_folded", None)
         self.__dict__.pop("_patterns", None)
+        self.__dict__.pop("_at_k", None)
 
     def find(self, name: str, framework: str | None = None) -> list[Match]:
         """Every meaning of a name, the likeliest first. Raises UnknownMetric with the nearest names."""
@@ -94,13 +101,15 @@ class Catalog:
     def matches(self, name: str, framework: str | None = None) -> list[Match]:
         """The same; none for a name nobody knows. Quick, where looking for the nearest names takes 50 ms."""
         scope = self._scope(framework) if framework else None
-        if name in self.metrics:
-            return [Match(self.metrics[name], None, "id")]
+        concept = self._concept(name)
+        if concept is not None:
+            return [Match(concept, None, "id")]
         found = self._search(name, scope)
         if not found:
             for shorter in _without_prefix(name):
-                if shorter in self.metrics:
-                    return [Match(self.metrics[shorter], None, "prefix")]
+                concept = self._concept(shorter)
+                if concept is not None:
+                    return [Match(concept, None, "prefix")]
                 found = [(metric, alias, "prefix") for metric, alias, _ in self._search(shorter, scope)]
                 if found:
                     break
@@ -177,6 +186,11 @@ class Catalog:
         parent = self.frameworks[framework].parent
         return scope | {parent} if parent else scope
 
+    def _concept(self, name: str) -> Metric | None:
+        """The concept an id stands for, with or without its k."""
+        at_k = _ID_AT_K.fullmatch(name)
+        return self.metrics.get(name) or (self.metrics.get(at_k["id"]) if at_k else None)
+
     def _search(self, name: str, scope: set[str] | None, *, strict: bool = False) -> list[tuple[Metric, Alias, How]]:
         name = _REDUCER.sub("", name)
         exact = self._by_name.get(name) or ([] if strict else self._by_folded.get(_folded(name), []))
@@ -187,6 +201,9 @@ class Catalog:
             plain, condition = qualified[1], qualified[2]
             found = self._search(plain, scope)
             return [item for item in found if item[1].when == condition] or found
+        at_k = None if strict else _NAME_AT_K.fullmatch(name)
+        if at_k:
+            return [(metric, alias, "pattern") for metric, alias in self._at_k.get(at_k["word"], [])]
         fitting = [pattern for pattern in self._patterns if pattern.fits(name, scope)]
         if scope is not None:
             fitting = [pattern for pattern in fitting if pattern.alias.framework in scope] or fitting
@@ -234,6 +251,14 @@ class Catalog:
         found: dict[str, list[tuple[Metric, Alias]]] = {}
         for name, entries in self._by_name.items():
             found.setdefault(_folded(name), []).extend(entries)
+        return found
+
+    @cached_property
+    def _at_k(self) -> dict[str, list[tuple[Metric, Alias]]]:
+        found: dict[str, list[tuple[Metric, Alias]]] = {}
+        for name, entries in self._by_name.items():
+            if match := _ALIAS_AT_K.fullmatch(name):
+                found.setdefault(match["word"], []).extend(entries)
         return found
 
     @cached_property

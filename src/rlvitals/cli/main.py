@@ -1,7 +1,7 @@
 """`rlvitals VERB ...`: finds the verb's module, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (an unknown metric, runs that do not compare); 64 wrong usage or an unreadable
-run. `check` has its own: 0 healthy, 1 watch, 2 act, 3 cannot judge.
+run. `check` has its own: 0 healthy, 1 watch, 2 act, 3 cannot judge. `train`: 1 the training failed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ VERBS = {
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",
+    "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
+    "train": "train a model with KTO, PPO/RLHF or RLAIF, recorded and watched",
+    "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
     "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
     "export": "every point of a run as CSV, JSON or Parquet",
     "import": "a log other tools wrote, as a run: every point under its own name",
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
+    "prune": "drop old rollouts and evaluation files of a run by rule; its rows stay",
     "sync": "bring a tracker up to date with a run",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from rlvitals import catalog
 from rlvitals.catalog import Caveat
 from rlvitals.health.statistics import Signal
+from rlvitals.records import OpenPhase
 
 Family = Literal["policy", "preference", "other"]
 
@@ -60,17 +61,22 @@ class SignalSource:
     patterns: tuple[re.Pattern[str], ...] = ()
     key: str = ""
     """One logged name or concept, for a signal that a user's rule asks for."""
+    takes_highest: bool = False
+    """Whether names that are equally good all feed it, the highest of each row; else the alphabet's first does."""
 
 
 class _Reading:
     """How one logged key is taken: into which signal, after which conversion."""
 
-    __slots__ = ("caveat", "rank", "signal")
+    __slots__ = ("caveat", "is_one_of_several", "rank", "signal")
 
-    def __init__(self, signal: Signal, rank: int, caveat: Caveat | None) -> None:
+    def __init__(
+        self, signal: Signal, rank: int, caveat: Caveat | None = None, *, is_one_of_several: bool = False
+    ) -> None:
         self.signal = signal
         self.rank = rank
         self.caveat = caveat
+        self.is_one_of_several = is_one_of_several
 
 
 class Case:
@@ -116,6 +122,10 @@ class Case:
         """The time, where `Monitor.tick` tells it."""
         self.heard_at = math.nan
         """When the last row was noticed, for rows that carry no time of their own."""
+        self.open_phases: Sequence[OpenPhase] = ()
+        """What the trainer is in the middle of, where `Monitor.tick` tells it."""
+        self.lost_pid: int | None = None
+        """The trainer's process, where it is known to be gone."""
         self.interval = Signal("interval", "timestamp")
         """Seconds between rows."""
         self.raised: dict[str, tuple[str, int]] = {}
@@ -135,6 +145,23 @@ class Case:
 
     def take(self, row: Mapping[str, Any]) -> None:
         """Read one row: every value of it goes to its signal."""
+        step = self._take_place(row)
+        points = self.points
+        if points <= 3 and not (self._given_algorithm and self._given_framework):
+            self._recognise(row)
+        self._take_values(row, step)
+        if any((core := self.signals.get(name)) is not None and core.seen_at == points for name in _CORE):
+            self.duplicates += step == self._core_step
+            self._core_step = step
+        held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
+        if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
+            self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
+        marked = row.get("_nonfinite")
+        if marked:
+            self._take_marked(str(marked), step)
+
+    def _take_place(self, row: Mapping[str, Any]) -> int:
+        """The row's step and time; a step back to the beginning is a restart."""
         step = row.get("step")
         if type(step) is not int:
             step = int(step) if isinstance(step, int | float) and math.isfinite(step) else self.step + 1
@@ -146,15 +173,16 @@ class Case:
                 self.restart(step)
         self.step = step
         self.points += 1
-        points = self.points
         stamp = _number(row.get("timestamp"))
         if stamp is not None and math.isfinite(stamp):
             if stamp > self.timestamp:
                 self.interval.update(stamp - self.timestamp, step)
             self.timestamp = stamp
-        if points <= 3 and not (self._given_algorithm and self._given_framework):
-            self._recognise(row)
-        readings = self._readings
+        return step
+
+    def _take_values(self, row: Mapping[str, Any], step: int) -> None:
+        readings, points = self._readings, self.points
+        highest: dict[Signal, tuple[int, float, str]] = {}
         for key, value in row.items():
             targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
@@ -172,17 +200,18 @@ class Case:
                 continue
             for reading in targets:
                 signal = reading.signal
+                meant = reading.caveat.to_concept(number) if reading.caveat is not None else number
+                if reading.is_one_of_several:
+                    claim = (-reading.rank, meant, key)
+                    if signal not in highest or claim > highest[signal]:
+                        highest[signal] = claim
+                    continue
                 signal.seen_at = points
-                signal.update(reading.caveat.to_concept(number) if reading.caveat is not None else number, step)
-        if any((core := self.signals.get(name)) is not None and core.seen_at == points for name in _CORE):
-            self.duplicates += step == self._core_step
-            self._core_step = step
-        held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
-        if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
-            self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
-        marked = row.get("_nonfinite")
-        if marked:
-            self._take_marked(str(marked), step)
+                signal.update(meant, step)
+        for signal, (_, meant, key) in highest.items():
+            signal.key = key
+            signal.seen_at = points
+            signal.update(meant, step)
 
     def restart(self, step: int) -> None:
         """Begin again with the same names: the log holds a second run, and the first one's baselines do not fit it."""
@@ -193,6 +222,16 @@ class Case:
         self.nonfinite_others.clear()
         for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):
             signal.reset()
+
+    @property
+    def names_seen(self) -> int:
+        """How many logged names have been looked up so far."""
+        return len(self._readings)
+
+    @property
+    def read_names(self) -> list[str]:
+        """The logged names that feed a signal."""
+        return [key for key, readings in self._readings.items() if readings]
 
     @property
     def family(self) -> Family:
@@ -259,7 +298,7 @@ class Case:
         if not readings:
             other = self._other(key)
             if other is not None:
-                readings = [_Reading(other, 0, None)]
+                readings = [_Reading(other, 0)]
         # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
         if (name := self._asked.get(key.casefold())) and (reading := self._feed(key, name, 0, None)):
             readings.append(reading)
@@ -301,23 +340,27 @@ class Case:
     def _feed(self, key: str, name: str, rank: int, caveat: Caveat | None) -> _Reading | None:
         """Let a key feed a signal, unless a better one does already."""
         feeding = self._feeding.get(name)
+        takes_highest = self._sources[name].takes_highest
         if feeding is not None:
             other, other_rank = feeding
             signal = self.signals[name]
+            if takes_highest and rank == other_rank:
+                return _Reading(signal, rank, caveat, is_one_of_several=True)
             if (other_rank, other) <= (rank, key) or signal.n > 3:
                 return (
                     None  # names of one rank are taken in the alphabet's order, so that a row's order does not matter
                 )
             signal.reset()
             signal.key = key
-            previous = self._readings.get(other) or []
-            self._readings[other] = [reading for reading in previous if reading.signal is not signal] or None
+            for fed in list(self._readings) if takes_highest else [other]:
+                previous = self._readings.get(fed) or []
+                self._readings[fed] = [reading for reading in previous if reading.signal is not signal] or None
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
         self._feeding[name] = (key, rank)
         self.changed = True
-        return _Reading(signal, rank, caveat)
+        return _Reading(signal, rank, caveat, is_one_of_several=takes_highest)
 
     def _other(self, key: str) -> Signal | None:
         """Series no rule names, kept because a reward may be judged by them: its parts and held-out scores."""

@@ -18,7 +18,7 @@ from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.wording import evidence_of, fill
-from rlvitals.records import SEVERITIES, Finding, Severity
+from rlvitals.records import SEVERITIES, Finding, OpenPhase, Severity
 
 CLEAR_POINTS = 20
 """Quiet points after which a rule may speak again."""
@@ -102,8 +102,10 @@ class Monitor:
                 self._look(bound, state, found)
         return self._report(found)
 
-    def tick(self, now: float) -> list[Finding]:
-        """Tell the time (unix seconds); return what the silence says."""
+    def tick(self, now: float, *, open_phases: Sequence[OpenPhase] = (), lost_pid: int | None = None) -> list[Finding]:
+        """Tell the time (unix seconds), and what is known of the trainer: the phases it is in, or that its process is
+        gone. Returns what the silence says.
+        """
         case = self.case
         if self._ticked_points != case.points:
             self._ticked_points = case.points
@@ -111,7 +113,7 @@ class Monitor:
                 if now > case.heard_at:
                     case.interval.update(now - case.heard_at, case.step)
                 case.heard_at = now
-        case.now = now
+        case.now, case.open_phases, case.lost_pid = now, open_phases, lost_pid
         try:
             if case.changed:
                 self._bind()

@@ -114,7 +114,12 @@ def shipped() -> Rulebook:
 def from_data(data: Mapping[str, Any]) -> Rulebook:
     """The rulebook of the data files in their compiled form."""
     sources = [
-        SignalSource(name, tuple(entry.get("concepts", ())), tuple(re.compile(text) for text in entry.get("names", ())))
+        SignalSource(
+            name,
+            tuple(entry.get("concepts", ())),
+            tuple(re.compile(text) for text in entry.get("names", ())),
+            takes_highest=entry.get("of_several") == "highest",
+        )
         for name, entry in data["signals"].items()
     ]
     return Rulebook((), sources).changed_by(data["rules"], "the shipped rules")

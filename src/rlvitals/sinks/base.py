@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,9 @@ from typing import Any, ClassVar
 
 from rlvitals.errors import RlvitalsError, did_you_mean
 from rlvitals.records import Attempt, Row
-from rlvitals.store.layout import Stream
+from rlvitals.store.layout import Forwarded, RunDir
+from rlvitals.store.reader import read_rows
+from rlvitals.store.samples import read_samples
 
 
 class SinkError(RlvitalsError):
@@ -29,17 +31,24 @@ class SinkError(RlvitalsError):
 class SinkRow:
     """One row of the log on its way to a tracker."""
 
-    stream: Stream
+    stream: Forwarded
     row: Row
+    """A sample of the machine has its place among all samples as its step."""
 
 
-def metric_name(stream: Stream, name: str) -> str:
+def metric_name(stream: Forwarded, name: str) -> str:
     """What a tracker calls a metric: evaluations are kept apart from training.
 
     >>> metric_name("eval", "loss"), metric_name("eval", "eval_loss"), metric_name("train", "loss")
     ('eval/loss', 'eval_loss', 'loss')
     """
-    return name if stream == "train" or name.startswith("eval") else f"eval/{name}"
+    return f"eval/{name}" if stream == "eval" and not name.startswith("eval") else name
+
+
+def stored_rows(root: Path, stream: Forwarded) -> Iterator[Row]:
+    """A log's rows as they are handed over, for a sink that must write them once more."""
+    log = RunDir(root).log(stream)
+    return read_samples(log) if stream == "system" else read_rows(log)
 
 
 def import_vendor(module: str, tracker: str) -> Any:
@@ -80,6 +89,9 @@ class Sink(ABC):
 
     known_settings: ClassVar[frozenset[str] | None] = None
     """The settings it takes; None: whatever the vendor's own init takes."""
+
+    takes_samples: ClassVar[bool] = False
+    """Whether it has a place for samples of the machine, apart from the axis of the steps."""
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         self.facts = facts

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlvitals import plugins
@@ -20,7 +21,7 @@ from rlvitals.config import mask_text
 from rlvitals.errors import RunLocked
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
-from rlvitals.store.cursors import STREAMS, Cursor, State, cursor_place, read_cursor, write_cursor
+from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
@@ -49,6 +50,7 @@ class Feed:
         self._settings = settings
         self._lock = RunLock(cursor_place(run_dir, name))
         self._has_lock = False
+        self._takes_samples = False
         self._cursor = Cursor(name)
         self._sink: Sink | None = None
 
@@ -73,10 +75,11 @@ class Feed:
     def advance(self) -> bool:
         """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises."""
         if not self._has_lock:
+            self._takes_samples = plugins.tracker_class(self.name).takes_samples
             self._dir.sinks.mkdir(exist_ok=True)
             self._lock.acquire()
             self._has_lock = True
-            self._cursor = read_cursor(self._dir, self.name)
+            self._cursor = self._read_cursor()
         has_ended = self._once or not _is_recorded(self._dir)
         rows, offsets = self._read()
         if offsets == self._cursor.offsets:
@@ -87,7 +90,9 @@ class Feed:
         sink.write(rows)
         sink.commit()
         self._cursor.offsets = offsets
-        self._cursor.rows += len(rows)
+        samples = sum(item.stream == "system" for item in rows)
+        self._cursor.rows += len(rows) - samples
+        self._cursor.samples += samples
         self._save("following")
         self.last_progress = time.monotonic()
         return True
@@ -107,12 +112,24 @@ class Feed:
     def _read(self) -> tuple[list[SinkRow], dict[str, int]]:
         rows: list[SinkRow] = []
         offsets = dict(self._cursor.offsets)
-        for stream in STREAMS:
+        place = self._cursor.samples
+        for stream in FORWARDED:
+            if stream not in offsets:
+                continue
             lines, offsets[stream] = read_batch(self._dir.log(stream), offsets[stream], BATCH_ROWS)
             for line in lines:
                 with contextlib.suppress(BadLine):
-                    rows.append(SinkRow(stream, decode(line)))
+                    row = decode(line)
+                    if stream == "system":
+                        row, place = replace(row, step=place), place + 1
+                    rows.append(SinkRow(stream, row))
         return rows, offsets
+
+    def _read_cursor(self) -> Cursor:
+        cursor = read_cursor(self._dir, self.name)
+        if self._takes_samples:
+            cursor.offsets.setdefault("system", 0)
+        return cursor
 
     def _open(self, rows: list[SinkRow]) -> Sink:
         """The tracker, opened where it is not; anew where an attempt has begun that it has not heard of."""
@@ -132,7 +149,7 @@ class Feed:
         return unheard and len(read_attempts(self._dir)) > len(facts.attempts)
 
     def _finish(self) -> None:
-        if self._sink is None and self._cursor.rows and self._cursor.state != "done":
+        if self._sink is None and (self._cursor.rows or self._cursor.samples) and self._cursor.state != "done":
             self._open([])  # a killed follower left it unfinished
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -158,7 +175,7 @@ class Feed:
         logger.warning("tracker %s: %s", self.name, said)
         if self._has_lock:
             # Memory goes back to the last commit: what the broken sink thought does not count.
-            self._cursor = read_cursor(self._dir, self.name)
+            self._cursor = self._read_cursor()
             with contextlib.suppress(OSError):
                 self._save("failing", said)
 

@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rlvitals.config import flatten, mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
@@ -38,7 +38,8 @@ class MlflowSink(Sink):
     server's login is taken from MLFLOW_TRACKING_USERNAME and _PASSWORD or MLFLOW_TRACKING_TOKEN. MLflow's telemetry is
     turned off.
 
-    Numbers are metrics in full precision, at their step and time; those of evaluations begin with `eval/`. NaN stays
+    Numbers are metrics in full precision, at their step and time; those of evaluations begin with `eval/`; the steps of
+    samples of the machine (`System/...`) count the samples. NaN stays
     NaN; infinities become ±1.7976931348623157e308, the largest number there is: MLflow keeps them so. A text is the tag
     `text/NAME` with its last value. The settings are params. Names MLflow refuses are spelled with what it takes
     (`pass@8` becomes `pass_at_8`).
@@ -51,6 +52,8 @@ class MlflowSink(Sink):
     Memory: `runs`, the MLflow run of each attempt. Where one of them has vanished the tracker stops and says what to
     do.
     """
+
+    takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)

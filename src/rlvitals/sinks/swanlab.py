@@ -8,6 +8,8 @@ file holds everything and reads as crashed, for want of an end.) In the mode `on
 its id, and SwanLab itself passes over what it holds; it then also passes over rows that come late, below a step it
 already has of that metric.
 
+The steps of samples of the machine (`System/...`) count the samples.
+
 SwanLab keeps float64, NaN and infinities included, and texts as text media; of two values of one metric at one step the
 first; no negative step; and the time of delivery, not that of the row.
 """
@@ -24,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlvitals.sinks.base import (
     RunFacts,
@@ -35,10 +37,10 @@ from rlvitals.sinks.base import (
     fsync_path,
     import_vendor,
     metric_name,
+    stored_rows,
 )
-from rlvitals.store.cursors import STREAMS
+from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.layout import RunDir
-from rlvitals.store.reader import read_rows
 
 OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
 """What `swanlab.init` takes and this sink decides, as the attempts' experiments depend on it."""
@@ -59,6 +61,8 @@ HIGHEST_STEP = 2**48
 
 class SwanLabSink(Sink):
     """Forwards to SwanLab. Owns the experiments of this run, and in the local modes their folders."""
+
+    takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
@@ -119,7 +123,7 @@ class SwanLabSink(Sink):
             return self._experiment
         self.close()
         before = self._held.get(str(attempt))
-        held: dict[str, int] = {"begun": 0, "train": 0, "eval": 0} | (before or {})
+        held: dict[str, int] = dict.fromkeys(("begun", *FORWARDED), 0) | (before or {})
         held["begun"] += 1
         self._held[str(attempt)] = held
         self._experiment = self._begin(attempt, held["begun"])
@@ -171,9 +175,9 @@ class SwanLabSink(Sink):
 
     def _rows_held(self, attempt: int, held: Mapping[str, int]) -> Iterator[SinkRow]:
         """The attempt's first rows in the logs, as many as its experiment held at the last commit."""
-        for stream in STREAMS:
-            left = held[stream]
-            for row in read_rows(RunDir(self.facts.root).log(stream)):
+        for stream in FORWARDED:
+            left = held.get(stream, 0)
+            for row in stored_rows(self.facts.root, stream):
                 if left == 0:
                     break
                 if row.attempt == attempt:

@@ -1,6 +1,7 @@
 """TensorBoard event files, written with the `tensorboard` package alone (no torch, no tensorflow).
 
-One event a row, with all its values at float32, at the row's own step and time; NaN and infinities are kept. Texts and
+One event a row, with all its values at float32, at the row's own step and time; NaN and infinities are kept. Samples
+of the machine (`System/...`) have their own axis: their steps count the samples. Texts and
 the configuration are text summaries, named as PyTorch's SummaryWriter names them; the catalogue's metric groups are the
 layout of the Custom Scalars tab.
 
@@ -29,9 +30,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals import catalog
-from rlvitals.errors import UnknownMetric
 from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    SinkError,
+    SinkRow,
+    check_settings,
+    import_vendor,
+    metric_name,
+    stored_rows,
+)
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
@@ -43,6 +52,8 @@ BEYOND_ALL_STEPS = 2**62
 STRING_TYPE = 7
 """DT_STRING in TensorFlow's types."""
 
+EPOCH_AXIS = ("Epoch/", "Scoring/")
+"""Tags that are drawn over epochs, as in the RLAIF document, where their row has a whole number `epoch`."""
 
 WRITER_SETTINGS = frozenset({"comment", "purge_step", "max_queue", "flush_secs", "filename_suffix"})
 """What SummaryWriter takes besides. Settings files have them, so they are taken too; they have no meaning here, where
@@ -54,10 +65,12 @@ class TensorBoardSink(Sink):
 
     Its memory: `serial` and `length` (the last file, and how much of it is committed); `cuts` (attempt -> first step of
     earlier attempts that it overtook), `newest` (attempt) and `early` (how many evaluations of the newest attempt came
-    before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout).
+    before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout);
+    `samples` (how many samples of the machine were written).
     """
 
     known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"} | WRITER_SETTINGS)
+    takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
@@ -70,6 +83,7 @@ class TensorBoardSink(Sink):
         self._early: int | None = memory.get("early")
         self._has_config: bool = memory.get("has_config", False)
         self._members: set[str] = set(memory.get("members", ()))
+        self._samples: int = memory.get("samples", 0)
         self._looked_up: set[str] = set()
         self._raw: io.FileIO | None = None
         self._file: io.BufferedWriter | None = None
@@ -82,6 +96,10 @@ class TensorBoardSink(Sink):
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         for item in rows:
+            if item.stream == "system":
+                self._write_row(item)
+                self._samples = item.row.step + 1
+                continue
             self._follow_attempts(item)
             if not self._is_ghost(item.row):
                 self._write_row(item)
@@ -99,6 +117,7 @@ class TensorBoardSink(Sink):
             early=self._early,
             has_config=self._has_config,
             members=sorted(self._members),
+            samples=self._samples,
         )
 
     def close(self) -> None:
@@ -158,9 +177,17 @@ class TensorBoardSink(Sink):
             self._has_config = True
             self._put(0, when, summary=self._protos.summary([self._config_value()]))
         tags = {name: metric_name(item.stream, name) for name in (*row.numbers, *row.texts)}
-        values = [self._protos.Value(tag=tags[name], simple_value=number) for name, number in row.numbers.items()]
-        values += [self._protos.text(tags[name], text) for name, text in row.texts.items()]
-        self._put(row.step, when, summary=self._protos.summary(values))
+        epoch = row.numbers.get("epoch")
+        has_epoch = epoch is not None and float(epoch).is_integer()
+        by_step: list[Any] = []
+        by_epoch: list[Any] = []
+        for name, number in row.numbers.items():
+            own = by_epoch if has_epoch and name.startswith(EPOCH_AXIS) else by_step
+            own.append(self._protos.Value(tag=tags[name], simple_value=number))
+        by_step += [self._protos.text(tags[name], text) for name, text in row.texts.items()]
+        self._put(row.step, when, summary=self._protos.summary(by_step))
+        if by_epoch and epoch is not None:
+            self._put(int(epoch), when, summary=self._protos.summary(by_epoch))
         if new := {tags[name] for name in row.numbers} - self._looked_up:
             self._looked_up |= new
             self._extend_layout(new, when)
@@ -213,6 +240,9 @@ class TensorBoardSink(Sink):
             self._has_config = False
             self._members.clear()
             self._looked_up.clear()
+        # Samples of the machine have an axis of their own, on which nothing is overtaken; they have been dropped too.
+        for sample in islice(stored_rows(self.facts.root, "system"), max(cut, 0), max(cut, 0, self._samples)):
+            self._write_row(SinkRow("system", sample))
 
     def _trace(self, item: SinkRow) -> dict[int, int]:
         """The cuts of all attempts, from the whole logs: with two streams followed side by side, rows of attempts come
@@ -291,8 +321,8 @@ def _groups_of(tag: str) -> list[tuple[str, str]]:
     titles = {}
     for name in (tag, tag.removeprefix("eval/")):
         titles[name] = name
-        with contextlib.suppress(UnknownMetric):
-            metric = catalog.find(name)[0].metric
+        for match in catalog.matches(name)[:1]:
+            metric = match.metric
             titles[metric.id] = titles[name] = metric.title
     return [
         (group.title, next(title for key, title in titles.items() if key in group.metrics))

@@ -10,6 +10,8 @@ disks), or with `space_id` or `server_url` to the server's `/bulk_log`, which an
 is called only where it has something to do: a Space to make, or `auto_log_gpu`/`auto_log_cpu`, which are off unless
 asked for. Where the local files are is TRACKIO_DIR's to say.
 
+Samples of the machine are system metrics there, on the axis of time.
+
 Trackio keeps float64, NaN and both infinities, texts, every row of a step, and (locally) the row's own time. The names
 it reserves (`time`, `run`, `project`, `metrics`) get its prefix `__`. It has no tags: they are in the run's config.
 """
@@ -26,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlvitals.sinks.base import (
     RunFacts,
@@ -52,6 +54,8 @@ MONITORS = ("auto_log_gpu", "auto_log_cpu")
 
 class TrackioSink(Sink):
     """Forwards to Trackio, local or remote. Owns the ids its rows are known by."""
+
+    takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
@@ -85,17 +89,21 @@ class TrackioSink(Sink):
 
     def commit(self) -> None:
         places = dict(self._places)
-        entries = []
+        entries: list[dict[str, Any]] = []
+        samples: list[dict[str, Any]] = []
         for item in self._taken:
             place = places.get(item.stream, 0)
             places[item.stream] = place + 1
-            entries.append(self._entry(item, f"{self.facts.id}:{item.stream}:{place}"))
+            kept = samples if item.stream == "system" else entries
+            kept.append(self._entry(item, f"{self.facts.id}:{item.stream}:{place}"))
         described = {entry["attempt"] for entry in entries} - self._described
         for attempt in described:
             first = next(entry for entry in entries if entry["attempt"] == attempt)
             first["config"] = self._config(attempt)
         for attempt in sorted({entry.pop("attempt") for entry in entries}):
             self._send([entry for entry in entries if entry["run_id"] == self._run_id(attempt)])
+        for attempt in sorted({entry.pop("attempt") for entry in samples}):
+            self._send_samples([entry for entry in samples if entry["run_id"] == self._run_id(attempt)])
         self._taken = []
         self._places = places
         self._described |= described
@@ -148,10 +156,34 @@ class TrackioSink(Sink):
                 log_ids=[entry["log_id"] for entry in entries],
                 config=entries[0]["config"],
             )
-            database = Path(self._storage.get_project_db_path(self._project))
-            for path in (database.with_name(f"{database.name}-wal"), database):
-                with contextlib.suppress(FileNotFoundError):
-                    fsync_path(path)
+            self._sync_database()
+
+    def _send_samples(self, entries: list[dict[str, Any]]) -> None:
+        """Samples of the machine of one attempt: Trackio has a table for them, on the axis of time."""
+        for entry in entries:
+            del entry["step"], entry["config"]
+        if self._client is not None:
+            self._client.predict(api_name="/bulk_log_system", logs=entries, hf_token=self._token)
+        elif self._utils.get_storage_mode() == "jsonl":
+            fragments = import_vendor("trackio.fragments", "trackio")
+            records = [fragments.system_metric_record(entry) for entry in entries]
+            fsync_path(fragments.FragmentWriter().write_local(records))
+        else:
+            self._storage.bulk_log_system(
+                project=self._project,
+                run=entries[0]["run"],
+                run_id=entries[0]["run_id"],
+                metrics_list=[entry["metrics"] for entry in entries],
+                timestamps=[entry["timestamp"] for entry in entries],
+                log_ids=[entry["log_id"] for entry in entries],
+            )
+            self._sync_database()
+
+    def _sync_database(self) -> None:
+        database = Path(self._storage.get_project_db_path(self._project))
+        for path in (database.with_name(f"{database.name}-wal"), database):
+            with contextlib.suppress(FileNotFoundError):
+                fsync_path(path)
 
     def _entry(self, item: SinkRow, log_id: str) -> dict[str, Any]:
         row = item.row

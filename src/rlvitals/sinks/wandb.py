@@ -32,15 +32,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlvitals.records import Row
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
-from rlvitals.store.cursors import STREAMS
-from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.reader import read_rows
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    SinkError,
+    SinkRow,
+    check_settings,
+    import_vendor,
+    metric_name,
+    stored_rows,
+)
+from rlvitals.store.cursors import FORWARDED
+from rlvitals.store.layout import Forwarded, RunDir
 
 STEP = "rlvitals/step"
+SAMPLE = "rlvitals/sample"
+"""The x axis of the samples of the machine, `System/...`."""
 
 OURS = frozenset({"resume", "resume_from", "fork_from", "reinit"})
 """What `wandb.init` takes and this sink decides: each attempt is one W&B run, written from its beginning."""
@@ -74,6 +84,8 @@ class WandbSink(Sink):
     Its memory: `attempts`, number -> rows committed of each stream, and whether its W&B run was closed.
     """
 
+    takes_samples: ClassVar[bool] = True
+
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
         self._wandb = _import_wandb()
@@ -106,7 +118,7 @@ class WandbSink(Sink):
         for number, run in self._runs.items():
             run.wait_for_rows()
             run.remove_older()
-            attempts[str(number)] = {**{stream: run.logged[stream] for stream in STREAMS}, "closed": False}
+            attempts[str(number)] = {**{stream: run.logged[stream] for stream in FORWARDED}, "closed": False}
         self.memory["attempts"] = attempts
 
     def close(self) -> None:
@@ -127,14 +139,14 @@ class WandbSink(Sink):
     def _open_attempt(self, number: int) -> _AttemptRun:
         """The W&B run of an attempt, with what was committed of it before written again."""
         committed = self.memory.get("attempts", {}).get(str(number), {})
-        logs = {stream: RunDir(self.facts.root).log(stream) for stream in STREAMS if committed.get(stream)}
+        logs = {stream: RunDir(self.facts.root).log(stream) for stream in FORWARDED if committed.get(stream)}
         for path in logs.values():
             if not path.is_file():
                 raise SinkError(f"{path} is gone, and W&B's run of attempt {number} has to be written anew from it")
         run = _AttemptRun(self._start_vendor_run(number))
         self._runs[number] = run
-        for stream, path in logs.items():
-            rows = (row for row in read_rows(path) if row.attempt == number)
+        for stream in logs:
+            rows = (row for row in stored_rows(self.facts.root, stream) if row.attempt == number)
             for row in islice(rows, committed[stream]):
                 run.log(stream, row)
         return run
@@ -162,6 +174,7 @@ class WandbSink(Sink):
             run = self._wandb.init(**given, settings=self._wandb.Settings(**self._vendor_settings))
             run.define_metric(STEP)
             run.define_metric("*", step_metric=STEP)
+            run.define_metric(SAMPLE)
         except Exception as error:
             raise SinkError(
                 f"W&B does not start: {error}. Without an account or a network use mode: offline; otherwise give "
@@ -188,7 +201,8 @@ class _AttemptRun:
     """One W&B run being written: what was logged to it, and how much of that its file holds."""
 
     def __init__(self, run: Any) -> None:
-        self.logged: Counter[Stream] = Counter()
+        self.logged: Counter[Forwarded] = Counter()
+        self._sampled: set[str] = set()
         self._run = run
         self._file = _RunFile(Path(run.settings.sync_file))
         folder = self._file.path.parent
@@ -197,8 +211,13 @@ class _AttemptRun:
             path for path in folder.parent.iterdir() if path.name != folder.name and siblings.fullmatch(path.name)
         ]
 
-    def log(self, stream: Stream, row: Row) -> None:
+    def log(self, stream: Forwarded, row: Row) -> None:
         values: dict[str, Any] = {STEP: row.step}
+        if stream == "system":
+            values = {SAMPLE: row.step}
+            for name in row.numbers.keys() - self._sampled:  # name by name: of two patterns W&B may take either
+                self._run.define_metric(name, step_metric=SAMPLE)
+            self._sampled.update(row.numbers)
         if math.isfinite(row.timestamp):
             values["_timestamp"] = row.timestamp
         for name, value in (*row.numbers.items(), *row.texts.items()):

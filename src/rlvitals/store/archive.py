@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from rlvitals.codec import encode, parse_json
 from rlvitals.errors import RunUnreadable
 from rlvitals.store.cards import replace_file
-from rlvitals.store.layout import RunDir, Stream, archive_of
+from rlvitals.store.layout import RunDir, SideLog, Stream, archive_of
 
 BLOCK_BYTES = 8 * 2**20
 _MAGIC = b"RLVARCH1"
@@ -60,10 +60,10 @@ def log_state(log: Path) -> tuple[int, int, int]:
 
 
 def logs_of(run_dir: RunDir) -> list[Path]:
-    """Every log file a run has, plain or packed."""
-    streams: tuple[Stream, Stream] = ("train", "eval")
+    """Every log file a run has, plain or packed; findings, which are few and written by others too, are none."""
+    streams: tuple[Stream | SideLog, ...] = ("train", "eval", "phases", "system")
     logs = [run_dir.log(stream, rank) for stream in streams for rank in (0, *run_dir.rank_numbers(stream))]
-    return [log for log in logs if log.exists() or archive_of(log).exists()]
+    return [log for log in [*logs, *run_dir.rollout_logs()] if log.exists() or archive_of(log).exists()]
 
 
 def compact_logs(run_dir: RunDir) -> tuple[int, int]:

@@ -10,13 +10,14 @@ from typing import Any, Literal
 from rlvitals.codec import to_json
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.cards import replace_file
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]
 """waiting: not opened yet. following: rows are handed over. failing: the last try raised. done: the run has ended, all
 is there."""
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
+FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
 
 
 @dataclass(slots=True)
@@ -26,8 +27,10 @@ class Cursor:
     name: str
     state: State = "waiting"
     offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    """Bytes of each log the back end is known to hold."""
+    """Bytes of each log the back end is known to hold. Samples of the machine are among them where it takes them."""
     rows: int = 0
+    samples: int = 0
+    """Samples of the machine handed over: the place of the next one."""
     error: str = ""
     since: float = 0.0
     """When the present state began."""
@@ -54,7 +57,8 @@ def read_cursor(run_dir: RunDir, name: str) -> Cursor:
         raw = json.loads((run_dir.sinks / f"{name}.json").read_text(encoding="utf-8"))
         known = {field.name for field in fields(Cursor)}
         cursor = Cursor(**{key: value for key, value in raw.items() if key in known})
-        cursor.offsets = {stream: int(cursor.offsets.get(stream, 0)) for stream in STREAMS}
+        given = dict.fromkeys(STREAMS, 0) | cursor.offsets
+        cursor.offsets = {stream: int(given[stream]) for stream in FORWARDED if stream in given}
     except (OSError, ValueError, TypeError, AttributeError):
         return Cursor(name)
     return cursor
@@ -73,15 +77,19 @@ def read_cursors(run_dir: RunDir) -> list[Cursor]:
 def bytes_behind(run_dir: RunDir, cursor: Cursor) -> int:
     """How much of the logs a tracker does not hold yet."""
     behind = 0
-    for stream in STREAMS:
+    for stream in _logs_of(cursor):
         behind += max(0, log_state(run_dir.log(stream))[1] - cursor.offsets[stream])
     return behind
+
+
+def _logs_of(cursor: Cursor) -> list[Forwarded]:
+    return [stream for stream in FORWARDED if stream in cursor.offsets]
 
 
 def rows_behind(run_dir: RunDir, cursor: Cursor) -> int:
     """The same in rows: lines beyond the cursor."""
     behind = 0
-    for stream in STREAMS:
+    for stream in _logs_of(cursor):
         try:
             with open_log(run_dir.log(stream)) as file:
                 file.seek(cursor.offsets[stream])

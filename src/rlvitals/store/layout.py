@@ -10,6 +10,9 @@ Stream = Literal["train", "eval"]
 SideLog = Literal["phases", "system"]
 """Logs beside the rows, with axes of their own."""
 
+Forwarded = Stream | Literal["system"]
+"""What trackers are handed."""
+
 _FILE_NAMES: dict[str, str] = {"train": "training_metrics", "eval": "eval_metrics"}
 
 
@@ -64,6 +67,15 @@ class RunDir:
         return self.root / "eval_logs"
 
     @property
+    def rollouts(self) -> Path:
+        return self.logs / "rollouts"
+
+    @property
+    def eval_control(self) -> Path:
+        """What the policy that training began with was rewarded; later evaluations are compared with it."""
+        return self.eval_logs / "control.json"
+
+    @property
     def sinks(self) -> Path:
         return self.root / "sinks"
 
@@ -95,9 +107,22 @@ class RunDir:
         """
         return self.eval_logs / f"eval_step_{step:04d}.json"
 
-    def rank_numbers(self, stream: Stream) -> list[int]:
-        """The other ranks that have written rows of this stream, in order."""
-        suffix = ".jsonl" if stream == "train" else "-eval.jsonl"
+    def rollout_file(self, step: int, rank: int = 0) -> Path:
+        """The rollouts one rank recorded at one step.
+
+        >>> RunDir(Path("out")).rollout_file(10).as_posix()
+        'out/logs/rollouts/step-000010.jsonl'
+        """
+        return self.rollouts / (f"step-{step:06d}.jsonl" if rank == 0 else f"step-{step:06d}-rank-{rank}.jsonl")
+
+    def rollout_logs(self) -> list[Path]:
+        """Every file of rollouts, by name; an archive may stand in for one."""
+        found = {path.with_name(path.name.removesuffix(".archive")) for path in self.rollouts.glob("step-*.jsonl*")}
+        return sorted(path for path in found if path.suffix == ".jsonl")
+
+    def rank_numbers(self, stream: Stream | SideLog) -> list[int]:
+        """The other ranks that have written to this log, in order."""
+        suffix = ".jsonl" if stream == "train" else f"-{stream}.jsonl"
         found = []
         for path in self.ranks.glob(f"rank-*{suffix}*"):
             number = path.name.removesuffix(".archive").removeprefix("rank-").removesuffix(suffix)
@@ -131,11 +156,12 @@ class RunDir:
             self.train_log,
             self.eval_log,
             self.findings,
+            self.eval_control,
             self.log("phases"),
             self.log("system"),
-            archive_of(self.train_log),
-            archive_of(self.eval_log),
+            *(archive_of(log) for log in (self.train_log, self.eval_log, self.log("phases"), self.log("system"))),
             self.ranks,
+            self.rollouts,
             self.index,
             self.sinks,
         ]

@@ -124,11 +124,11 @@ class Judge:
     def _trace(self, row: Mapping[str, Any], step: int) -> None:
         """Keep the series some rule reads; a finding is about one of them."""
         case = self.monitor.case
-        size = (len(case.signals), len(case.parts))
+        size = (case.names_seen, len(case.parts))
         if size != self._known or self.points < 5:  # a better name may take a signal over within its first points
             self._known = size
-            for signal in (*case.signals.values(), *case.parts.values()):
-                self._traces.setdefault(signal.key, Trace())
+            for name in case.read_names:
+                self._traces.setdefault(name, Trace())
         for key, trace in self._traces.items():
             value = row.get(key)
             if isinstance(value, float | int):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.importers import LogTail
-from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.lineage import trace
+from rlvitals.store.layout import RunDir, SideLog, Stream
+from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
 from rlvitals.views.query import open_run
-from rlvitals.views.sources import Fields, Source, is_run, merged, settings, source_of_run, total_steps
+from rlvitals.views.sources import Fields, Source, is_run, merged, settings, source_of_run, total_steps, with_samples
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 
@@ -86,6 +88,9 @@ class RunFeed:
         self._offsets: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
         self._attempt = 0
         self._step: int | None = None
+        self._lineage: Lineage | None = None
+        self._sample_offset = 0
+        self._samples: list[Row] = []
 
     @property
     def ending(self) -> str:
@@ -103,7 +108,7 @@ class RunFeed:
         if any(self._has_shrunk(stream) for stream in STREAMS):  # overwritten: another run in the same place
             self._offsets = dict.fromkeys(STREAMS, 0)
             self._attempt = 0
-            self._step = None
+            self._step, self._sample_offset, self._samples = None, 0, []
             return News(self._read_new()[0], before=[])
         ends_before = dict(self._offsets)
         rows, attempt = self._read_new()
@@ -133,24 +138,30 @@ class RunFeed:
         fresh = {id(row) for rows in new.values() for row in rows}
         known = {stream: [row for row in living[stream] if id(row) not in fresh] for stream in STREAMS}
         news = {stream: [row for row in living[stream] if id(row) in fresh] for stream in STREAMS}
-        self._step = None
+        self._step, self._sample_offset, self._samples = None, 0, []
         before = self._merged(known)
         return News(self._merged(news), before=before)
 
     def _merged(self, rows: dict[Stream, list[Row]]) -> list[Fields]:
-        found = list(merged(rows["train"], rows["eval"], self._step))
+        found = list(with_samples(merged(rows["train"], rows["eval"], self._step), self._new_samples()))
+        if found:
+            last = found[-1].get("timestamp", -math.inf)
+            self._samples = [sample for sample in self._samples if sample.timestamp > last]
         self._step = found[-1]["step"] if found else self._step
         return found
 
+    def _new_samples(self) -> list[Row]:
+        """The samples of the machine that no row has been joined with yet."""
+        samples, self._sample_offset = _rows(self._dir, "system", self._sample_offset)
+        if samples and self._lineage is not None:
+            gone = self._lineage.is_ghost(*_places(samples))
+            samples = [sample for sample, is_gone in zip(samples, gone, strict=True) if not is_gone]
+        self._samples += samples
+        return self._samples
+
     def _living(self, rows: dict[Stream, list[Row]]) -> dict[Stream, list[Row]]:
-        places = {
-            stream: (
-                np.array([row.attempt for row in rows[stream]], dtype=np.int64),
-                np.array([row.step for row in rows[stream]], dtype=np.int64),
-            )
-            for stream in STREAMS
-        }
-        lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
+        places = {stream: _places(rows[stream]) for stream in STREAMS}
+        self._lineage = lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
         return {
             stream: [row for row, gone in zip(rows[stream], lineage.is_ghost(*places[stream]), strict=True) if not gone]
             for stream in STREAMS
@@ -163,7 +174,13 @@ class RunFeed:
             return False
 
 
-def _rows(run_dir: RunDir, stream: Stream, start: int, end: int | None = None) -> tuple[list[Row], int]:
+def _places(rows: list[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The attempts and steps of rows."""
+    attempts, steps = [row.attempt for row in rows], [row.step for row in rows]
+    return np.array(attempts, dtype=np.int64), np.array(steps, dtype=np.int64)
+
+
+def _rows(run_dir: RunDir, stream: Stream | SideLog, start: int, end: int | None = None) -> tuple[list[Row], int]:
     """Whole rows from one offset to another, and the offset after them; a torn last line waits."""
     rows = []
     offset = start

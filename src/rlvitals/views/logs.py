@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlvitals.codec import encode
 from rlvitals.records import Attempt, Row, RunInfo
@@ -53,7 +53,9 @@ class LogView(RunView):
     def problems(self) -> list[str]:
         return self.log.notes
 
-    def iterate(self, *, stream: Stream = "train", ghosts: bool = False) -> Iterator[Row]:
+    def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
+        if stream == "system":
+            return iter(())  # what a foreign log says of its machine is in its rows
         return (row for row in self._rows[stream] if self._is_ghost(row) == ghosts)
 
     def last_rows(self, count: int) -> list[Row]:

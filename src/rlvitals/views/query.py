@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
-from rlvitals.records import Attempt, Finding, Row, RunInfo, Span, Status
+from rlvitals.records import Attempt, Finding, Group, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pandas
 
     from rlvitals.views.epochs import Epochs
+    from rlvitals.views.rollouts import RunRollouts
 
 Axis = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
 
@@ -282,7 +283,7 @@ class RunView:
             return data
         return pandas.DataFrame(data)
 
-    def iterate(self, *, stream: Stream = "train", ghosts: bool = False) -> Iterator[Row]:
+    def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
         """Rows in file order, of the living line or of the abandoned ones."""
         for row in read_rows(self._dir.log(stream)):
             if self._is_ghost(row) == ghosts:
@@ -318,6 +319,18 @@ class RunView:
         from rlvitals.views.epochs import gather
 
         return gather(self, steps_per_epoch, by)
+
+    def rollouts(self, step: int | None = None) -> list[Group]:
+        """The groups of rollouts of a step, of the newest that has some unless one is given. See `rollout_log`."""
+        wanted = self.rollout_log.last_step if step is None else step
+        return [] if wanted is None else self.rollout_log.at(wanted)
+
+    @cached_property
+    def rollout_log(self) -> RunRollouts:
+        """The run's rollouts, to be asked for the worst, for a text, step by step."""
+        from rlvitals.views.rollouts import RunRollouts
+
+        return RunRollouts(self._dir, self._lineage)
 
     def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
         """Every rank's rows as columns, rank 0's first, each with which of them live."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from rlvitals.records import Finding, Row
 from rlvitals.store.importers import ForeignLog, NotALog, read_log
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.remote import local_path
+from rlvitals.store.samples import Samples
 from rlvitals.views.discovery import find_runs, near_directory
 from rlvitals.views.labels import is_labels
 from rlvitals.views.query import RunView, open_run
@@ -84,7 +86,9 @@ def source_of_run(view: RunView) -> Source:
     return Source(
         path=view.path,
         format=RUN,
-        rows=merged(view.iterate(stream="train"), view.iterate(stream="eval")),
+        rows=with_samples(
+            merged(view.iterate(stream="train"), view.iterate(stream="eval")), view.iterate(stream="system")
+        ),
         algorithm=view.info.algorithm,
         framework=view.info.framework,
         total_steps=view.info.total_steps or total_steps(config),
@@ -109,6 +113,19 @@ def merged(train: Iterable[Row], evals: Iterable[Row], step: int | None = None) 
     while held is not None:
         yield judged(held, "eval", step)
         held = next(waiting, None)
+
+
+def with_samples(rows: Iterable[Fields], samples: Iterable[Row]) -> Iterator[Fields]:
+    """Rows with what was seen of the machine since the row before each, as the monitor of a live run has it. A row's
+    own values win.
+    """
+    joined, waiting = Samples(), iter(samples)
+    held = next(waiting, None)
+    for row in rows:
+        while held is not None and held.timestamp <= row.get("timestamp", -math.inf):
+            joined.add(held.numbers)
+            held = next(waiting, None)
+        yield joined.take() | row
 
 
 def judged(row: Row, stream: Stream, step: int | None = None) -> Fields:

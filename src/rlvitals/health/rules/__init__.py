@@ -17,5 +17,8 @@ _MODULES = (optimisation, preference, reward, policy, rollout, agent, system, au
 
 FUNCTIONS: dict[str, RuleFunction] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 
-ON_TICK = frozenset({"stall"})
+OUTSIDE = frozenset({"stall", "process_gone"})
+"""Rules that a process beside the trainer can look after."""
+
+ON_TICK = OUTSIDE | {"phase_stall"}
 """Rules that look when the clock ticks, not when a row comes."""

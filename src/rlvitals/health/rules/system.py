@@ -9,19 +9,53 @@ from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weights import FAST_SHARE
 
-__all__ = ["gpu_idle", "memory_creep", "memory_full", "slow_step", "stall", "throughput"]
+__all__ = [
+    "gpu_idle",
+    "memory_creep",
+    "memory_full",
+    "phase_stall",
+    "process_gone",
+    "slow_step",
+    "stall",
+    "throughput",
+]
 
 
 def stall(case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float) -> Alarm | None:
     """No row for much longer than rows usually take."""
-    heard = case.timestamp if not math.isnan(case.timestamp) else case.heard_at
-    silence = case.now - heard
-    if not silence > 0 or case.points < 3 or not case.interval.n:
+    silence = _silence(case)
+    if not silence > 0 or case.points < 3 or not case.interval.n or case.lost_pid is not None:
         return None
     usual = case.interval.slow
     if silence > max(times_critical * usual, seconds_critical):
         return critical(None, silence=silence, usual=usual)
     return warning(None, silence=silence, usual=usual) if silence > max(times * usual, seconds) else None
+
+
+def process_gone(case: Case) -> Alarm | None:
+    """The trainer's process has ended without a word."""
+    if case.lost_pid is None:
+        return None
+    pid = float(case.lost_pid)
+    if not case.points:
+        return critical(None, "no_row", pid=pid)
+    return critical(None, pid=pid, step=float(case.step), silence=max(0.0, _silence(case)))
+
+
+def phase_stall(case: Case, *, times: float, seconds: float) -> Alarm | None:
+    """Nothing has happened in a phase for much longer than it takes. Of several, the one that is silent longest."""
+    stuck = [phase for phase in case.open_phases if phase.silence > max(times * (phase.usual or 0.0), seconds)]
+    if not stuck:
+        return None
+    longest = max(stuck, key=lambda phase: phase.silence)
+    if longest.usual is None:
+        return warning(None, "first", phase=longest.phase, silence=longest.silence)
+    return warning(None, phase=longest.phase, silence=longest.silence, usual=longest.usual)
+
+
+def _silence(case: Case) -> float:
+    """Seconds without a row."""
+    return case.now - (case.timestamp if not math.isnan(case.timestamp) else case.heard_at)
 
 
 def slow_step(step_time: Signal, *, times: float) -> Alarm | None:

@@ -62,6 +62,19 @@ def number_of(value: object) -> int | float | None:
     return float(value) if isinstance(value, float) else None
 
 
+def unwrapped(raw: dict[Any, Any]) -> dict[Any, Any]:
+    """A row out of the envelope some loggers put it in: verl's file logger ("data"), ROLL's on stdout ("metrics").
+
+    >>> unwrapped({"step": 3, "data": {"loss": 0.5}})
+    {'loss': 0.5, 'step': 3}
+    """
+    for name in ("data", "metrics"):
+        row = raw.get(name)
+        if isinstance(row, dict) and raw.keys() <= {"step", name, "timestamp"}:
+            return {**row, **{key: value for key, value in raw.items() if key != name}}
+    return raw
+
+
 def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
     """The numbers in nested mappings, names joined with "/"; a list of numbers becomes its mean, null is nothing.
 

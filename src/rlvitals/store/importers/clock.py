@@ -6,7 +6,7 @@ from rlvitals.store.importers.base import Fields
 from rlvitals.store.importers.padding import family
 from rlvitals.store.importers.progress import Bar
 
-_STEPS = ("step", "global_step", "train/global_step", "training/global_step")
+_STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
 
 
 class Clock:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from rlvitals.store.importers.base import Fields, Notes
-from rlvitals.store.importers.cells import NUMBER, flatten, number_in, without_markup
+from rlvitals.store.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.store.importers.clock import Clock
 from rlvitals.store.importers.literals import Incomplete, Malformed, parse_mapping
 from rlvitals.store.importers.progress import Bar, BarRows, bar_in, is_metric_name
@@ -209,6 +209,7 @@ class ConsoleReader:
         return [{"step": row.get("step", 1) - 1, **validation}]
 
     def _take_mapping(self, found: dict[Any, Any], said: int | None) -> list[Fields]:
+        found = unwrapped(found)
         row = {self._names.setdefault(name, name): value for name, value in flatten(found).items()}
         if not is_metrics(found, row):
             self.config.update(settings_of(found))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlvitals.codec import parse_json
 from rlvitals.store.importers.base import Fields, Notes, named
-from rlvitals.store.importers.cells import flatten, number_in, number_of
+from rlvitals.store.importers.cells import flatten, number_in, number_of, unwrapped
 from rlvitals.store.importers.settings import are_settings, settings_of
 from rlvitals.store.importers.steps import StepFinder
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
@@ -60,9 +60,7 @@ class JsonlReader:
 
     def take(self, raw: dict[str, Any]) -> Fields | None:
         """One object as a row; None when there is no number in it."""
-        data = raw.get("data")
-        if isinstance(data, dict) and raw.keys() <= {"step", "data", "timestamp"}:  # verl's file logger
-            raw = {**data, **{name: value for name, value in raw.items() if name != "data"}}
+        raw = unwrapped(raw)
         is_first, self._is_first = self._is_first, False
         if is_first and self._are_settings(raw):
             return None

@@ -19,6 +19,7 @@ STEP_NAMES = (
     "training/global_step",
     "train/step",
     "progress/step",
+    "system/step",
     "training_step",
     "_step",
     "global_steps",

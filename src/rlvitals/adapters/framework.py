@@ -1,0 +1,133 @@
+"""What the loggers of other frameworks share: a run opened from what the framework tells, rows taken as they come."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from rlvitals.adapters.plain import MAX_DEPTH
+from rlvitals.capture.run import Run
+from rlvitals.capture.start import start
+from rlvitals.errors import BadValue
+
+logger = logging.getLogger("rlvitals")
+
+ALGORITHMS = {
+    "gae": "ppo",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "grpo_passk": "grpo",
+    "group_norm": "grpo",
+    "dr_grpo": "dr_grpo",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+    "remax": "remax",
+    "gigpo": "gigpo",
+    "reinforce": "reinforce",
+    "reinforce_baseline": "reinforce++",
+    "reinforce_plus_plus": "reinforce++",
+    "reinforce_plus_plus_baseline": "reinforce++",
+}
+"""How the frameworks name their advantage estimators -> the algorithm. Others are left to the metric names."""
+
+HELD_OUT = re.compile(r"(val|eval|test)([-_](core|aux|correct))?/")
+"""Names of values that were measured on held-out data, and stand in one row with those of the training."""
+
+_REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
+
+_said: set[str] = set()
+
+
+def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
+    """Start the run of a framework's one logging process. `given` are the user's settings: those of `rlvitals.start`,
+    and `output_dir`; `defaults` is what the framework's own configuration says of them.
+    """
+    told = {key: value for key, value in defaults.items() if value is not None}
+    if given.get("overwrite"):
+        told.pop("resume", None)
+    settings = {
+        # Set here, because a framework's keys of these names are about its own trackers, and its logging process need
+        # not be the launcher's rank 0.
+        "track_with": [],
+        "tracker_kwargs": {},
+        "rank": 0,
+        "framework": framework,
+        **told,
+        **given,
+    }
+    return start(settings.pop("output_dir"), config=plain_config(config), **settings)
+
+
+def record(run: Run, values: Any, step: Any) -> None:
+    """One row of a framework's. What was measured on held-out data is recorded as an evaluation."""
+    try:
+        if not isinstance(values, Mapping):
+            run.log(values, step)  # which says what is wrong with it
+            return
+        held_out = {name: value for name, value in values.items() if HELD_OUT.match(str(name))}
+        trained = {name: value for name, value in values.items() if name not in held_out}
+        if trained:
+            run.log(trained, step)
+        if held_out:
+            run.log_eval(held_out, step)
+    except BadValue:
+        raise  # strict=True asks for it
+    except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+        say_once(f"a row could not be recorded: {type(error).__name__}: {error}")
+
+
+def say_once(sentence: str) -> None:
+    """A warning, the first time."""
+    if sentence not in _said:
+        _said.add(sentence)
+        logger.warning(sentence)
+
+
+def plain_config(config: Any, depth: int = 0) -> Any:
+    r"""A framework's settings as plain data: mappings, namespaces and dataclasses opened, other objects as their text.
+
+    The framework has resolved its references; a `${...}` that is left is a text, and stays one.
+
+    >>> plain_config(Namespace(lr=1e-6, wandb=SimpleNamespace(project="x"), prompt="${name}"))
+    {'lr': 1e-06, 'wandb': {'project': 'x'}, 'prompt': '\\${name}'}
+    """
+    if config is None:
+        return {} if depth == 0 else None
+    if isinstance(config, Namespace | SimpleNamespace):
+        config = vars(config)
+    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if isinstance(config, Mapping) and depth < MAX_DEPTH:
+        return {str(key): plain_config(value, depth + 1) for key, value in config.items()}
+    if isinstance(config, list | tuple | set | frozenset) and depth < MAX_DEPTH:
+        return [plain_config(value, depth + 1) for value in config]
+    if type(config) in (bool, int, float):
+        return config
+    return _REFERENCE.sub(r"\\${", config if type(config) is str else str(config))
+
+
+def setting(config: Any, path: str) -> Any:
+    """The setting at a dotted path of mappings or namespaces; None where there is none.
+
+    >>> setting({"trainer": SimpleNamespace(total_epochs=3)}, "trainer.total_epochs")
+    3
+    """
+    for part in path.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else getattr(config, part, None)
+    return config
+
+
+def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
+    """The settings the doctor knows, under its names: `paths` says where the framework keeps them."""
+    found = {name: setting(config, path) for name, path in paths.items()}
+    return {name: value for name, value in found.items() if isinstance(value, int | float) and value > 0}
+
+
+def whole_or_none(value: Any) -> int | None:
+    """A planned number of steps, where there is one."""
+    return value if type(value) is int and value > 0 else None

@@ -1,0 +1,110 @@
+"""What a Hugging Face trainer's arguments and log events say: the algorithm, the settings to record, the kind of event.
+
+Knows transformers and TRL by the shape of their objects and imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Event = Literal["train", "eval", "summary"]
+
+ALGORITHMS: dict[str, str] = {
+    "KTOConfig": "kto",
+    "DPOConfig": "dpo",
+    "GRPOConfig": "grpo",
+    "AsyncGRPOConfig": "grpo",
+    "RLOOConfig": "rloo",
+    "OnlineDPOConfig": "online_dpo",
+    "RewardConfig": "reward_model",
+    "SFTConfig": "sft",
+    "PPOConfig": "ppo",
+    "ORPOConfig": "orpo",
+    "CPOConfig": "cpo",
+    "BCOConfig": "bco",
+}
+"""TRL's classes of arguments. A class of one's own that inherits from one of them counts as it."""
+
+_SUMMARY = frozenset({"train_runtime", "train_loss"})
+_BESIDE = frozenset({"epoch", "num_input_tokens_seen"})
+"""What transformers adds to every event."""
+
+
+def algorithm_of(args: object) -> str | None:
+    """The algorithm that arguments are for; None for a plain `TrainingArguments`.
+
+    >>> class KTOConfig: pass
+    >>> class MyConfig(KTOConfig): pass
+    >>> algorithm_of(MyConfig())
+    'kto'
+    """
+    return next((ALGORITHMS[kind.__name__] for kind in type(args).__mro__ if kind.__name__ in ALGORITHMS), None)
+
+
+def event_of(logs: Mapping[str, Any]) -> Event:
+    """What a log event is about: a step of training, an evaluation, or the whole training, at its end.
+
+    >>> event_of({"loss": 0.6, "learning_rate": 1e-4, "epoch": 0.1})
+    'train'
+    >>> event_of({"eval_loss": 0.7, "eval_runtime": 1.2, "epoch": 0.1}), event_of({"test_f1": 0.7, "test_runtime": 1.2})
+    ('eval', 'eval')
+    >>> event_of({"train_runtime": 60.0, "train_loss": 0.65, "total_flos": 1e9, "epoch": 1.0})
+    'summary'
+    """
+    if logs.keys() >= _SUMMARY:
+        return "summary"
+    if "loss" in logs:
+        return "train"
+    names = logs.keys() - _BESIDE
+    if any(name.endswith("_runtime") and name != "train_runtime" for name in names):
+        return "eval"
+    return "eval" if names and all(name.startswith("eval_") for name in names) else "train"
+
+
+def is_of_the_summary(name: str) -> bool:
+    """Whether a key of the last event is about the whole training. TRL adds the means of steps that were not logged
+    yet, which are not.
+
+    >>> [is_of_the_summary(name) for name in ("train_runtime", "total_flos", "epoch", "rewards/margins")]
+    [True, True, True, False]
+    """
+    return name in _BESIDE or name == "total_flos" or name.startswith(("train_", "init_mem_", "before_init_mem_"))
+
+
+def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:
+    """What is recorded of a trainer: its arguments under their own names, the model's configuration under `model`, and
+    how many examples it trains on.
+    """
+    settings = {name: _plain(value) for name, value in args.to_sanitized_dict().items()}
+    beta = getattr(args, "beta", None)
+    if isinstance(beta, list | tuple) and len(beta) == 1:  # OnlineDPO's, one for each epoch: as a text it tells nobody
+        settings["beta"] = beta[0]
+    described = getattr(getattr(model, "config", None), "to_dict", None)
+    if callable(described):
+        settings["model"] = {name: _plain(value) for name, value in described().items()}
+    count = getattr(model, "num_parameters", None)
+    if callable(count):
+        settings["model_parameters"] = count()
+    examples = _size(getattr(train_dataloader, "dataset", None))
+    if examples is not None:
+        settings["train_examples"] = examples
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON holds it. A text with `${` would be read as a reference to another setting."""
+    if isinstance(value, str):
+        return value.replace("${", "\\${")
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, float | int | bool | None) else _plain(str(value))
+
+
+def _size(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:  # a stream has no length
+        return None

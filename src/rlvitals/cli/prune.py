@@ -1,0 +1,68 @@
+"""`rlvitals prune RUN --rollouts-keep-last N --evals-keep-last N [--keep-every K] [--dry-run]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rlvitals.cli.output import add_json_flag, print_json
+from rlvitals.errors import ConfigError, RunError, RunLocked
+from rlvitals.store.layout import RunDir
+from rlvitals.store.pruning import old_evaluations, old_rollouts
+from rlvitals.store.remote import is_url
+from rlvitals.views.query import open_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a run's directory")
+    parser.add_argument(
+        "--rollouts-keep-last", type=_count, metavar="N", help="keep the rollouts of the newest N steps"
+    )
+    parser.add_argument(
+        "--evals-keep-last", type=_count, metavar="N", help="keep the files of the newest N evaluations"
+    )
+    parser.add_argument("--keep-every", type=_count, metavar="K", help="and those of every K-th step")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.rollouts_keep_last is None and arguments.evals_keep_last is None:
+        raise ConfigError("say what is to be pruned: --rollouts-keep-last N, --evals-keep-last N")
+    if is_url(arguments.path):
+        raise RunError("a run is pruned on the disk where it lies")
+    view = open_run(arguments.path)
+    if view.status == "running":
+        raise RunLocked(f"{view.path} is being recorded; prune it when it has ended")
+    run_dir, every = RunDir(Path(arguments.path)), arguments.keep_every
+    old: list[Path] = []
+    if arguments.rollouts_keep_last is not None:
+        old += old_rollouts(run_dir, keep_last=arguments.rollouts_keep_last, keep_every=every)
+    if arguments.evals_keep_last is not None:
+        old += old_evaluations(run_dir, keep_last=arguments.evals_keep_last, keep_every=every)
+    size = sum(path.stat().st_size for path in old)
+    if not arguments.dry_run:
+        _remove(old)
+    if arguments.json:
+        names = [str(path.relative_to(run_dir.root)) for path in old]
+        print_json({"files": names, "bytes": size, "removed": not arguments.dry_run})
+    else:
+        done = "would be removed" if arguments.dry_run else "are removed"
+        sys.stdout.write(f"{view.path}: {len(old):,} files, {size:,} bytes {done}\n")
+    return 0
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot remove {path}: {error.strerror or error}") from error
+
+
+def _count(word: str) -> int:
+    number = int(word)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number

@@ -1,0 +1,155 @@
+"""`rlvitals rollouts RUN [--step N] [--group G] [--worst K] [--search TEXT] [--diff STEP] [--full]`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from typing import Any
+
+from rich.text import Text
+
+from rlvitals.cli.output import PIPED_WIDTH, add_json_flag, print_json, show
+from rlvitals.errors import ConfigError, RunError
+from rlvitals.records import Group
+from rlvitals.render.rollout_lists import render_changes, render_groups, render_hits, render_steps, text_changes
+from rlvitals.render.transcript import folded, group_heading, rollout_heading, transcript
+from rlvitals.render.turn_table import turn_table
+from rlvitals.store.rollout_forms import plain
+from rlvitals.views.rollouts import SHOWN, Hit, Source, changes, open_rollouts, outcomes, pick
+
+_SIGNED = r"(?<![\w.])\+\d+\.\d{3}\b"
+_NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a run's directory, or a dump: TRL completions, verl, messages")
+    parser.add_argument("--step", type=int, metavar="N", help="one step's groups (default: what steps there are)")
+    parser.add_argument("--group", metavar="G", help="one group of the step, by number or id: turn table, transcripts")
+    parser.add_argument("--worst", type=int, metavar="K", help="the K rollouts of the lowest reward, of a step or all")
+    parser.add_argument("--search", metavar="TEXT", help="rollouts with these words in a row, of a step or all")
+    parser.add_argument("--outcome", help="rollouts that came out like this")
+    parser.add_argument("--diff", type=int, metavar="STEP", help="what changed for the same prompts since that step")
+    parser.add_argument("--full", action="store_true", help="whole texts, tool calls and results")
+    parser.add_argument("--verbose", action="store_true", help="every group's rollouts and turn table")
+    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"hits shown (default: {SHOWN})")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    source = open_rollouts(arguments.path)
+    if arguments.worst is not None or arguments.search is not None or arguments.outcome is not None:
+        _found(source, arguments)
+    elif arguments.step is None:
+        if arguments.group is not None or arguments.diff is not None:
+            raise ConfigError("--group and --diff are of a step: give --step N")
+        rows = source.overview()
+        print_json({"steps": rows}) if arguments.json else show(render_steps(rows))
+    elif arguments.diff is not None:
+        _difference(source, arguments)
+    else:
+        _step(source, arguments)
+    for problem in source.problems:
+        sys.stderr.write(f"{problem}\n")
+    return 0
+
+
+def _step(source: Source, arguments: argparse.Namespace) -> None:
+    groups = _groups(source, arguments.step)
+    chosen = [pick(groups, arguments.group)] if arguments.group is not None else list(enumerate(groups, 1))
+    if arguments.json:
+        print_json({"step": arguments.step, "groups": [_facts(number, group) for number, group in chosen]})
+    elif arguments.group is None and not arguments.verbose:
+        show(render_groups(arguments.step, [(number, group, outcomes(group)) for number, group in chosen]))
+    else:
+        for number, group in chosen:
+            _say(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
+
+
+def _found(source: Source, arguments: argparse.Namespace) -> None:
+    is_worst = arguments.worst is not None
+    hits = source.find(
+        step=arguments.step,
+        outcome=arguments.outcome,
+        text=arguments.search,
+        worst=is_worst,
+        limit=max(arguments.worst if is_worst else arguments.limit, 0),
+    )
+    if arguments.json:
+        print_json({"rollouts": [_hit(source, hit) for hit in hits]})
+    elif is_worst or arguments.full:
+        for hit in hits:
+            group = source.at(hit.step)[hit.group - 1]
+            rollout = group.rollouts[hit.rollout - 1]
+            told = [f"Step {hit.step}, {group_heading(hit.group, group)}", folded(group.prompt, indent="  ")]
+            told += [rollout_heading(hit.rollout, rollout), transcript(rollout, full=arguments.full)]
+            _say("\n".join(told) + "\n")
+    else:
+        show(render_hits(hits))
+
+
+def _difference(source: Source, arguments: argparse.Namespace) -> None:
+    after, before = _groups(source, arguments.step), _groups(source, arguments.diff)
+    if arguments.group is None:
+        found = changes(before, after)
+        if arguments.json:
+            told = [{"key": key, "before": _brief(old), "after": _brief(new)} for key, old, new in found]
+            print_json({"from": arguments.diff, "to": arguments.step, "prompts": told})
+        else:
+            show(render_changes(arguments.diff, arguments.step, found, outcomes))
+        return
+    number, group = pick(after, arguments.group)
+    old = next((earlier for earlier in before if earlier.key == group.key), None)
+    if old is None:
+        raise RunError(f"the prompt of group {number} was not tried at step {arguments.diff}")
+    if arguments.json:
+        print_json({"before": _facts(before.index(old) + 1, old), "after": _facts(number, group)})
+    else:
+        _say(text_changes(arguments.diff, old, arguments.step, group, full=arguments.full))
+
+
+def _groups(source: Source, step: int) -> list[Group]:
+    groups = source.at(step)
+    if groups:
+        return groups
+    steps = source.steps
+    if not steps:
+        raise RunError("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
+    nearest = sorted(steps, key=lambda known: abs(known - step))[:5]
+    raise RunError(f"there are no rollouts at step {step}; the nearest are at {', '.join(map(str, sorted(nearest)))}")
+
+
+def _whole(number: int, group: Group, *, transcripts: bool, full: bool) -> str:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
+    lines = [group_heading(number, group), folded(group.prompt, full=full, indent="  ")]
+    if group.answer:
+        lines.append(folded(f"reference answer: {group.answer}", full=full, indent="  "))
+    for place, rollout in enumerate(group.rollouts, 1):
+        lines.append(rollout_heading(place, rollout))
+        if transcripts:
+            lines.append(transcript(rollout, full=full))
+    return "\n".join([*(line for line in lines if line), turn_table(group, width), ""])
+
+
+def _facts(number: int, group: Group) -> dict[str, Any]:
+    told: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(group)}
+    return told | {"early": len(group.early_rollouts)}
+
+
+def _brief(group: Group | None) -> dict[str, Any] | None:
+    if group is None:
+        return None
+    return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}
+
+
+def _hit(source: Source, hit: Hit) -> dict[str, Any]:
+    rollout = source.at(hit.step)[hit.group - 1].rollouts[hit.rollout - 1]
+    return hit._asdict() | {"turns": plain(rollout).get("turns", [])}
+
+
+def _say(text: str) -> None:
+    """Text with signed numbers coloured; their signs say the same."""
+    told = Text(text)
+    told.highlight_regex(_SIGNED, "green")
+    told.highlight_regex(_NEGATIVE, "red")
+    show(told)

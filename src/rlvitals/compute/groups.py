@@ -1,0 +1,141 @@
+"""Groups of rollouts: which are trained on, the advantage of each rollout and turn, and the numbers of a step's row.
+
+>>> from rlvitals.records import Group, Rollout
+>>> mixed, alone = Group(rollouts=(Rollout(reward=1.0), Rollout(reward=0.0))), Group(rollouts=(Rollout(reward=1.0),))
+>>> done = advantages([mixed, alone])
+>>> [(group.mean, group.std, group.kept, group.reason) for group in done]
+[(0.5, 0.5, True, ''), (1.0, 0.0, False, 'reward std 0.000 < 0.05')]
+>>> [round(rollout.advantage, 3) for rollout in done[0].rollouts]
+[1.0, -1.0]
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlvitals.compute.advantage import group_relative
+from rlvitals.compute.credit import Rules, outcome_of, read_rules, turn_advantage
+from rlvitals.compute.names import Name, Naming, naming
+from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.rollout import group_moments
+from rlvitals.errors import ConfigError
+from rlvitals.records import TURN_LIMIT, Group, Rollout, Turn
+
+MIN_GROUP_STD = 0.05
+"""Groups whose rewards spread less teach nothing worth their noise; the GRPO agent's number."""
+
+GRPO_AGENT = {
+    "group.kept_count": Name("train/groups_kept"),
+    "group.dropped_count": Name("train/groups_filtered"),
+    "agent.early_exit.count": Name("train/num_early_exit"),
+}
+"""The document's names in a training row; it has no others for these, only for its evaluations."""
+
+
+def advantages(
+    groups: Iterable[Group],
+    *,
+    min_group_std: float = MIN_GROUP_STD,
+    scale: str = "std",
+    turns: bool = True,
+    rules: Rules | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+) -> list[Group]:
+    """The groups with mean, population deviation, whether they are kept, and every advantage.
+
+    A group is filtered where its deviation is below `min_group_std` (strictly), where it has no rewards, or where one
+    of them is no number. Advantages are computed for filtered groups too: they are to be looked at. A rollout without a
+    reward has none and does not count in its group.
+
+    With `turns` each turn is credited on its own: the rollout's advantage, corrected by what the turn achieved (see
+    `credit`). A turn with a reward of its own and no outcome gets that on top instead.
+    """
+    read = read_rules(rules)
+    return [_advantaged(group, min_group_std, scale, read if turns else None) for group in groups]
+
+
+def _advantaged(group: Group, min_std: float, scale: str, rules: Rules | None) -> Group:
+    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+    if not rewards:
+        return replace(group, mean=None, std=None, kept=False, reason="no rewards")
+    places = [0] * len(rewards)
+    moments = group_moments(rewards, places)
+    mean, std = float(moments.mean[0]), float(moments.spread[0])
+    found = iter(group_relative(rewards, places, scale=scale).tolist())
+    kept = std >= min_std
+    reason = "" if kept else f"reward std {std:.3f} < {min_std:g}" if math.isfinite(std) else "a reward is no number"
+    decided = replace(group, mean=mean, std=std, kept=kept, reason=reason)
+    rollouts = [
+        _credited(rollout, decided, None if rollout.reward is None else next(found), rules)
+        for rollout in group.rollouts
+    ]
+    return replace(decided, rollouts=tuple(rollouts))
+
+
+def _credited(rollout: Rollout, group: Group, advantage: float | None, rules: Rules | None) -> Rollout:
+    if advantage is None or rules is None:
+        turns = [replace(turn, advantage=advantage) for turn in rollout.turns]
+    else:
+        turns = [_turn(turn, rollout, group, advantage, rules) for turn in rollout.turns]
+    return replace(rollout, advantage=advantage, turns=tuple(turns))
+
+
+def _turn(turn: Turn, rollout: Rollout, group: Group, advantage: float, rules: Rules) -> Turn:
+    if turn.reward is not None and not turn.outcome:
+        return replace(turn, advantage=advantage + turn.reward)
+    outcome = outcome_of(turn, rollout, group, rules)
+    try:
+        return replace(turn, outcome=outcome, advantage=turn_advantage(advantage, outcome, rules))
+    except ConfigError:  # an environment's own word for which there is no rule: nothing to correct by
+        return replace(turn, advantage=advantage)
+
+
+def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
+    """The group and turn statistics of a step, over all rollouts, filtered groups included. `stats` returns them as
+    mergeable values, to be logged: `train/groups_kept`, `train/groups_filtered`, `train/num_early_exit` and more.
+    """
+    sheet = Sheet(Naming(GRPO_AGENT) if names == "grpo_agent" else naming(names, "rollout"))
+    rollouts = [(rollout, group) for group in groups for rollout in group.rollouts]
+    kept = [group.kept is True for group in groups]
+    sheet.moments(kept, sum="group.kept_count", mean="group.filter_pass_rate")
+    sheet.moments([group.kept is False for group in groups], sum="group.dropped_count")
+    sheet.moments([1.0] * len(groups), sum="group.total_count")
+    spreads = [group.std for group in groups if group.std is not None and len(group.rollouts) > 1]
+    sheet.moments(spreads, mean="group.reward_std.mean")
+    sheet.moments([std == 0 for std in spreads], mean="group.zero_std_fraction")
+    early = [rollout.ended_early(group.max_turns) for rollout, group in rollouts]
+    sheet.moments(early, sum="agent.early_exit.count")
+    sheet.moments(
+        [rollout.stop in TURN_LIMIT for rollout, _ in rollouts if rollout.stop], mean="agent.turn_limit_fraction"
+    )
+    rewards = [rollout.reward for rollout, _ in rollouts if rollout.reward is not None]
+    sheet.moments(
+        rewards, mean="reward.total.mean", max="reward.total.max", min="reward.total.min", std="reward.total.std"
+    )
+    _show_turns(sheet, [rollout for rollout, _ in rollouts])
+    return sheet.pack()
+
+
+stats = reading(pack)
+"""The statistics as mergeable values; the arguments are those of `pack`."""
+
+
+def _show_turns(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:
+    turns = [len(rollout.turns) for rollout in rollouts]
+    sheet.moments(turns, mean="agent.turns.mean", max="agent.turns.max", min="agent.turns.min")
+    calls = [[call for turn in rollout.turns for call in turn.calls] for rollout in rollouts]
+    sheet.moments([len(of_one) for of_one in calls], mean="agent.tool_calls.mean")
+    sheet.moments([bool(call.error) for of_one in calls for call in of_one], mean="agent.tool_failure_fraction")
+    known = [rollout.outcome == "correct" for rollout in rollouts if rollout.outcome]
+    sheet.moments(known, mean="reward.accuracy")
+    correct = [len(rollout.turns) for rollout in rollouts if rollout.outcome == "correct"]
+    sheet.moments(correct, mean="agent.turns.correct.mean")
+    sheet.moments([bool(rollout.error) for rollout in rollouts], mean="agent.error_fraction")
+    own = [tokens for rollout in rollouts if (tokens := rollout.total_trainable) is not None]
+    sheet.moments(own, mean="agent.model_tokens.mean")
+    sheet.moments([r.seconds for r in rollouts if r.seconds is not None], mean="agent.trajectory_time.mean")
+    credited = [turn.advantage for r in rollouts for turn in r.turns if turn.advantage is not None]
+    sheet.moments(credited, mean="advantage.turn")

@@ -1,0 +1,62 @@
+"""The table of turn advantages: rows are rollouts, columns turns, as the GRPO agent's document shows it.
+
+`---` stands where a rollout had ended, or where a turn has no advantage. A table wider than the screen goes on below
+itself, so many turns at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlvitals.records import Group, Rollout
+
+WIDTH = 80
+LINE = "─"
+TITLE = "Turn-by-Turn Advantage Table:"
+_FIRST, _COLUMN = len("Rollout |"), len(" Turn  1 |")
+
+
+def turn_table(group: Group, width: int = WIDTH) -> str:
+    """The table of one group, for a screen of this width.
+
+    >>> from rlvitals.records import Turn
+    >>> done = Rollout(turns=(Turn(advantage=0.35), Turn(advantage=-1.2)))
+    >>> print(turn_table(Group(rollouts=(done, Rollout(turns=(Turn(advantage=0.1),)))), width=40))
+    ────────────────────────────────────────
+    Turn-by-Turn Advantage Table:
+    ────────────────────────────────────────
+    Rollout | Turn  1 | Turn  2 |
+    ────────────────────────────────────────
+        1  | +0.350 | -1.200 |
+        2  | +0.100 |  ---   |
+    ────────────────────────────────────────
+    """
+    rule = LINE * min(width, WIDTH)
+    lines = [rule, TITLE, rule]
+    for columns in _folds(max((len(rollout.turns) for rollout in group.rollouts), default=0), width):
+        lines += ["Rollout |" + "".join(f" Turn {turn + 1:2d} |" for turn in columns), rule]
+        lines += [_row(number, rollout, columns) for number, rollout in enumerate(group.rollouts, 1)]
+        lines.append(rule)
+    if len(lines) == 3:
+        lines += ["no turns", rule]
+    return "\n".join(lines)
+
+
+def signed(number: float | None) -> str:
+    """An advantage or a reward as the tables write it.
+
+    >>> signed(0.35), signed(-0.0004), signed(None)
+    ('+0.350', '-0.000', '---')
+    """
+    return "---" if number is None else f"{number:+.3f}"
+
+
+def _folds(turns: int, width: int) -> Iterator[range]:
+    at_once = max(1, (width - _FIRST) // _COLUMN)
+    for first in range(0, turns, at_once):
+        yield range(first, min(first + at_once, turns))
+
+
+def _row(number: int, rollout: Rollout, columns: range) -> str:
+    cells = [rollout.turns[turn].advantage if turn < len(rollout.turns) else None for turn in columns]
+    return f"{number:5d}  |" + "".join(f" {signed(cell):^6} |" for cell in cells)

@@ -1,0 +1,77 @@
+"""Evaluations' own files: reading them, dropping old ones, and the control that later ones are compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.codec import parse_json, to_json
+from rlvitals.errors import RunUnreadable
+from rlvitals.store.cards import replace_file
+from rlvitals.store.layout import RunDir
+
+_NAME = re.compile(r"eval_step_(\d+)\.json")
+
+
+class Control(NamedTuple):
+    """The best reward of each query before training, by the query's id."""
+
+    step: int
+    rewards: Mapping[str, float]
+
+
+def evaluation_files(run_dir: RunDir) -> dict[int, Path]:
+    """The evaluations' files by step, in order."""
+    named = ((_NAME.fullmatch(path.name), path) for path in run_dir.eval_logs.glob("eval_step_*.json"))
+    return dict(sorted((int(name[1]), path) for name, path in named if name))
+
+
+def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """Every evaluation that has a file, by step; and a sentence for each file that cannot be read."""
+    found, problems = {}, []
+    for step, path in evaluation_files(run_dir).items():
+        try:
+            stats = parse_json(path.read_bytes())
+        except FileNotFoundError:
+            continue  # dropped by the run that writes it
+        except (OSError, ValueError) as error:
+            problems.append(f"{path.name} cannot be read: {error}")
+            continue
+        if isinstance(stats, dict):
+            found[step] = {"step": step} | stats | {"step": step}
+        else:
+            problems.append(f"{path.name} holds no evaluation")
+    return found, problems
+
+
+def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = ()) -> list[int]:
+    """Remove all but the newest files; steps to `spare` stay too. Their rows stay in the log. Returns what went."""
+    files = {step: path for step, path in evaluation_files(run_dir).items() if step not in spare}
+    dropped = []
+    for step in list(files)[: max(0, len(files) - keep_last)]:
+        with contextlib.suppress(OSError):
+            files[step].unlink()
+            dropped.append(step)
+    return dropped
+
+
+def write_control(run_dir: RunDir, control: Control) -> None:
+    """Keep the control for this run and for every run that resumes it."""
+    run_dir.eval_logs.mkdir(parents=True, exist_ok=True)
+    replace_file(run_dir.eval_control, to_json({"step": control.step, "rewards": dict(control.rewards)}))
+
+
+def read_control(run_dir: RunDir) -> Control | None:
+    """The control, or None where none was kept; raises RunUnreadable where it is damaged."""
+    try:
+        kept = parse_json(run_dir.eval_control.read_bytes())
+        return Control(int(kept["step"]), {str(key): float(reward) for key, reward in kept["rewards"].items()})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunUnreadable(
+            f"{run_dir.eval_control} cannot be read: {error}; evaluate the first policy again"
+        ) from error

@@ -1,0 +1,255 @@
+"""Rollouts in the forms they come in, made records, and records made plain data again.
+
+A group is a `Group`, a mapping of its fields, or a list of message lists; a rollout a `Rollout`, a mapping, a list of
+messages in OpenAI's form (see `messages`) or a text. What cannot be read is left out and noted, never raised: the rest
+of a group is worth keeping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, replace
+from typing import Any, TypeVar
+
+from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.store.messages import are_messages, conversation, parsed_arguments, text_of
+
+R = TypeVar("R", Turn, Rollout, Group)
+
+Note = Callable[[str], None]
+"""Takes a sentence about something that was left out."""
+
+_ALIASES = {
+    "score": "reward",
+    "stop_reason": "stop",
+    "finish_reason": "stop",
+    "time": "seconds",
+    "group_id": "id",
+    "query_id": "id",
+    "tool_calls": "calls",
+    "question": "prompt",
+}
+"""Other words for our fields, taken where ours is missing."""
+
+_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def group_of(given: Any, note: Note) -> Group | None:
+    """A group from whatever was given; None, with a note, where it is none."""
+    if isinstance(given, Group):
+        return given
+    if are_messages(given):
+        given = {"rollouts": [given]}
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        given = {"rollouts": given}
+    if not isinstance(given, Mapping):
+        note(f"a group is left out: {_kind(given)} is no group of rollouts")
+        return None
+    raw = _renamed(given)
+    listed = raw.pop("rollouts", None)
+    if listed is None:  # one rollout that stands for its group
+        own = {item.name for item in fields(Group)} - {"rollouts", "meta"}
+        listed = [{key: value for key, value in raw.items() if key not in own}]
+        raw = {key: value for key, value in raw.items() if key in own}
+    if isinstance(listed, Mapping | str | bytes) or not isinstance(listed, Sequence):
+        note(f"a group is left out: its rollouts are {_kind(listed)}, not a list")
+        return None
+    found = [pair for item in listed if (pair := _rollout(item, note)) is not None]
+    if "prompt" not in raw:
+        raw["prompt"] = next((prompt for _, prompt in found if prompt), "")
+    return replace(_filled(Group, raw, note), rollouts=tuple(rollout for rollout, _ in found))
+
+
+def plain(record: Any) -> Any:
+    """A record as plain data: fields that say nothing are left out, numbers JSON cannot hold are texts.
+
+    >>> plain(Rollout(turns=(Turn(text="hi", advantage=0.5),), reward=float("nan")))
+    {'turns': [{'text': 'hi', 'advantage': 0.5}], 'reward': 'nan'}
+    """
+    kind = type(record)
+    if kind is str or kind is int or kind is bool or record is None:
+        return record
+    if kind is float:
+        return record if record - record == 0 else str(record)
+    if kind is tuple or kind is list:
+        return [plain(item) for item in record]
+    if kind in _FIELDS:
+        told = {}
+        for name, default in _FIELDS[kind]:
+            value = getattr(record, name)
+            if value is not default and value != default:
+                told[name] = plain(value)
+        return told
+    if isinstance(record, Mapping):
+        return {str(key): plain(value) for key, value in record.items()}
+    if isinstance(record, set | frozenset | Sequence) and not isinstance(record, str | bytes):
+        return [plain(item) for item in record]
+    return plain(record.tolist()) if hasattr(record, "tolist") else str(record)
+
+
+def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
+    """A rollout, and the prompt its messages begin with."""
+    if isinstance(given, Rollout):
+        return given, ""
+    if isinstance(given, str):
+        given = {"completion": given}
+    elif are_messages(given):
+        given = {"messages": given}
+    if not isinstance(given, Mapping):
+        note(f"a rollout is left out: {_kind(given)} is no rollout")
+        return None
+    raw = _renamed(given)
+    messages, completion = raw.pop("messages", None), raw.pop("completion", None)
+    if messages is not None and not are_messages(messages):
+        if messages != []:
+            note(f"rollout.messages is left out: {_short(messages)} is no list of messages")
+        messages = None
+    prompt = raw.pop("prompt", "")
+    if "turns" in raw:
+        given_turns = raw.pop("turns")
+        listed = given_turns if isinstance(given_turns, Sequence) and not isinstance(given_turns, str) else []
+        turns = [turn for item in listed if (turn := _turn(item, note)) is not None]
+        if not listed and given_turns not in (None, [], ()):
+            raw["num_turns"] = given_turns
+    elif messages is not None or are_messages(completion):
+        begun, turns = conversation(messages if messages is not None else completion)
+        prompt = prompt or begun
+    else:
+        turns = [] if completion is None else [Turn(text=text_of(completion))]
+    return replace(_filled(Rollout, raw, note), turns=tuple(turns)), prompt_text(prompt)
+
+
+def prompt_text(prompt: Any) -> str:
+    """A prompt as text: a text, or the messages before the model's first."""
+    return conversation(prompt)[0] if are_messages(prompt) else text_of(prompt)
+
+
+def _turn(given: Any, note: Note) -> Turn | None:
+    if isinstance(given, Turn):
+        return given
+    if isinstance(given, str):
+        return Turn(text=given)
+    if not isinstance(given, Mapping):
+        note(f"a turn is left out: {_kind(given)} is no turn")
+        return None
+    raw = _renamed(given)
+    listed = raw.pop("calls", None) or ()
+    if "content" in raw and "text" not in raw:
+        raw["text"] = raw.pop("content")
+    calls = [call for item in listed if (call := _call(item, note)) is not None] if _is_list(listed) else []
+    return replace(_filled(Turn, raw, note), calls=tuple(calls))
+
+
+def _call(given: Any, note: Note) -> ToolCall | None:
+    if isinstance(given, ToolCall):
+        return given
+    if isinstance(given, Mapping) and isinstance(function := given.get("function", given), Mapping):
+        name, result = function.get("name"), given.get("result")
+        if isinstance(name, str):
+            arguments = parsed_arguments(function.get("arguments"))
+            return ToolCall(name, arguments, None if result is None else text_of(result), str(given.get("error") or ""))
+    note(f"a tool call is left out: {_kind(given)} is none")
+    return None
+
+
+def _filled(record: type[R], raw: Mapping[str, Any], note: Note) -> R:
+    """A record from a mapping; what it has no field for goes to its `meta`, where it has one."""
+    told: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in _READERS[record]:
+            if not key.startswith("_"):  # those of a stored line are ours
+                rest[key] = plain(value)
+        elif value is not None:
+            try:
+                told[key] = _READERS[record][key](value)
+            except (TypeError, ValueError, OverflowError):
+                note(f"{record.__name__.lower()}.{key} is left out: {_short(value)} is not what it should be")
+    if rest and "meta" in _READERS[record]:
+        told["meta"] = {**rest, **told.get("meta", {})}
+    return record(**told)
+
+
+def _renamed(given: Mapping[Any, Any]) -> dict[str, Any]:
+    renamed = {}
+    for key, value in given.items():
+        ours = _ALIASES.get(str(key), str(key))
+        renamed[str(key) if ours in given and ours != key else ours] = value
+    return renamed
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        return _WORDS[value] if value in _WORDS else float(value)
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)
+    if number != int(number):
+        raise ValueError(value)
+    return int(number)
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, str):
+        raise TypeError(value)
+    return bool(value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(value)
+    return {str(key): plain(item) for key, item in value.items()}
+
+
+def _parts(value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise TypeError(value)
+    return {str(key): _number(item) for key, item in value.items() if item is not None}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
+
+
+_BY_TYPE: dict[str, Callable[[Any], Any]] = {
+    "str": text_of,
+    "int": _whole,
+    "int | None": _whole,
+    "float": _number,
+    "float | None": _number,
+    "bool | None": _flag,
+    "dict[str, Any]": _mapping,
+    "dict[str, float]": _parts,
+    "tuple[str, ...]": _texts,
+}
+_NESTED = {"turns", "calls", "rollouts"}
+_READERS: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
+    record: {item.name: _BY_TYPE[str(item.type)] for item in fields(record) if item.name not in _NESTED}
+    for record in (Turn, Rollout, Group)
+}
+_READERS[Group]["prompt"] = prompt_text
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default_factory() if item.default_factory is not MISSING else item.default
+
+
+_FIELDS = {
+    record: tuple((item.name, _default(item)) for item in fields(record)) for record in (ToolCall, Turn, Rollout, Group)
+}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    told = repr(value)
+    return told if len(told) <= 60 else f"{told[:57]}..."

@@ -1,0 +1,82 @@
+"""A text among rollouts, by reading the files: a byte search that is checked where it hits.
+
+No index of words, because one was measured: a full-text table of 554 MiB took a minute and a half to make and half as
+much disk again, while reading the files through takes a second or two, finds parts of words in any script, and stops
+when it has found enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import encode
+from rlvitals.store.archive import open_log
+from rlvitals.store.rollouts import parse_group
+
+
+def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
+    """The lines of a file with this text: where each begins, and the places (from 1) of the rollouts that have it.
+
+    Letter case does not matter. A prompt counts as a text of its group's first rollout.
+    """
+    wanted = text.lower()
+    needle = encode({"": wanted})[5:-3]  # as JSON writes it: quotes and line ends are escaped
+    try:
+        with open_log(path) as file:
+            data = file.read()
+    except OSError:
+        return
+    # Bytes know the case of plain letters only; other scripts are lowered as text, and offsets may move then.
+    lowered = data.lower() if wanted.isascii() else None
+    if lowered is None and needle not in data.decode("utf-8", "replace").lower().encode():
+        return
+    offset = 0
+    while offset < len(data):
+        if lowered is not None:
+            hit = lowered.find(needle, offset)
+            if hit < 0:
+                return
+            offset = data.rfind(b"\n", offset, hit) + 1 or offset
+        end = data.find(b"\n", offset)
+        end = len(data) if end < 0 else end
+        group = parse_group(data[offset:end])
+        if group is not None and (places := _places(group, wanted)):
+            yield offset, places
+        offset = end + 1
+
+
+def _places(group: dict[str, Any], wanted: str) -> list[int]:
+    found = []
+    for place, rollout in enumerate(group["rollouts"], 1):
+        texts = _texts(rollout) if isinstance(rollout, dict) else ()
+        if (place == 1 and wanted in str(group.get("prompt", "")).lower()) or any(
+            wanted in part.lower() for part in texts
+        ):
+            found.append(place)
+    return found
+
+
+def _texts(rollout: dict[str, Any]) -> Iterator[str]:
+    yield str(rollout.get("outcome", ""))
+    yield str(rollout.get("error", ""))
+    turns = rollout.get("turns")
+    for turn in turns if isinstance(turns, list) else ():
+        if not isinstance(turn, dict):
+            continue
+        yield str(turn.get("text", ""))
+        yield str(turn.get("observation", ""))
+        yield from _leaves(turn.get("calls"))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts of calls: names, arguments, results, at any depth."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None:
+        yield str(value)

@@ -1,0 +1,215 @@
+"""`logs/rollouts/step-000010.jsonl`: one file a step, one line a group.
+
+A file a step, because people look at steps: finding one needs no index, `jq` and `wc -l` work on it, and old ones are
+pruned by deleting them. A resumed attempt that comes to a step again appends to its file; every line has its attempt.
+Lines go through the same writer as rows: with the operating system on return, kept in memory while a disk refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.codec import encode, parse_json
+from rlvitals.records import Group
+from rlvitals.store.layout import RunDir
+from rlvitals.store.reader import Problems, read_blocks, read_tail
+from rlvitals.store.rollout_forms import group_of, plain
+from rlvitals.store.writer import BUFFER_BYTES, LogWriter
+
+MAX_OPEN = 32
+"""Files of earlier steps that may wait to be closed."""
+
+_FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
+
+
+def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
+    """One group as its file holds it."""
+    told = plain(group)
+    head = {"step": step, "timestamp": int(timestamp * 1000) / 1000, "attempt": attempt}
+    line = head | {key: value for key, value in told.items() if key not in head}
+    try:
+        return encode(line)
+    except (TypeError, ValueError):  # half a surrogate, a whole number beyond 64 bits
+        return encode(_encodable(line))
+
+
+class RolloutWriter:
+    """The files of one recording process: the current step's, and earlier ones that are not closed yet.
+
+    Has `append`, and what a run asks of every writer: `tend`, `sync`, `close`, `rows_dropped`. Earlier files are closed
+    by `tend`, off the training thread, because the disk is asked to confirm them first.
+    """
+
+    def __init__(self, open_file: Callable[[Path], LogWriter], run_dir: RunDir, rank: int, *, sync: bool) -> None:
+        self._open_file = open_file
+        self._dir = run_dir
+        self._rank = rank
+        self._syncs = sync
+        self._lock = threading.RLock()
+        self._step = 0
+        self._current: LogWriter | None = None
+        self._earlier: list[LogWriter] = []
+        self._homeless: deque[tuple[int, bytes]] = deque()
+        self._dropped = 0
+
+    @property
+    def rows_dropped(self) -> int:
+        """Groups the disk would not take for too long."""
+        return self._dropped + sum(writer.rows_dropped for writer in self._writers)
+
+    def append(self, lines: list[bytes], step: int) -> None:
+        """The groups of a step. Raises OSError where its file cannot be opened; they are kept and tried again."""
+        with self._lock:
+            self._homeless += [(step, line) for line in lines]
+            self._house()
+
+    def _house(self) -> None:
+        """Write the lines that have no file yet."""
+        try:
+            while self._homeless:
+                step, line = self._homeless[0]
+                if self._current is None or step != self._step:
+                    self._let_go()
+                    self._current, self._step = self._open(step), step
+                self._current.append(line)
+                self._homeless.popleft()
+        except OSError:
+            while sum(len(line) for _, line in self._homeless) > BUFFER_BYTES:
+                self._homeless.popleft()
+                self._dropped += 1
+            raise
+
+    def tend(self) -> None:
+        """Try again what waits, and close the files that are done with. For a background thread."""
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._house()
+            for writer in self._writers:
+                writer.tend()
+            done = [writer for writer in self._earlier if writer.is_settled]
+            self._earlier = [writer for writer in self._earlier if writer not in done]
+        for writer in done:
+            self._close(writer)
+
+    def sync(self) -> None:
+        for writer in self._writers:
+            writer.sync()
+
+    def close(self) -> None:
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._house()
+            for writer in self._writers:
+                self._close(writer)
+            self._earlier, self._current = [], None
+
+    @property
+    def _writers(self) -> list[LogWriter]:
+        return [*self._earlier, *([self._current] if self._current is not None else [])]
+
+    def _open(self, step: int) -> LogWriter:
+        path = self._dir.rollout_file(step, self._rank)
+        known = next((writer for writer in self._earlier if writer.path == path), None)
+        if known is not None:
+            self._earlier.remove(known)
+            return known
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return self._open_file(path)
+
+    def _let_go(self) -> None:
+        if self._current is not None:
+            self._earlier.append(self._current)
+            self._current = None
+        settled = [writer for writer in self._earlier if writer.is_settled]
+        for writer in settled[:-MAX_OPEN]:  # steps of milliseconds would run out of descriptors before the next `tend`
+            self._earlier.remove(writer)
+            self._close(writer, sync=False)
+
+    def _close(self, writer: LogWriter, *, sync: bool = True) -> None:
+        if self._syncs and sync:
+            writer.sync()
+        writer.close()
+        self._dropped += writer.rows_dropped
+
+
+class RolloutFile(NamedTuple):
+    """One file of the folder."""
+
+    path: Path
+    """As a log; an archive may stand in for it."""
+    step: int
+    rank: int
+
+
+def rollout_files(run_dir: RunDir) -> list[RolloutFile]:
+    """Every file there is, by step and rank."""
+    found = []
+    for log in run_dir.rollout_logs():
+        if match := _FILE.fullmatch(log.name):
+            found.append(RolloutFile(log, int(match[1]), int(match[2] or 0)))
+    return sorted(found, key=lambda file: (file.step, file.rank))
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Every whole line from an offset on, with the offset it begins at."""
+    offset = start
+    for lines, _ in read_blocks(path, start):
+        for line in lines:
+            yield offset, line
+            offset += len(line) + 1
+
+
+def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]:
+    """Every good group of a file, in order; a torn or foreign line is counted and passed over."""
+    problems = problems if problems is not None else Problems()
+    number = end = 0
+    for offset, line in read_lines(path):
+        number, end = number + 1, offset + len(line) + 1
+        group = decode_group(line)
+        if group is None:
+            problems.add(number, "no group of rollouts")
+        else:
+            yield group
+    if tail := read_tail(path, end):
+        group = decode_group(tail)
+        if group is None:
+            problems.torn_bytes = len(tail)
+        else:
+            yield group
+
+
+def decode_group(line: bytes) -> Group | None:
+    """One line as a group; None where it is none."""
+    raw = parse_group(line)
+    return None if raw is None else group_of(raw, _ignore)
+
+
+def parse_group(line: bytes) -> dict[str, Any] | None:
+    """One line as plain data; None where it is no group."""
+    try:
+        raw = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(raw, dict) or type(raw.get("step")) is not int:
+        return None
+    return raw if isinstance(raw.setdefault("rollouts", []), list) else None
+
+
+def _ignore(_: str) -> None:
+    """What a stored line lacks was told when it was written."""
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else str(value)

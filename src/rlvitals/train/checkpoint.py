@@ -1,0 +1,186 @@
+"""The checkpoints of a trainer with a loop of its own: `checkpoint-50/` with everything that the next step depends on.
+
+| file | what |
+|---|---|
+| `model.safetensors`, `config.json`, tokenizer files | the model, as transformers loads it |
+| `trainer.pt` | optimizer, scheduler, the trainer's own things, random state; read back with `weights_only` |
+| `trainer_state.json` | `global_step`, for people and for `rlvitals.start(resume=...)` |
+
+A checkpoint is written aside and renamed when it is whole: a folder called `checkpoint-50` is never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rlvitals.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+STATE_FILE = "trainer.pt"
+_UNFINISHED = ".unfinished"
+
+
+def save(
+    folder: Path,
+    step: int,
+    *,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: Any,
+    scheduler: Any = None,
+    extra: Mapping[str, Any],
+    keep_last: int | None,
+) -> Path:
+    """Write `folder/checkpoint-STEP`; one of that step that is there already is replaced. `extra` holds tensors,
+    numbers, texts, lists and mappings of these. Of the checkpoints up to this step the newest `keep_last` are kept.
+    """
+    place = folder / f"checkpoint-{step}"
+    aside = folder / f"{_UNFINISHED}-checkpoint-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    state = {
+        "step": step,
+        "optimizer": optimizer.state_dict(),
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "extra": dict(extra),
+        "random": random_state(),
+    }
+    torch.save(state, aside / STATE_FILE)
+    (aside / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
+    for path in aside.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    if place.exists():
+        before = folder / f"{_UNFINISHED}-replaced-{step}"
+        shutil.rmtree(before, ignore_errors=True)
+        place.rename(before)
+        aside.rename(place)
+        shutil.rmtree(before, ignore_errors=True)
+    else:
+        aside.rename(place)
+    if keep_last is not None:
+        older = [path for number, path in checkpoints(folder).items() if number <= step]
+        for path in older[: max(0, len(older) - keep_last)]:
+            shutil.rmtree(path, ignore_errors=True)
+    return place
+
+
+def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
+    """Put a checkpoint's weights, optimizer, scheduler and random state back; returns its `extra` with `step` added."""
+    if not (path / STATE_FILE).is_file():
+        raise ConfigError(f"{path} is no checkpoint of this trainer: it has no {STATE_FILE}")
+    state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+    load_weights(path, model)
+    optimizer.load_state_dict(state["optimizer"])
+    if scheduler is not None and state["scheduler"] is not None:
+        scheduler.load_state_dict(state["scheduler"])
+    set_random_state(state["random"])
+    return {**state["extra"], "step": state["step"]}
+
+
+def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, Any]:
+    """Put a checkpoint's weights and the optimizer's moments back, and nothing else; returns its `extra`.
+
+    Learning rate, random state and the count of steps go on: the same batches at the same rate would end in the same
+    place again.
+    """
+    state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+    load_weights(path, model)
+    rates = [{key: group[key] for key in ("lr", "initial_lr") if key in group} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state["optimizer"])
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group.update(rate)
+    extra: dict[str, Any] = state["extra"]
+    return extra
+
+
+def load_weights(path: Path, model: PreTrainedModel) -> None:
+    """Put a checkpoint's weights into a model of the same shape, in place."""
+    saved = type(model).from_pretrained(path, dtype=next(model.parameters()).dtype)
+    model.load_state_dict(saved.state_dict())
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """The checkpoint folders by step, in order."""
+    found = {}
+    for path in folder.glob("checkpoint-*"):
+        number = re.fullmatch(r"checkpoint-(\d+)", path.name)
+        if number and (path / STATE_FILE).is_file():
+            found[int(number[1])] = path
+    return dict(sorted(found.items()))
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint with the highest step; None where there is none."""
+    return next(reversed(checkpoints(folder).values()), None)
+
+
+def origin(output_dir: str, resume_from: str | None) -> Path | None:
+    """The checkpoint that a run's setting `resume_from` names; None: from the beginning."""
+    if resume_from is None:
+        return None
+    folder = Path(output_dir)
+    if resume_from == "last":
+        return newest(folder)
+    named = Path(resume_from)
+    place = next((path for path in (named, folder / named) if (path / STATE_FILE).is_file()), None)
+    if place is None:
+        have = ", ".join(path.name for path in checkpoints(folder).values()) or "none"
+        raise ConfigError(f"resume_from {resume_from!r} is no checkpoint; {folder} has: {have}")
+    if place.resolve().parent != folder.resolve():
+        raise ConfigError(f"resume_from {resume_from!r} is no checkpoint of the run in {folder}")
+    return place
+
+
+def tidy(folder: Path, after: int | None = None) -> None:
+    """Remove what a killed save left, and checkpoints later than the step the training goes on from."""
+    for path in folder.glob(f"{_UNFINISHED}-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for step, path in checkpoints(folder).items():
+        if after is not None and step > after:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of Python's, numpy's and torch's generators, as plain types."""
+    version, numbers, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Go on drawing where that state was taken."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _sync(path: Path) -> None:
+    """Ask the disk itself: a rename may otherwise survive a power cut that the contents do not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

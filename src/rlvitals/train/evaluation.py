@@ -1,0 +1,259 @@
+"""Evaluations of an agent: their statistics, the comparison with the policy before training, when to stop.
+
+    evaluations = Evaluations(run, target_accuracy=0.9, keep_last_evals=20)
+    evaluations.record(samples, step=0, seconds=12.5)            # the control: before the first update
+    judged = evaluations.record(samples, step=10, seconds=11.8)
+    if judged.stop: ...
+
+An evaluation's file has exactly the fields of the document, counts as counts. Its row, which trackers get, has
+fractions instead of three of them, and says so in their names: a count and a fraction under one name were mixed up
+before. An average over nothing is null in the file and not in the row.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics as standard
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.capture.run import Run
+from rlvitals.errors import ConfigError, RunUnreadable
+from rlvitals.render.evaluations import rubric_lines
+from rlvitals.store.evaluations import Control, drop_evaluations, read_control, write_control
+from rlvitals.store.layout import RunDir
+from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.views.evaluations import COUNTS
+from rlvitals.views.query import open_run
+
+logger = logging.getLogger("rlvitals")
+
+FIELDS = (
+    "step", "accuracy", "correct_answers", "total_samples", "attempted_answer",
+    "avg_reward", "median_reward", "std_reward", "min_reward", "max_reward",
+    "found_correct_email", "read_correct_email",
+    "total_repeated_searches", "total_unique_searches", "total_searches",
+    "avg_turns_correct", "avg_turns_idk", "avg_search_attempts", "num_idk", "eval_time", "beat_rate",
+)  # fmt: skip
+"""What an evaluation's file holds, in this order."""
+
+PATIENCE = 5
+
+
+class Sample(NamedTuple):
+    """One evaluated episode."""
+
+    query: str
+    """The question's id. Episodes of one question count as one query when they are compared with the control."""
+    reward: float
+    rubric: Rubric
+
+
+class Beat(NamedTuple):
+    """Queries whose best reward is above, equal to and below the control's, and those the control does not know."""
+
+    wins: int
+    ties: int
+    losses: int
+    unmatched: int
+
+    @property
+    def rate(self) -> float | None:
+        """Wins over all that were compared; a tie is no win. None where nothing was.
+
+        >>> Beat(3, 6, 1, 0).rate, Beat(0, 0, 0, 4).rate
+        (0.3, None)
+        """
+        return _mean(self.wins, self.wins + self.ties + self.losses)
+
+
+class Judged(NamedTuple):
+    """What an evaluation found."""
+
+    stats: dict[str, Any]
+    """The fields of its file."""
+    beat: Beat | None
+    best_accuracy: float | None
+    without_improvement: int
+    """Evaluations since the best one."""
+    stop: str
+    """Why training should stop now; empty where it should not."""
+
+
+def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Beat | None = None) -> dict[str, Any]:
+    """One evaluation's file: the fields of the document, in its order."""
+    rubrics = [sample.rubric for sample in samples]
+    rewards = [sample.reward for sample in samples]
+    total = len(samples)
+
+    def count(flag: Callable[[Rubric], bool]) -> int:
+        return sum(map(flag, rubrics))
+
+    correct = count(lambda rubric: rubric.answer_correct)
+    searches = sum(rubric.num_total_searches for rubric in rubrics)
+    given_up = [rubric.num_turns for rubric in rubrics if rubric.returned_i_dont_know]
+    solved = [rubric.num_turns for rubric in rubrics if rubric.answer_correct]
+    stats = {
+        "step": step,
+        "accuracy": _mean(correct, total),
+        "correct_answers": correct,
+        "total_samples": total,
+        "attempted_answer": count(lambda rubric: rubric.attempted_answer),
+        "avg_reward": _mean(math.fsum(rewards), total),
+        "median_reward": standard.median(rewards) if rewards else None,
+        "std_reward": standard.pstdev(rewards) if rewards else None,
+        "min_reward": min(rewards, default=None),
+        "max_reward": max(rewards, default=None),
+        "found_correct_email": count(lambda rubric: rubric.ever_found_right_email),
+        "read_correct_email": count(lambda rubric: rubric.ever_read_right_email),
+        "total_repeated_searches": sum(rubric.num_repeated_searches for rubric in rubrics),
+        "total_unique_searches": sum(rubric.num_unique_searches for rubric in rubrics),
+        "total_searches": searches,
+        "avg_turns_correct": _mean(sum(solved), len(solved)),
+        "avg_turns_idk": _mean(sum(given_up), len(given_up)),
+        "avg_search_attempts": _mean(searches, total),
+        "num_idk": len(given_up),
+        "eval_time": seconds,
+        "beat_rate": None if beat is None else beat.rate,
+    }
+    return {name: stats[name] for name in FIELDS}
+
+
+def tracker_row(stats: Mapping[str, Any], beat: Beat | None = None) -> dict[str, Any]:
+    """The same evaluation for its row: fractions named so, wins, ties and losses, and nothing that is null.
+
+    Trackers put `eval/` before each name that does not begin with `eval`; `eval_time` has it already.
+    """
+    total = stats["total_samples"]
+    row: dict[str, Any] = {name: value for name, value in stats.items() if name not in COUNTS and name != "step"}
+    row |= {fraction: _mean(stats[count], total) for count, fraction in COUNTS.items()}
+    row["eval/eval_time"] = row.pop("eval_time")
+    if beat is not None:
+        row |= {"wins": beat.wins, "ties": beat.ties, "losses": beat.losses}
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def best_rewards(samples: Iterable[Sample]) -> dict[str, float]:
+    """The best reward of each query."""
+    best: dict[str, float] = {}
+    for sample in samples:
+        best[str(sample.query)] = max(sample.reward, best.get(str(sample.query), -math.inf))
+    return best
+
+
+def against(samples: Iterable[Sample], control: Control) -> Beat:
+    """Compare each query's best reward with the control's."""
+    wins = ties = losses = unmatched = 0
+    for query, reward in best_rewards(samples).items():
+        before = control.rewards.get(query)
+        if before is None:
+            unmatched += 1
+        else:
+            wins, ties, losses = wins + (reward > before), ties + (reward == before), losses + (reward < before)
+    return Beat(wins, ties, losses, unmatched)
+
+
+class Evaluations:
+    """Records the evaluations of one run: files, rows, what is printed, the control, and when to stop.
+
+    Resuming goes on with the control and the best accuracy that are stored.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        target_accuracy: float | None = None,
+        patience: int | None = PATIENCE,
+        keep_last_evals: int | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        if keep_last_evals is not None and keep_last_evals < 1:
+            raise ConfigError(f"keep_last_evals must be 1 or more, or null to keep all; it is {keep_last_evals}")
+        if patience is not None and patience < 1:
+            raise ConfigError(f"patience must be 1 evaluation or more, or null to never stop; it is {patience}")
+        self._run, self._dir = run, RunDir(Path(run.dir))
+        self._target, self._patience, self._keep = target_accuracy, patience, keep_last_evals
+        self._say = _to_stderr if say is None else say
+        self._best: float | None = None
+        self._best_step, self._without = 0, 0
+        is_resumed = run.attempt > 1
+        self.control = self._stored_control() if is_resumed else None
+        """What the policy before training was rewarded, or None while that is not known."""
+        if is_resumed:
+            for row in open_run(run.dir).iterate(stream="eval"):
+                if row.step <= max(run.last_step, 0) and "accuracy" in row.numbers:
+                    self._weigh(row.numbers["accuracy"], row.step)
+
+    def record(self, samples: Sequence[Sample], *, step: int, seconds: float) -> Judged:
+        """Record one evaluation. That of step 0 becomes the control, and is compared with nothing."""
+        if step == 0:
+            self._keep_control(Control(step, best_rewards(samples)))
+        beat = against(samples, self.control) if self.control is not None and step != self.control.step else None
+        stats = statistics(samples, step=step, seconds=seconds, beat=beat)
+        if stats["accuracy"] is not None:
+            self._weigh(stats["accuracy"], step)
+        row = tracker_row(stats, beat) | self._progress(stats["accuracy"])
+        whole = {name: value for name, value in stats.items() if name != "step"}
+        self._run.log_eval(row, step=step, whole=whole)
+        if self._keep is not None:
+            drop_evaluations(self._dir, self._keep, spare={0})
+        self._tell(stats, beat)
+        return Judged(stats, beat, self._best, self._without, self._why_stop(stats["accuracy"]))
+
+    def _weigh(self, accuracy: float, step: int) -> None:
+        if self._best is None or accuracy > self._best:
+            self._best, self._best_step, self._without = accuracy, step, 0
+        else:
+            self._without += 1
+
+    def _progress(self, accuracy: float | None) -> dict[str, float]:
+        row: dict[str, float] = {"eval/evals_without_improvement": self._without}
+        if self._best is not None:
+            row["best_accuracy"] = self._best
+        if self._target and accuracy is not None:
+            row["progress_to_target"] = accuracy / self._target
+        return row
+
+    def _why_stop(self, accuracy: float | None) -> str:
+        if self._target is not None and accuracy is not None and accuracy >= self._target:
+            return f"accuracy {accuracy:.3f} has reached the target of {self._target:g}"
+        if self._patience is not None and self._without >= self._patience and self._best is not None:
+            best = f"the best is {self._best:.3f} of step {self._best_step}"
+            return f"no better accuracy in {self._without} evaluations; {best}"
+        return ""
+
+    def _tell(self, stats: Mapping[str, Any], beat: Beat | None) -> None:
+        for line in rubric_lines(stats):
+            self._say(line)
+        if beat is not None:
+            lost = f", {beat.unmatched} unknown to it" if beat.unmatched else ""
+            self._say(f"   Against the control: {beat.wins} wins, {beat.ties} ties, {beat.losses} losses{lost}")
+        path = self._dir.eval_file(stats["step"])
+        if path.exists():
+            self._say(f"Eval stats saved to: {path}")
+
+    def _keep_control(self, control: Control) -> None:
+        self.control = control
+        try:
+            write_control(self._dir, control)
+        except OSError as error:
+            logger.warning("the control cannot be kept, and a resumed run will not know it: %s", error)
+
+    def _stored_control(self) -> Control | None:
+        try:
+            return read_control(self._dir)
+        except RunUnreadable as error:
+            logger.warning("beat_rate will be null: %s", error)
+            return None
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

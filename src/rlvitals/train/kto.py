@@ -1,0 +1,390 @@
+"""KTO: `rlvitals train kto`. TRL's KTOTrainer does the training; this file says with what.
+
+Data, model, arguments, trainer, in this order: whatever is wrong with the settings or the data is said before a model
+is built. A tiny model is built here and taught to write answers, good and bad alike, before KTO shows it which to
+prefer; how it was then is kept in the run's folder as the reference that a resume needs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from rlvitals.capture import console
+from rlvitals.capture.forwarding import trackers_of
+from rlvitals.capture.start import refuse_existing
+from rlvitals.capture.watching import check_rules
+from rlvitals.config import resolve
+from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.store.layout import RunDir
+from rlvitals.train import functions, models, preferences, tiny
+from rlvitals.train.models import Loaded
+from rlvitals.train.preferences import Example, Preferences
+from rlvitals.train.recipe import Outcome
+from rlvitals.views.query import open_run
+
+DEFAULT_FOLDER = "out/kto"
+
+LEARNING_RATES = ((10**9, 5e-7), (10**7, 5e-6), (0, 3e-4))
+"""From so many parameters on, this learning rate where none is given."""
+
+TINY_BATCH, BATCH = 32, 4
+"""Examples a step on each device where nothing is said."""
+
+WARM_UP_RATE = 3e-3
+WARM_UP_BATCH = 32
+
+MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `recipes/kto.yaml` explains."""
+
+    output_dir: str | None
+    model_size: str | None
+    model: str | None
+    dataset: str | None
+    eval_dataset: str | None
+    eval_share: float
+    examples: int
+    seed: int
+    max_steps: int | None
+    epochs: float
+    batch_size: int | None
+    gradient_accumulation: int
+    learning_rate: float | None
+    warmup_ratio: float
+    beta: float
+    desirable_weight: float | None
+    undesirable_weight: float | None
+    loss_type: Literal["kto", "apo_zero_unpaired"]
+    max_grad_norm: float
+    max_length: int
+    warm_up_steps: int
+    lora: bool
+    lora_rank: int
+    lora_alpha: int
+    lora_dropout: float
+    bf16: bool | None
+    gradient_checkpointing: bool
+    logging_steps: int
+    eval_steps: int
+    save_steps: int
+    keep_last: int | None
+    resume_from: str | None
+    track_with: tuple[str, ...]
+    actions: Literal["advise", "act"]
+    rules: str | None
+    display: str
+    display_every: int
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, and leave `logs/`, `checkpoint-N/` and `final_model/` in the run's folder."""
+    check(settings)
+    recording = recording_of(settings)
+    folder, resumed = folder_of(settings)
+    data = read_data(settings)
+    if resumed is None:
+        refuse_existing(RunDir(folder))
+    try:
+        from datasets import Dataset
+        from transformers import PrinterCallback
+        from trl.trainer.kto_config import KTOConfig
+        from trl.trainer.kto_trainer import KTOTrainer
+    except ImportError as error:
+        raise MissingDependency("train kto", "train") from error
+    from rlvitals.adapters.transformers import VitalsCallback
+
+    recorder = VitalsCallback(
+        folder, config={"recipe": asdict(settings)}, resume_learning_rate=settings.learning_rate, **recording
+    )
+    with models.quietly():
+        weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
+        args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
+        model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
+        args.learning_rate = settings.learning_rate or default_learning_rate(models.parameters(model))
+        trainer: Any = KTOTrainer(
+            model=model,
+            ref_model=copy.deepcopy(model) if is_packaged(settings) and not settings.lora else None,
+            args=args,
+            train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
+            eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
+            processing_class=tokenizer,
+            peft_config=adapters(settings) if settings.lora else None,
+            callbacks=[_last_evaluation(), recorder],
+        )
+        trainer.remove_callback(PrinterCallback)
+        if resumed is not None:
+            _count_tokens_on(trainer, resumed)
+        _tell(settings, args, data, model)
+        try:
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        except BaseException as error:
+            recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            raise
+        trainer.save_model(str(folder / "final_model"))
+    return outcome(folder, trainer.state)
+
+
+def check(settings: Settings) -> None:
+    """Raise on a number that makes no sense."""
+    least = {"gradient_accumulation": 1, "logging_steps": 1, "save_steps": 1, "display_every": 1,
+             "max_length": 2, "examples": 4, "eval_steps": 0, "warm_up_steps": 0, "lora_rank": 1}  # fmt: skip
+    for name, value in least.items():
+        if getattr(settings, name) < value:
+            raise ConfigError(f"{name} must be at least {value}, not {getattr(settings, name)}")
+    for name in ("learning_rate", "beta", "epochs", "max_steps", "max_grad_norm", "keep_last"):
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{name} must be above 0, not {value}")
+    for name in ("desirable_weight", "undesirable_weight"):
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"{name} must not be negative, and is {value}")
+    for name in ("eval_share", "warmup_ratio", "lora_dropout"):
+        if not 0 <= getattr(settings, name) < 1:
+            raise ConfigError(f"{name} is a share, from 0 to below 1, not {getattr(settings, name)}")
+    if batch_size(settings) < 2:
+        raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
+
+
+def batch_size(settings: Settings) -> int:
+    """Examples a step on each device."""
+    if settings.batch_size is not None:
+        return settings.batch_size
+    return TINY_BATCH if models.is_tiny(settings.model, settings.model_size) else BATCH
+
+
+def recording_of(settings: Settings) -> dict[str, Any]:
+    """How the run is recorded: what `rlvitals.start` takes, checked now and not after the model was built."""
+    given = {
+        "track_with": settings.track_with or None,
+        "actions": settings.actions,
+        "rules": settings.rules,
+        "display": settings.display,
+        "display_layout": "kto",
+        "display_every": settings.display_every,
+    }
+    resolved = resolve(None, given)
+    trackers_of(resolved)
+    check_rules(resolved)
+    console.check(resolved.display, resolved.display_layout)
+    return given
+
+
+def folder_of(settings: Settings) -> tuple[Path, Path | None]:
+    """The run's folder, and the checkpoint it goes on from."""
+    if settings.resume_from is None:
+        return Path(settings.output_dir or DEFAULT_FOLDER), None
+    checkpoint = Path(settings.resume_from)
+    if not checkpoint.is_dir():
+        raise ConfigError(f"resume_from: there is no folder {settings.resume_from!r}")
+    if not (checkpoint / "trainer_state.json").is_file():
+        raise ConfigError(f"resume_from: {settings.resume_from!r} is no whole checkpoint: it has no trainer_state.json")
+    folder = Path(settings.output_dir or checkpoint.parent)
+    if folder.resolve() != checkpoint.resolve().parent:
+        raise ConfigError(
+            f"resume_from must be a checkpoint of the run in {str(folder)!r}, not {settings.resume_from!r}"
+        )
+    return folder, checkpoint
+
+
+def read_data(settings: Settings) -> Preferences:
+    """The examples to train and to evaluate on, checked."""
+    share = settings.eval_share if settings.eval_steps else 0.0
+    if settings.dataset is None:
+        data = preferences.make(settings.examples, seed=settings.seed, held_out_share=share)
+    elif settings.eval_dataset is not None:
+        data = preferences.split(preferences.read(settings.dataset), held_out_share=0.0, seed=settings.seed)
+    else:
+        data = preferences.split(preferences.read(settings.dataset), held_out_share=share, seed=settings.seed)
+    if settings.eval_dataset is not None:
+        data = data._replace(held_out=preferences.read(settings.eval_dataset))
+    preferences.check(data.train, batch_size(settings), settings.dataset or "the data made")
+    return data
+
+
+def arguments(
+    settings: Settings, folder: Path, data: Preferences, weights: preferences.ClassWeights, *, is_resumed: bool
+) -> dict[str, Any]:
+    """What KTOConfig is given."""
+    import torch
+
+    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    is_evaluated = bool(data.held_out and settings.eval_steps)
+    return {
+        "output_dir": str(folder),
+        "max_steps": settings.max_steps or -1,
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": batch_size(settings),
+        "per_device_eval_batch_size": batch_size(settings),
+        "gradient_accumulation_steps": settings.gradient_accumulation,
+        "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # one alone has no neighbour for its KL
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": settings.warmup_ratio,  # below 1 it is a share
+        "beta": settings.beta,
+        "loss_type": settings.loss_type,
+        "desirable_weight": weights.desirable,
+        "undesirable_weight": weights.undesirable,
+        "max_grad_norm": settings.max_grad_norm,
+        "max_length": settings.max_length,
+        "bf16": has_bf16 if settings.bf16 is None else settings.bf16,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "logging_steps": settings.logging_steps,
+        "eval_strategy": "steps" if is_evaluated else "no",
+        "eval_steps": settings.eval_steps or None,
+        "eval_on_start": is_evaluated and not is_resumed,
+        "save_strategy": "steps",
+        "save_steps": settings.save_steps,
+        "save_total_limit": settings.keep_last,
+        "seed": settings.seed,
+        "use_cpu": not torch.accelerator.is_available(),  # said, so that several processes on CPUs find each other
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+
+
+def the_model(settings: Settings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
+    """The model as it is before KTO; a resume loads the trained weights over it, and keeps it as the reference."""
+    if not models.is_tiny(settings.model, settings.model_size):
+        halves = settings.lora and args.bf16  # frozen weights need no more; trained ones do
+        return models.load(settings.model, settings.model_size, dtype="bfloat16" if halves else "float32")
+    return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
+
+
+def build_tiny(settings: Settings, data: Preferences) -> Loaded:
+    """A tiny model that writes answers like those of the data, good and bad alike."""
+    import torch
+
+    from rlvitals.train.supervised import warm_up
+
+    texts = functions.corpus() if settings.dataset is None else preferences.texts(data.train + data.held_out)
+    model, tokenizer = tiny.build(texts, context=settings.max_length, seed=settings.seed)
+    if settings.warm_up_steps:
+        _say(settings, f"warm-up: {settings.warm_up_steps} supervised steps")
+        loss = warm_up(
+            model,
+            [_tokens(tokenizer, example, settings.max_length) for example in data.train],
+            steps=settings.warm_up_steps,
+            batch_size=WARM_UP_BATCH,
+            learning_rate=WARM_UP_RATE,
+            pad_id=tokenizer.pad_token_id,
+            generator=torch.Generator().manual_seed(settings.seed),
+        )
+        _say(settings, f"warm-up: done, loss {loss:.3f}")
+    return Loaded(model, tokenizer)
+
+
+def default_learning_rate(parameters: int) -> float:
+    """The document's 5e-7 for billions of parameters; what learns for small ones.
+
+    >>> default_learning_rate(7_000_000_000), default_learning_rate(100_000)
+    (5e-07, 0.0003)
+    """
+    return next(rate for least, rate in LEARNING_RATES if parameters >= least)
+
+
+def is_packaged(settings: Settings) -> bool:
+    """Whether TRL cannot load the reference by itself, from where the model came: it reads no packed weights. (With
+    adapters it needs none: the model without them is the reference.)
+    """
+    return settings.model is None and settings.model_size == models.PACKAGED
+
+
+def adapters(settings: Settings) -> Any:
+    """Low-rank adapters on every linear layer but the head."""
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise MissingDependency("lora", package="peft") from error
+    return LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def outcome(folder: Path, state: Any) -> Outcome:
+    """What came of it, in a sentence."""
+    losses = [row["loss"] for row in state.log_history if "loss" in row]
+    is_broken = bool(losses) and not math.isfinite(losses[-1])
+    is_short = state.global_step < state.max_steps
+    status: Any = "failed" if is_broken else "stopped" if is_short else "finished"
+    said = f"KTO {status} after {state.global_step} of {state.max_steps} steps"
+    margins = [row[MARGIN] for row in state.log_history if MARGIN in row]
+    if margins:
+        said += f": margin {margins[0]:+.2f} -> {fmean(margins[-10:]):+.2f} (mean of the last {len(margins[-10:])})"
+    held_out = [row[EVAL_MARGIN] for row in state.log_history if EVAL_MARGIN in row]
+    if held_out:
+        said += f", on held-out prompts {held_out[0]:+.2f} -> {held_out[-1]:+.2f}"
+    return Outcome(str(folder), int(state.global_step), status, f"{said}. {_findings(folder)}")
+
+
+def _findings(folder: Path) -> str:
+    found = [finding for finding in open_run(folder).findings if finding.severity != "info"]
+    if not found:
+        return f"The doctor found nothing to warn of. Model: {folder / 'final_model'}"
+    first = next((finding for finding in found if finding.severity == "critical"), found[0])
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"The doctor at step {first.step}: {first.title}{more}; see rlvitals check {folder}"
+
+
+def _last_evaluation() -> Any:
+    """A callback that has the last step evaluated, wherever eval_steps falls."""
+    from transformers import TrainerCallback
+
+    class LastEvaluation(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+            if state.global_step >= state.max_steps and args.eval_strategy != "no":
+                control.should_evaluate = True
+            return control
+
+    return LastEvaluation()
+
+
+def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
+    """TRL counts tokens from 0 again after a resume; the curve of an unbroken run goes on."""
+    from transformers import TrainerState
+
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    counted = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
+    if counted and hasattr(trainer, "_total_train_tokens"):
+        trainer._total_train_tokens = counted[-1]
+
+
+def _tokens(tokenizer: Any, example: Example, longest: int) -> tuple[list[int], list[int]]:
+    """Prompt and answer as token ids, the end of the sequence included."""
+    if isinstance(example.prompt, str):
+        prompt = tokenizer(example.prompt).input_ids
+        whole = prompt + tokenizer(example.completion).input_ids + [tokenizer.eos_token_id]
+    else:
+        chat: Any = {"tokenize": True, "return_dict": True}
+        prompt = tokenizer.apply_chat_template(example.prompt, add_generation_prompt=True, **chat)["input_ids"]
+        whole = tokenizer.apply_chat_template([*example.prompt, *example.completion], **chat)["input_ids"]
+    return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
+
+
+def _tell(settings: Settings, args: Any, data: Preferences, model: Any) -> None:
+    good = sum(example.label for example in data.train)
+    _say(
+        settings,
+        f"data: {len(data.train)} examples, {good} good (weight {args.desirable_weight:.3g}) and "
+        f"{len(data.train) - good} bad (weight {args.undesirable_weight:.3g}); {len(data.held_out)} held out",
+    )
+    _say(settings, f"model: {models.parameters(model):,} parameters, learning rate {args.learning_rate:.3g}")
+
+
+def _say(settings: Settings, sentence: str) -> None:
+    from accelerate import PartialState
+
+    if settings.display not in ("none", "json") and PartialState().is_main_process:
+        sys.stderr.write(f"{sentence}\n")

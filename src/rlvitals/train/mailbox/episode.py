@@ -1,0 +1,260 @@
+"""One question put to an agent: its messages in, what the tools say out, an outcome at the end, always.
+
+    episode = Episode(question, mailbox, max_turns=10)
+    messages = episode.messages()                      # system and user; pass tools.TOOLS to the chat template
+    while not episode.is_over:
+        reply = generate(messages)                     # a text, or an OpenAI-style message with tool_calls
+        messages += [reply, *(seen.message() for seen in episode.step(reply))]
+    episode.outcome, episode.rubric, episode.turns
+
+Nothing a model writes raises here. The inbox is that of the question, and no call reaches another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from rlvitals import records
+from rlvitals.train.mailbox.calls import ToolCall, UnreadableCall, read_calls
+from rlvitals.train.mailbox.grade import Grade, Grader, is_idk, token_recall
+from rlvitals.train.mailbox.records import Question
+from rlvitals.train.mailbox.reward import reward_parts
+from rlvitals.train.mailbox.rubric import MIN_SEARCHES, Outcome, Rubric
+from rlvitals.train.mailbox.store import Mailbox
+from rlvitals.train.mailbox.tools import BadArguments, BadToolName, Toolbox, ToolResult
+
+Style = Literal["chat", "tags"]
+"""chat: a system prompt and JSON results; tags: the bare question and the shortest results, for tiny models."""
+
+MAX_CALLS = 8
+"""Calls of one message that are carried out."""
+
+NOTHING_FOUND, NO_SUCH_EMAIL = "nothing", "no such email"
+"""What a tiny model is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one tool call gave back."""
+
+    tool: str
+    content: str
+    call_id: str = ""
+
+    def message(self) -> dict[str, Any]:
+        """As a chat template takes it."""
+        named = {"tool_call_id": self.call_id} if self.call_id else {}
+        return {"role": "tool", "name": self.tool, "content": self.content} | named
+
+
+class _Done(NamedTuple):
+    """A call, what the model is shown of it (nothing at the end), and what it is worth as a turn."""
+
+    record: records.ToolCall
+    shown: Observation | None
+    outcome: str
+
+
+class Episode:
+    """One agent's attempt at one question."""
+
+    def __init__(
+        self,
+        question: Question,
+        mailbox: Mailbox,
+        *,
+        max_turns: int = 10,
+        grader: Grader = token_recall,
+        style: Style = "chat",
+    ) -> None:
+        self.question = question
+        self.max_turns = max_turns
+        self.rubric = Rubric()
+        self.outcome: Outcome | None = None
+        """None while it runs."""
+        self.reason = ""
+        """What was wrong, where something was."""
+        self.turns: list[records.Turn] = []
+        """What was said and done. A turn's outcome, in the words of `compute.credit`, is that of its first call, and
+        by that call's own result."""
+        self.answer: str | None = None
+        self.sources: tuple[str, ...] = ()
+        self.grade: Grade | None = None
+        self._toolbox = Toolbox(mailbox, question.inbox)
+        self._grader = grader
+        self._style = style
+        self._searches: dict[Any, int] = {}  # a search's key -> how many messages it found
+        self._found: set[str] = set()
+        self._read: set[str] = set()
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it ended before the turn limit, for whatever reason."""
+        return self.is_over and self.rubric.num_turns < self.max_turns
+
+    @property
+    def turn_outcomes(self) -> list[str]:
+        return [turn.outcome for turn in self.turns]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """How it begins."""
+        if self._style == "tags":
+            return [{"role": "user", "content": self.question.question}]
+        return [
+            {"role": "system", "content": system_prompt(self.question, self.max_turns)},
+            {"role": "user", "content": self.question.question},
+        ]
+
+    def step(
+        self, message: str | Mapping[str, Any], *, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> list[Observation]:
+        """Take one assistant message; returns what its calls gave back. After the end it does nothing."""
+        if self.is_over:
+            return []
+        self.rubric.num_turns += 1
+        self.rubric.prompt_tokens += prompt_tokens
+        self.rubric.completion_tokens += completion_tokens
+        try:
+            calls = read_calls(message)
+        except UnreadableCall as error:
+            self.rubric.cant_parse_tool_call = True
+            self._end("parse_error", str(error))
+            self._note(message, [], "no_tool", completion_tokens)
+            return []
+        done: list[_Done] = []
+        for call in calls:
+            done.append(self._carry_out(call) if len(done) < MAX_CALLS else self._pass_over(call))
+            if self.is_over:
+                break
+        self._note(message, done, done[0].outcome, completion_tokens)
+        if not self.is_over and self.rubric.num_turns >= self.max_turns:
+            self.rubric.ran_out_of_turns = True
+            self._end("out_of_turns", f"no answer within {self.max_turns} turns")
+        return [each.shown for each in done if each.shown is not None]
+
+    def cut_off(self, reason: str) -> None:
+        """End it from outside: no context left, no time left."""
+        if not self.is_over:
+            self._end("cut_off", reason)
+
+    def reward(self, system: str = "document") -> dict[str, float]:
+        """The parts of its reward; their sum is the reward."""
+        return reward_parts(self.rubric, self.max_turns, system)
+
+    def _end(self, outcome: Outcome, reason: str = "") -> None:
+        self.outcome, self.reason = outcome, reason
+
+    def _note(self, message: Any, done: Sequence[_Done], outcome: str, tokens: int) -> None:
+        said = message.get("content") if isinstance(message, Mapping) else message
+        text = said if isinstance(said, str) else ""
+        calls = tuple(each.record for each in done)
+        self.turns.append(records.Turn(text, calls, outcome=outcome, trainable_tokens=tokens or None))
+
+    def _carry_out(self, call: ToolCall) -> _Done:
+        try:
+            result = self._toolbox.call(call.name, call.arguments)
+        except BadToolName as error:
+            self.rubric.bad_tool_call_name = True
+            self._end("bad_tool_name", str(error))
+            return _Done(records.ToolCall(call.name, call.arguments, error="unknown_tool"), None, "unknown_tool")
+        except BadArguments as error:
+            self.rubric.bad_tool_call_args = True
+            self._end("bad_tool_args", str(error))
+            return _Done(records.ToolCall(call.name, call.arguments, error="bad_arguments"), None, "bad_arguments")
+        given = {name: value for name, value in result.arguments.items() if value is not None}
+        if result.tool == "return_final_answer":
+            return _Done(records.ToolCall(call.name, given), None, self._take_answer(result))
+        outcome = self._take_search(result) if result.tool == "search_emails" else self._take_read(result)
+        shown = Observation(result.tool, self._shown(result), call.id)
+        return _Done(records.ToolCall(call.name, given, shown.content), shown, outcome)
+
+    def _pass_over(self, call: ToolCall) -> _Done:
+        why = "too many calls in one message"
+        shown = Observation(call.name, self._shown(ToolResult(call.name, {}, {"error": why})), call.id)
+        return _Done(records.ToolCall(call.name, call.arguments, error=why), shown, "unjudged")
+
+    def _take_search(self, result: ToolResult) -> str:
+        rubric, found = self.rubric, len(result.message_ids)
+        key = _search_key(result.arguments)
+        before = self._searches.get(key)
+        rubric.num_total_searches += 1
+        if before is not None:
+            rubric.num_repeated_searches += 1
+            rubric.repeated_zero_result_search |= before == 0
+        else:
+            rubric.num_unique_searches += 1
+            rubric.num_retry_after_zero += rubric.num_zero_result_searches > 0
+        rubric.num_zero_result_searches += found == 0
+        self._searches[key] = found
+        wanted = set(self.question.message_ids)
+        self._found |= wanted.intersection(result.message_ids)
+        rubric.ever_found_right_email = bool(wanted) and self._found == wanted
+        if not wanted:
+            return "unjudged"
+        if wanted.intersection(result.message_ids):
+            return "search_hit"
+        return "search_miss" if found else "search_empty"
+
+    def _take_read(self, result: ToolResult) -> str:
+        if not result.message_ids:
+            self.rubric.ever_tried_to_read_invalid_email = True
+            return "read_miss"
+        wanted = set(self.question.message_ids)
+        self._read |= wanted.intersection(result.message_ids)
+        self.rubric.ever_read_right_email = bool(wanted) and self._read == wanted
+        return "read_hit" if wanted.intersection(result.message_ids) else "read_miss"
+
+    def _take_answer(self, result: ToolResult) -> str:
+        rubric, self.answer = self.rubric, result.arguments["answer"]
+        self.sources = tuple(dict.fromkeys(result.message_ids))
+        rubric.num_sources = len(self.sources)
+        wanted = set(self.question.message_ids)
+        rubric.sources_correct = bool(wanted) and wanted.issubset(self.sources)
+        if is_idk(result.arguments["answer"]):
+            rubric.returned_i_dont_know = True
+            has_turns = rubric.num_turns < self.max_turns
+            rubric.gave_up_too_early = has_turns and rubric.num_unique_searches < MIN_SEARCHES
+            self._end("idk")
+            return "answer_wrong"
+        rubric.attempted_answer = True
+        self.grade = self._grader(self.question, result.arguments["answer"], self.sources)
+        rubric.answer_correct = self.grade.is_correct
+        self._end("answered", self.grade.reason)
+        return "answer_correct" if self.grade.is_correct else "answer_wrong"
+
+    def _shown(self, result: ToolResult) -> str:
+        if self._style == "chat":
+            return json.dumps(result.content, ensure_ascii=False)
+        if isinstance(result.content, list):
+            return "\n".join(f"{hit['message_id']} {hit['snippet']}" for hit in result.content) or NOTHING_FOUND
+        return str(result.content.get("body", NO_SUCH_EMAIL))
+
+
+def system_prompt(question: Question, max_turns: int) -> str:
+    """What a chat model is told. The tools' schemas are the chat template's business."""
+    today = f" Today is {question.query_date}." if question.query_date else ""
+    return (
+        f"You answer questions about the e-mails of {question.inbox}.{today} Search them with search_emails, open what "
+        f"looks right with read_email, and end with return_final_answer: a short answer, and the ids of the messages "
+        f'it rests on. If you cannot find it, answer "I don\'t know". Every message of yours must be a tool call, and '
+        f"you have {max_turns} of them."
+    )
+
+
+def _search_key(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes two searches the same: all their arguments, but for the order and case of the words."""
+    keywords: Sequence[str] = arguments["keywords"]
+    words = tuple(sorted({" ".join(word.casefold().split()) for word in keywords}))
+    rest = tuple(
+        value.strip().casefold() if isinstance(value, str) else value
+        for name, value in arguments.items()
+        if name != "keywords"
+    )
+    return (words, *rest)

@@ -1,0 +1,226 @@
+"""The mailbox: e-mails in SQLite with a full-text index (FTS5) over subjects and bodies.
+
+One file may hold the mail of many people. Every question is asked for one inbox, and only messages that its address
+sent, received (to, cc or bcc) or had delivered exist for it, in searches and in reading alike. What a model writes is
+bound as a parameter or quoted as a phrase; it never becomes SQL or query syntax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.errors import ConfigError
+from rlvitals.train.mailbox.records import Email
+
+SNIPPET_WORDS = 15
+
+_SCHEMA = """
+CREATE TABLE emails (
+    id INTEGER PRIMARY KEY, message_id TEXT NOT NULL UNIQUE, subject TEXT, sender TEXT, date TEXT, body TEXT
+);
+CREATE TABLE people (email_id INTEGER NOT NULL REFERENCES emails(id), kind TEXT NOT NULL, address TEXT NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);
+CREATE VIRTUAL TABLE emails_fts USING fts5(subject, body, content='emails', content_rowid='id');
+"""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS people_by_email ON people (email_id, address, kind);
+CREATE INDEX IF NOT EXISTS people_by_address ON people (address, email_id);
+"""
+_KINDS = ("to", "cc", "bcc", "delivered")
+
+
+class Hit(NamedTuple):
+    """One message a search found."""
+
+    message_id: str
+    snippet: str
+
+
+class Mailbox:
+    """E-mails of one or many people. Made by `Mailbox.build` or `Mailbox.open`; may be used by several threads."""
+
+    def __init__(self, connection: sqlite3.Connection, snippet_words: int) -> None:
+        self._connection = connection
+        weakref.finalize(self, connection.close)  # mini mailboxes come by the thousand, and nobody closes them
+        self._lock = threading.Lock()
+        self.snippet_words = snippet_words
+        """How much of a body a search shows; 0: the subject instead."""
+
+    @classmethod
+    def build(
+        cls, emails: Iterable[Email], path: str | os.PathLike[str] | None = None, *, snippet_words: int = SNIPPET_WORDS
+    ) -> Mailbox:
+        """Put e-mails into a new mailbox: in memory, or in a file, which appears when it is whole.
+
+        A message id that comes twice is kept once, the first time.
+        """
+        if path is None:
+            mailbox = cls(_connect(":memory:"), snippet_words)
+            mailbox._fill(emails)
+            return mailbox
+        target = Path(path)
+        draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.unlink(missing_ok=True)
+            mailbox = cls(_connect(str(draft)), snippet_words)
+            with contextlib.closing(mailbox):
+                mailbox._fill(emails)
+            os.replace(draft, target)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"cannot write the mailbox {target}: {error}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return cls.open(target)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Mailbox:
+        """A mailbox that `build` wrote to a file."""
+        if not Path(path).is_file():
+            raise ConfigError(f"there is no mailbox {path}")
+        try:
+            connection = _connect(f"{Path(path).absolute().as_uri()}?mode=ro")
+            words = connection.execute("SELECT value FROM facts WHERE name = 'snippet_words'").fetchone()
+            connection.execute("SELECT count(*) FROM people, emails_fts WHERE 0")
+            return cls(connection, int(words[0]))
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is no mailbox of ours: {error}") from error
+
+    def search(
+        self,
+        inbox: str,
+        keywords: Sequence[str],
+        *,
+        sender: str | None = None,
+        recipient: str | None = None,
+        sent_after: str | None = None,
+        sent_before: str | None = None,
+        limit: int = 10,
+    ) -> list[Hit]:
+        """Messages of an inbox that hold every keyword in subject or body, newest first.
+
+        A keyword of several words is a phrase; case and accents do not matter. `sent_after` is a day that counts, and
+        `sent_before` one that does not any more. `recipient` may be in to, cc or bcc.
+        """
+        phrases = " AND ".join(f'"{phrase}"' for word in keywords if (phrase := _phrase(word)))
+        if not phrases:
+            return []
+        conditions = ["emails_fts MATCH ?", _SEEN_BY]
+        values: list[Any] = [phrases, _address(inbox)]
+        if sender is not None:
+            conditions.append("e.sender = ?")
+            values.append(_address(sender))
+        if recipient is not None:
+            conditions.append(_IS_RECIPIENT)
+            values.append(_address(recipient))
+        if sent_after is not None:
+            conditions.append("e.date >= ?")
+            values.append(sent_after)
+        if sent_before is not None:
+            conditions.append("e.date < ? AND e.date <> ''")
+            values.append(sent_before)
+        shown = "snippet(emails_fts, -1, '', '', '...', ?)" if self.snippet_words else "? || e.subject"
+        query = (
+            f"SELECT e.message_id, {shown} FROM emails_fts JOIN emails e ON e.id = emails_fts.rowid "
+            f"WHERE {' AND '.join(conditions)} ORDER BY e.date DESC, e.id LIMIT ?"
+        )
+        rows = self._rows(query, [self.snippet_words or "", *values, limit])
+        return [Hit(message_id, " ".join(snippet.split())) for message_id, snippet in rows]
+
+    def read(self, inbox: str, message_id: str) -> Email | None:
+        """One whole message, or None where this inbox has no such message."""
+        query = f"SELECT id, message_id, subject, sender, date, body FROM emails e WHERE message_id = ? AND {_SEEN_BY}"
+        found = self._rows(query, [_clean(message_id), _address(inbox)])
+        if not found:
+            return None
+        number, *fields = found[0]
+        people: dict[str, list[str]] = {kind: [] for kind in ("from", *_KINDS)}
+        for kind, address in self._rows("SELECT kind, address FROM people WHERE email_id = ? ORDER BY rowid", [number]):
+            people[kind].append(address)
+        return Email(*fields, *(tuple(people[kind]) for kind in ("to", "cc", "bcc")))
+
+    def inboxes(self, at_least: int = 1) -> dict[str, int]:
+        """Every address and how many messages its inbox holds, the fullest first."""
+        query = (
+            "SELECT address, count(DISTINCT email_id) AS held FROM people GROUP BY address HAVING held >= ? "
+            "ORDER BY held DESC, address"
+        )
+        return dict(self._rows(query, [at_least]))
+
+    def __len__(self) -> int:
+        return int(self._rows("SELECT count(*) FROM emails", [])[0][0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    def _fill(self, emails: Iterable[Email]) -> None:
+        connection = self._connection
+        try:
+            connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError as error:
+            raise ConfigError(f"this Python's SQLite cannot search texts (FTS5 is missing): {error}") from error
+        connection.execute("INSERT INTO facts VALUES ('snippet_words', ?)", [self.snippet_words])
+        number = 0
+        for email in emails:
+            number += _insert(connection, number + 1, email)
+        connection.execute("INSERT INTO emails_fts(emails_fts) VALUES ('rebuild')")
+        connection.executescript(_INDEXES)
+        connection.commit()
+        connection.execute("PRAGMA query_only = ON")
+
+
+_SEEN_BY = "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address = ?)"
+_IS_RECIPIENT = (
+    "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address = ? AND p.kind IN ('to', 'cc', 'bcc'))"
+)
+
+
+def _connect(where: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(where, check_same_thread=False, uri=where.startswith("file:"))
+    connection.execute("PRAGMA synchronous = OFF")  # a mailbox that was not finished is made again
+    connection.execute("PRAGMA journal_mode = OFF")
+    return connection
+
+
+def _insert(connection: sqlite3.Connection, number: int, email: Email) -> int:
+    """1 where it was new."""
+    texts = email.message_id, email.subject, _address(email.sender), email.date, email.body
+    fields = [_clean(each) for each in texts]
+    added = connection.execute("INSERT OR IGNORE INTO emails VALUES (?, ?, ?, ?, ?, ?)", [number, *fields]).rowcount
+    if added:
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?)", _people(number, email))
+    return added
+
+
+def _people(number: int, email: Email) -> Iterator[tuple[int, str, str]]:
+    yield number, "from", _address(email.sender)
+    for kind in _KINDS:
+        for address in dict.fromkeys(map(_address, getattr(email, kind))):
+            yield number, kind, address
+
+
+def _address(text: str) -> str:
+    return _clean(text).strip().lower()
+
+
+def _clean(text: str) -> str:
+    """What SQLite can hold and C can read: no halves of surrogates, no NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _phrase(keyword: str) -> str:
+    """A keyword as the inside of an FTS5 string; empty where it has no letter or digit, and nothing to search for."""
+    text = _clean(keyword)
+    return text.replace('"', '""') if any(map(str.isalnum, text)) else ""

@@ -1,0 +1,333 @@
+"""PPO from human preferences: `rlvitals train ppo`. Read it from top to bottom.
+
+A language model is warmed up on demonstrations, a reward model learns from pairs which answers are preferred, and PPO
+(Schulman et al. 2017, as used by Ziegler et al. 2019 and Ouyang et al. 2022) trains the first to please the second
+without leaving the reference far behind. What the reward model stands for, the true score on held-out prompts, is
+measured beside it and never trained on.
+
+Everything random is drawn from the seed and the step, so that a training that was killed and resumed goes on as if
+nothing had happened. Formulas are `rlvitals.compute`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import rlvitals
+from rlvitals.adapters.torch_distributed import reduce
+from rlvitals.capture.run import Run
+from rlvitals.compute import advantage, merge, optim, policy
+from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout
+from rlvitals.train.actor_critic import ActorCritic, clip_gradients, parameter_groups
+from rlvitals.train.ppo_report import Epochs, evaluate
+from rlvitals.train.ppo_rollout import Rollout, batch_places, collect, seeded, without_padding
+from rlvitals.train.ppo_settings import Settings, check
+from rlvitals.train.ppo_stages import Stages
+from rlvitals.train.recipe import Outcome
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, and say how it went. What cannot work is an error before anything is written."""
+    check(settings)
+    data = (
+        ppo_data.made(settings.seed, families=settings.families, held_out=settings.held_out)
+        if settings.dataset is None
+        else ppo_data.read(settings.dataset, settings.preferences, held_out=settings.held_out)
+    )
+    origin = checkpoint.origin(settings.output_dir, settings.resume_from)
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    is_bf16 = has_bf16 if settings.bf16 is None else settings.bf16
+    accelerator = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
+    set_seed(settings.seed)
+    run = rlvitals.start(
+        settings.output_dir,
+        algorithm="ppo",
+        framework="roll",
+        config=asdict(settings),
+        total_steps=settings.max_steps,
+        resume=(origin or True) if settings.resume_from else False,
+        track_with=list(settings.track_with),
+        rules=settings.rules,
+        actions=settings.actions,
+        display=settings.display,
+        display_every=settings.steps_per_epoch,
+    )
+    with run, models.quietly():
+        trainer = Trainer(settings, data, run, accelerator, is_anew=not settings.resume_from)
+        try:
+            return trainer.learn(origin)
+        finally:
+            trainer.grader.close()
+
+
+class Trainer:
+    """One training: the models, the optimizer, and where it stands."""
+
+    def __init__(self, settings: Settings, data: ppo_data.Data, run: Run, accelerator: Any, *, is_anew: bool) -> None:
+        self.settings, self.data, self.run, self.accelerator = settings, data, run, accelerator
+        self.folder = Path(settings.output_dir)
+        self.is_quiet = settings.display in ("none", "json") or not accelerator.is_main_process
+        self.grader = ppo_data.Grader()
+        self.stages = Stages(settings, data, self.grader, run, accelerator, is_anew=is_anew)
+        start = self.stages.start()
+        self.texts, self.tokenizer, self.pad_id = self.stages.texts, start.tokenizer, self.stages.texts.pad_id
+        self.prompts = [self.texts.prompt(example.prompt) for example in data.examples]
+        self.held_out_prompts = [self.texts.prompt(example.prompt) for example in data.held_out]
+        self.reward = self.stages.reward()
+        self.reference = models.load(str(self.folder / "warm_start"), None).model.to(accelerator.device)
+        self.reference.requires_grad_(False).train(False)
+        if settings.gradient_checkpointing:
+            start.model.gradient_checkpointing_enable()
+        inner = ActorCritic(start.model, is_separate=settings.critic == "separate")
+        rate = settings.learning_rate or _learning_rate(models.parameters(start.model))
+        value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 1)
+        optimizer = torch.optim.AdamW(parameter_groups(inner, rate, value_rate), betas=(0.9, 0.95), weight_decay=0.0)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_rate)
+        self.model, self.optimizer = accelerator.prepare(inner, optimizer)
+        self.sampling = self.texts.sampling(settings)
+        self.step = 0
+        self.kl_coef = settings.kl_coef
+        self.epochs = Epochs()
+        self.first_score = self.last_score = float("nan")
+
+    @property
+    def inner(self) -> ActorCritic:
+        """The model without what accelerate puts around it."""
+        found: ActorCritic = self.accelerator.unwrap_model(self.model)
+        return found
+
+    def learn(self, origin: Path | None) -> Outcome:
+        """PPO from the beginning, or from a checkpoint."""
+        settings, status = self.settings, "finished"
+        if origin is None:
+            self._begin()
+        else:
+            self._go_on(origin)
+        tracker = rlvitals.MetricsTracker(
+            self.folder / "metrics",
+            total_epochs=-(-settings.max_steps // settings.steps_per_epoch),
+            early_stopping=settings.early_stopping or False,
+            plots=settings.plots,
+            display=settings.display,
+            rank=self.accelerator.process_index,
+        )
+        waiting: list[dict[str, Any]] = []  # rows between two that are logged
+        while self.step < settings.max_steps and status == "finished":
+            epoch = self.step // settings.steps_per_epoch + 1
+            last = min(epoch * settings.steps_per_epoch, settings.max_steps)
+            with self._bar(range(self.step + 1, last + 1), epoch) as bar:
+                for self.step in bar:
+                    row = self._one_step()
+                    waiting.append(row)
+                    if self.step % settings.logging_steps == 0 or self.step == settings.max_steps:
+                        if self.accelerator.is_main_process:
+                            self.run.log(merge(waiting), step=self.step)
+                        waiting = []
+                    self._look(tracker, epoch, is_last=self.step == last)
+                    if self.step % settings.save_steps == 0 or self.step == settings.max_steps:
+                        self.save()
+                    must_stop = acting.carry_out(
+                        self.run,
+                        optimizer=self.optimizer,
+                        scheduler=self.scheduler,
+                        save=self.save,
+                        revert=self._revert,
+                    )
+                    if must_stop or self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
+                        status = "stopped"
+                        break
+        return self._end(tracker, status)
+
+    def save(self) -> Path:
+        """Write checkpoint-STEP."""
+        place = self.folder / f"checkpoint-{self.step}"
+        with self.run.phase("do_checkpoint"):
+            if self.accelerator.is_main_process:
+                checkpoint.save(
+                    self.folder,
+                    self.step,
+                    model=self.inner.policy,
+                    tokenizer=self.tokenizer,
+                    optimizer=self.optimizer,
+                    scheduler=self.scheduler,
+                    extra={
+                        "critic": self.inner.critic_state(),
+                        "kl_coef": self.kl_coef,
+                        "epoch": self.epochs.sums,
+                        "first_score": self.first_score,
+                        "last_score": self.last_score,
+                    },
+                    keep_last=self.settings.keep_last,
+                )
+            self.accelerator.wait_for_everyone()
+        return place
+
+    # One step.
+
+    def _one_step(self) -> dict[str, Any]:
+        """Sample a batch, learn from it; returns the row of all ranks."""
+        settings, began = self.settings, time.perf_counter()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        places = batch_places(self.step, settings.batch_size * world, len(self.prompts), settings.seed)
+        batch = collect(self, self.prompts, places[rank::world], self.step)
+        with self.run.phase("train_step") as phase:
+            phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
+            row = self._improve(batch)
+        row |= ppo_rollout.stats(batch, settings)
+        of_answers = (policy.kl_k1(batch.old_logprobs, batch.ref_logprobs) * batch.mask).sum(dim=1)
+        row["objective/kl"] = rlvitals.values.mean(of_answers.tolist())
+        row["critic/kl_coef"] = self.kl_coef
+        row["tokens"] = rlvitals.values.total([float(batch.ids_mask.sum())])
+        reduced: dict[str, Any] = reduce(row)
+        self.run.count(tokens=reduced.pop("tokens").number, samples=settings.batch_size * world)
+        self._adapt(reduced["objective/kl"].number, settings.batch_size * world)
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        self.epochs.add(reduced, settings.value_coef, seconds=time.perf_counter() - began, learning_rate=rate)
+        self.scheduler.step()
+        return reduced
+
+    def _improve(self, batch: Rollout) -> dict[str, Any]:
+        """Go through the batch ppo_epochs times in minibatches, each of them an update."""
+        settings, accelerator = self.settings, self.accelerator
+        packs: list[Any] = []
+        norms: list[list[Tensor]] = []
+        for epoch in range(settings.ppo_epochs):
+            shuffled = seeded("cpu", settings.seed, self.step, accelerator.process_index, "minibatches", epoch)
+            for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
+                # Over the tokens of all ranks, whose gradients are averaged: every token counts the same.
+                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
+                parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
+                for number, places in enumerate(parts, 1):
+                    is_last = number == len(parts)
+                    with nullcontext() if is_last else accelerator.no_sync(self.model):
+                        loss, seen = self._loss(without_padding(batch.take(places)), tokens)
+                        accelerator.backward(loss)
+                    packs += seen
+                with self.run.phase("model_update"):
+                    norms.append(clip_gradients(self.optimizer, settings.max_grad_norm))
+                    self.optimizer.step()
+                    self.optimizer.zero_grad(set_to_none=True)
+        of_policy, of_values = torch.stack([torch.stack(pair) for pair in norms]).unbind(dim=1)
+        groups = self.optimizer.param_groups
+        rates = optim.stats(
+            optimizer=self.optimizer, grad_norm=of_policy, names="roll",
+            critic_optimizer=SimpleNamespace(param_groups=groups[1:]), critic_grad_norm=of_values,
+        )  # fmt: skip
+        return {**merge(pack.values() for pack in packs), **rates}
+
+    def _loss(self, batch: Rollout, tokens: Tensor) -> tuple[Tensor, list[Any]]:
+        """PPO's loss over some rows, and the statistics of the update."""
+        s = self.settings
+        low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
+        read = self.model("read", *batch.read, s.temperature)
+        ratios = policy.ratio(read.logprobs, batch.old_logprobs)
+        losses = policy.policy_gradient_loss(ratios, batch.advantages, low, high, s.dual_clip) * batch.weights[:, None]
+        if s.kl_loss_coef:
+            losses = losses + s.kl_loss_coef * policy.kl_k3(read.logprobs, batch.ref_logprobs)
+        losses = losses - s.entropy_coef * read.entropy
+        of_values, _ = advantage.value_losses(read.values, batch.returns, batch.values, value_clip)
+        total: Tensor = ((losses + s.value_coef * of_values) * batch.mask).sum() / tokens
+        seen = [
+            policy.pack(
+                logprobs=read.logprobs, old_logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs,
+                rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.mask,
+                entropy=read.entropy, scores=batch.scores, sample_weights=batch.weights, clip_low=low, clip_high=high,
+                dual_clip=s.dual_clip, kl_coef=s.kl_loss_coef, entropy_coef=s.entropy_coef, names="roll",
+            ),
+            advantage.pack(
+                advantages=batch.advantages, returns=batch.returns, values=read.values, old_values=batch.values,
+                token_rewards=batch.token_rewards, mask=batch.mask, value_clip=value_clip, names="roll",
+            ),
+        ]  # fmt: skip
+        return total, seen
+
+    def _adapt(self, kl: float, answers: int) -> None:
+        """Move kl_coef towards the KL that is wanted (Ziegler et al. 2019)."""
+        target = self.settings.kl_target
+        if target is not None:
+            error = min(max(kl / target - 1.0, -0.2), 0.2)
+            self.kl_coef *= 1.0 + error * answers / self.settings.kl_horizon
+
+    def _share_of_rate(self, step: int) -> float:
+        """What of the learning rate a step (from 0) has."""
+        settings = self.settings
+        rise = min(1.0, (step + 1) / (settings.warmup_steps + 1))
+        left = max(0.0, 1.0 - step / settings.max_steps)
+        return rise * (0.1 + 0.9 * left) if settings.lr_schedule == "linear" else rise
+
+    # Around the steps.
+
+    def _begin(self) -> None:
+        """Say what the earlier stages came to, and how good the policy is before PPO."""
+        checkpoint.tidy(self.folder, after=0)
+        if self.accelerator.is_main_process and self.stages.told:
+            self.run.log(self.stages.told, step=0)
+        found, _ = evaluate(self, self.grader, 0, with_texts=False)
+        self.first_score = self.last_score = found.score
+
+    def _go_on(self, origin: Path) -> None:
+        """Take up a checkpoint."""
+        kept = checkpoint.load(origin, model=self.inner.policy, optimizer=self.optimizer, scheduler=self.scheduler)
+        self.inner.load_critic_state(kept["critic"])
+        self.step, self.kl_coef, self.epochs = kept["step"], kept["kl_coef"], Epochs(kept["epoch"])
+        self.first_score, self.last_score = kept["first_score"], kept["last_score"]
+        if self.accelerator.is_main_process:
+            checkpoint.tidy(self.folder, after=self.step)
+
+    def _revert(self, place: Path) -> Path | None:
+        """Put the weights of an earlier checkpoint back and train on from there."""
+        if not (place / checkpoint.STATE_FILE).is_file():
+            return None
+        kept = checkpoint.go_back(place, model=self.inner.policy, optimizer=self.optimizer)
+        self.inner.load_critic_state(kept["critic"])
+        return place
+
+    def _look(self, tracker: rlvitals.MetricsTracker, epoch: int, *, is_last: bool) -> None:
+        """Evaluate where it is time to; close the epoch with its last step."""
+        every = self.settings.eval_steps
+        if is_last or (every and self.step % every == 0):
+            found, scores = evaluate(self, self.grader, self.step, with_texts=is_last)
+            self.last_score = found.score
+            if is_last:
+                self.epochs.tell(tracker, epoch, {**scores, "true_score": found.score})
+
+    def _end(self, tracker: rlvitals.MetricsTracker, status: str) -> Outcome:
+        if self.accelerator.is_main_process:
+            self.inner.policy.save_pretrained(self.folder / "final_model")
+            self.tokenizer.save_pretrained(self.folder / "final_model")
+            tracker.close()
+        how = "finished" if status == "finished" else f"stopped at step {self.step} of {self.settings.max_steps}"
+        verdict = (
+            f"PPO {how}: the true score on held-out prompts went from {self.first_score:.3f} to {self.last_score:.3f} "
+            f"in {self.step} steps; see {self.folder}"
+        )
+        ended: Literal["finished", "stopped"] = "finished" if status == "finished" else "stopped"
+        return Outcome(str(self.folder), self.step, ended, verdict)
+
+    def _everywhere(self, wish: bool) -> bool:
+        """The main process's word: the ranks must stop at the same step."""
+        if self.accelerator.num_processes == 1:
+            return wish
+        word = torch.tensor(float(wish and self.accelerator.is_main_process), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(word, "sum") > 0)
+
+    def _bar(self, steps: range, epoch: int | None = None) -> Any:
+        epochs = None if epoch is None else -(-self.settings.max_steps // self.settings.steps_per_epoch)
+        return self.run.progress(steps, epoch=epoch, epochs=epochs, unit="step", disable=self.is_quiet)
+
+
+def _learning_rate(parameters: int) -> float:
+    if parameters < 10_000_000:
+        return 3e-4
+    return 1e-6 if parameters >= 1_000_000_000 else 5e-6

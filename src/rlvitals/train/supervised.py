@@ -1,0 +1,98 @@
+"""Next-token warm-up: a model learns the form of an answer from pairs before it is rewarded for the content.
+
+The loss is over the answer's tokens alone. Batches are drawn in the order of a shuffled deck that begins again when it
+is used up, so that every pair is seen equally often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlvitals.errors import ConfigError
+from rlvitals.train.sampling import answer_stats, answered, left_padded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+Pair = tuple[Sequence[int], Sequence[int]]
+"""The tokens of a prompt and of its answer, the end-of-sequence token included."""
+
+
+def warm_up(
+    model: PreTrainedModel,
+    pairs_ids: Sequence[Pair],
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    pad_id: int,
+    generator: torch.Generator,
+    on_step: Callable[[int, float], None] | None = None,
+) -> float:
+    """Train for so many steps with AdamW, a short rise of the learning rate and a fall to a tenth; returns the last
+    loss. `generator` (on the CPU) decides the order; `on_step(step, loss)` is called after each.
+    """
+    if not pairs_ids:
+        raise ConfigError("the supervised warm-up has no (prompt, answer) pair to learn from")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    rise = max(1, min(20, steps // 10))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise))
+    )
+    was_training, loss = model.training, float("nan")
+    model.train()
+    decks = dealt(len(pairs_ids), batch_size, generator)
+    for step in range(1, steps + 1):
+        batch = [pairs_ids[place] for place in next(decks)]
+        now = answer_loss(model, batch, pad_id)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(now)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        loss = float(now.detach())
+        if on_step is not None:
+            on_step(step, loss)
+    model.train(was_training)
+    return loss
+
+
+def answer_loss(model: PreTrainedModel, pairs: Sequence[Pair], pad_id: int) -> Tensor:
+    """Mean negative log-prob of the answers' tokens."""
+    device = next(model.parameters()).device
+    prompts, prompt_mask = left_padded([list(prompt) for prompt, _ in pairs], pad_id, device)
+    answers, answer_mask = right_padded([list(answer) for _, answer in pairs], pad_id, device)
+    stats = answer_stats(model, answered(prompts, prompt_mask, answers, answer_mask))
+    return -(stats.logprobs * answer_mask).sum() / answer_mask.sum()
+
+
+def right_padded(rows: list[list[int]], pad_id: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Token lists as ids and mask, [rows, longest], padded on the right.
+
+    >>> ids, mask = right_padded([[5], [6, 7]], pad_id=0)
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 0], [6, 7]], [[1, 0], [1, 1]])
+    """
+    longest = max(len(row) for row in rows)
+    ids = [list(row) + [pad_id] * (longest - len(row)) for row in rows]
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def dealt(count: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Places of `count` things, `batch_size` at a time, from one shuffled deck after the other, without end.
+
+    >>> decks = dealt(3, 2, torch.Generator().manual_seed(0))
+    >>> sorted(next(decks) + next(decks) + next(decks))
+    [0, 0, 1, 1, 2, 2]
+    """
+    hand: list[int] = []
+    while True:
+        while len(hand) < batch_size:
+            hand += torch.randperm(count, generator=generator).tolist()
+        yield hand[:batch_size]
+        hand = hand[batch_size:]

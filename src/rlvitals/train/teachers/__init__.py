@@ -1,0 +1,11 @@
+"""Teachers: who scores the student's code on four criteria, each from 0 to 1. One file each.
+
+| file | teacher |
+|---|---|
+| `offline.py` | the default, deterministic: runs the code (`admission`, `runner`, `worker`), reads its syntax tree |
+| `endpoint.py` | a model behind any OpenAI-compatible address, asked through `client.py` |
+| `local.py` | a model of transformers in this process |
+| `cache.py` | in front of any of them: an answer that was judged is not judged again |
+
+A teacher that cannot judge an answer says so: a failed judgement is missing, never 0 or 0.5.
+"""

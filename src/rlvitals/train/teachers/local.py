@@ -1,0 +1,73 @@
+"""A teacher that is a model of transformers in this process: a folder, or a name the hub or its cache knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rlvitals.train.sampling import left_padded, sample
+from rlvitals.train.teachers.base import (
+    RUBRIC,
+    BadVerdict,
+    Judgement,
+    Question,
+    messages,
+    read_object,
+    read_scores,
+)  # fmt: skip
+
+
+class LocalTeacher:
+    """Asks its model greedily, `batch_size` questions at a time."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, *, max_tokens: int = 80, batch_size: int = 16) -> None:
+        self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
+        self._max_tokens, self._batch_size = max_tokens, batch_size
+
+    @property
+    def identity(self) -> str:
+        return f"local {self._name} {RUBRIC} {self._max_tokens}"
+
+    def check(self) -> None:
+        """A model that is loaded can be asked."""
+
+    def judge(self, questions: Sequence[Question]) -> list[Judgement]:
+        found: list[Judgement] = []
+        for start in range(0, len(questions), self._batch_size):
+            found += self._judge(questions[start : start + self._batch_size])
+        return found
+
+    def close(self) -> None:
+        """Nothing is held but the weights."""
+
+    def _judge(self, questions: Sequence[Question]) -> list[Judgement]:
+        prompts = [self._prompt(question) for question in questions]
+        device = next(self._model.parameters()).device
+        pad, end = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
+        ids, mask = left_padded(prompts, end if pad is None else pad, device)
+        told = sample(
+            self._model, ids, mask, max_new_tokens=self._max_tokens, temperature=0.0, eos_id=end,
+            pad_id=end if pad is None else pad,
+        )  # fmt: skip
+        found = []
+        for prompt, tokens, counted in zip(prompts, told.tokens, told.mask, strict=True):
+            kept = tokens[counted.to(torch.bool)]
+            spent = Judgement(None, prompt_tokens=len(prompt), completion_tokens=len(kept))
+            try:
+                scores = read_scores(read_object(self._tokenizer.decode(kept, skip_special_tokens=True)))
+                found.append(replace(spent, scores=scores))
+            except BadVerdict as error:
+                found.append(replace(spent, reason=f"no verdict: {error}"))
+        return found
+
+    def _prompt(self, question: Question) -> list[int]:
+        asked = messages(question)
+        if self._tokenizer.chat_template:
+            text = self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        else:
+            text = "\n\n".join(message["content"] for message in asked) + "\n\n"
+        ids: list[int] = self._tokenizer(text, add_special_tokens=not self._tokenizer.chat_template)["input_ids"]
+        return ids

@@ -1,0 +1,155 @@
+"""Runs a student's function against tests, in a process of its own with limits.
+
+Three walls, none of them meant for an attacker: `admission` decides by the syntax tree what is run at all; the code
+sees the builtins named there and nothing else; the process (`worker`) has limited time and memory, no files to write
+and, where Linux allows it, no network. **This is no sandbox for hostile code.** For that, run the whole training in a
+container or a virtual machine.
+
+A process is kept for many answers; one that was ended by a limit is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvitals.train.teachers.admission import BUILTINS, parse, refusal
+
+WALLS = {
+    "memory": "a memory limit",
+    "files": "no files to write",
+    "network": "no network",
+    "read_only": "a read-only file system",
+}
+
+ENDS_ITSELF = hasattr(signal, "setitimer")
+ENDED_BY_OTHERS = (-9, -15)
+"""SIGKILL and SIGTERM: neither a time limit nor a crash of the answer's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What the tests said."""
+
+    passed: tuple[bool, ...]
+    problem: str = ""
+    """Why it was not run, or the first exception, or the limit it hit."""
+
+    @property
+    def share(self) -> float:
+        """The share of tests passed."""
+        return sum(self.passed) / len(self.passed)
+
+
+class CannotRun(RuntimeError):
+    """No process can be started, or it ends before it is asked anything: nothing is known about the answer."""
+
+
+class Runner:
+    """Owns one worker process. Not for several threads at once."""
+
+    def __init__(self, *, seconds: float = 1.0, memory_mib: int = 512) -> None:
+        self._seconds, self._memory = seconds, memory_mib
+        self._worker: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.protections: dict[str, bool] = {}
+        """Which walls stand on this platform; known once a process has started."""
+
+    def test(self, code: str, tests: Sequence[tuple[str, str]]) -> Tested:
+        """Run the code, if it is admitted, against (call, expected literal) pairs."""
+        if why := refusal(parse(code)):
+            return Tested((False,) * len(tests), f"not run: {why}")
+        line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
+        worker = self._running()
+        assert worker.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended: the queue tells
+            worker.stdin.write(line)
+            worker.stdin.flush()
+        try:
+            # The process ends itself after its seconds of processor time. This wait is for one that gets no processor.
+            answer = self._lines.get(timeout=20 * self._seconds + 10)
+        except queue.Empty:
+            self.close()
+            if ENDS_ITSELF:
+                raise CannotRun("the process for the student's code got no processor time") from None
+            return self._ended(tests)
+        if not answer:
+            status = worker.wait()
+            self.close()
+            if status in ENDED_BY_OTHERS:
+                raise CannotRun("the process for the student's code was killed by somebody else")
+            return self._ended(tests)
+        found = json.loads(answer)
+        return Tested(tuple(found["passed"]), found["problem"])
+
+    def _ended(self, tests: Sequence[tuple[str, str]]) -> Tested:
+        return Tested((False,) * len(tests), f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
+
+    def described(self) -> str:
+        """What protects this machine, and that it is no sandbox, in one sentence."""
+        self._running()
+        standing = [words for wall, words in WALLS.items() if self.protections.get(wall)]
+        missing = [words for wall, words in WALLS.items() if not self.protections.get(wall)]
+        return (
+            f"answers run in a process with {self._seconds:g} s"
+            + "".join(f", {words}" for words in standing)
+            + (f"; not to be had here: {', '.join(missing)}" if missing else "")
+            + ". This is no sandbox for hostile code."
+        )
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+            worker.wait()
+            for stream in (worker.stdin, worker.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._worker is not None and self._worker.poll() is None:
+            return self._worker
+        self.close()
+        command = [
+            sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")),
+            str(self._seconds), str(self._memory), ",".join(sorted(BUILTINS)),
+        ]  # fmt: skip
+        # Nothing of the environment goes along: keys are in it.
+        kept = {name: os.environ[name] for name in ("SYSTEMROOT", "PATH") if name in os.environ}
+        try:
+            worker = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                encoding="utf-8", env=kept, cwd=os.path.abspath(os.sep),
+            )  # fmt: skip
+        except OSError as error:
+            raise CannotRun(f"no process can be started for the student's code: {error}") from error
+        self._worker, self._lines = worker, queue.SimpleQueue()
+        threading.Thread(target=_pump, args=(worker, self._lines), name="rlvitals-runner", daemon=True).start()
+        try:
+            held = self._lines.get(timeout=60)
+        except queue.Empty:
+            held = ""
+        if not held:
+            self.close()
+            raise CannotRun("the process for the student's code does not start")
+        self.protections = json.loads(held)
+        return worker
+
+
+def _pump(worker: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
+    """Hand on what the process says, and an empty text when it has ended."""
+    assert worker.stdout is not None
+    with contextlib.suppress(OSError, ValueError):
+        for line in worker.stdout:
+            lines.put(line)
+    lines.put("")

@@ -1,0 +1,132 @@
+"""The evaluations of a run over its steps: from their files, and from the log where a file is gone.
+
+Shown is the line of the run that lives: what a resumed attempt overtook is left out. Folders that other trainers wrote
+(`eval_logs/eval_step_0010.json` and nothing else of ours) can be read as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
+from rlvitals.records import Row
+from rlvitals.store.evaluations import read_evaluations
+from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import local_path
+from rlvitals.views.discovery import near_directory
+from rlvitals.views.query import RunView
+
+COUNTS = {
+    "attempted_answer": "attempted_answer_fraction",
+    "found_correct_email": "found_email_fraction",
+    "read_correct_email": "read_email_fraction",
+}
+"""Counts of an evaluation's file, and the fraction of the samples that its row, and so every tracker, has instead."""
+
+AGAINST_CONTROL = ("wins", "ties", "losses")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """One run's evaluations."""
+
+    name: str
+    path: str
+    evaluations: list[dict[str, Any]]
+    """In the order of their steps: an evaluation's fields, and `wins`, `ties` and `losses` against the control where
+    there was one."""
+    first: dict[str, Any] | None
+    best: dict[str, Any] | None
+    last: dict[str, Any] | None
+    """Step and accuracy of three of them; None where there is no accuracy."""
+    problems: list[str]
+
+
+def read_trend(path: str | os.PathLike[str]) -> Evaluations:
+    """The evaluations of a run, of a folder with `eval_logs`, or the one of a checkpoint (`RUN/checkpoint-50`)."""
+    given = local_path(path)
+    checkpoint = _CHECKPOINT.fullmatch(given.name)
+    if checkpoint and not RunDir(given).eval_logs.is_dir() and not RunDir(given).holds_run:
+        return _of_checkpoint(given, int(checkpoint[1]))
+    root = given.parent if given.name == "eval_logs" and given.is_dir() else given
+    run_dir = RunDir(root)
+    if not run_dir.holds_run and not run_dir.eval_logs.is_dir():
+        raise RunNotFound(f"there is no run and no eval_logs in {root}.{near_directory(root)}")
+    found, problems = read_evaluations(run_dir)
+    name = root.resolve().name
+    if run_dir.holds_run:
+        view = RunView(run_dir)
+        name = view.name
+        found = _joined(view, found)
+    return _trend(name, root, [found[step] for step in sorted(found)], problems)
+
+
+def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:
+    """The metric several runs are shown side by side in: the one asked for, accuracy, or the first they have."""
+    names = dict.fromkeys(
+        name
+        for run in runs
+        for stats in run.evaluations
+        for name, value in stats.items()
+        if isinstance(value, int | float) and name != "step"
+    )
+    if asked is None:
+        return "accuracy" if "accuracy" in names else next(iter(names), "accuracy")
+    if asked not in names:
+        raise UnknownMetric(asked, list(names)[:8])
+    return asked
+
+
+def _of_checkpoint(given: Path, step: int) -> Evaluations:
+    whole = read_trend(given.parent)
+    chosen = [stats for stats in whole.evaluations if stats["step"] == step]
+    if not chosen:
+        steps = ", ".join(str(stats["step"]) for stats in whole.evaluations) or "none"
+        raise ConfigError(f"{given.parent} has no evaluation of step {step}; it has those of {steps}")
+    return _trend(f"{whole.name} {given.name}", given, chosen, whole.problems)
+
+
+def _joined(view: RunView, files: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The files of the living line, each with what only its row has; rows stand in for files that are gone."""
+    rows = {row.step: row for row in view.iterate(stream="eval")}
+    overtaken = {row.step for row in view.iterate(stream="eval", ghosts=True)} - rows.keys()
+    found = {step: stats for step, stats in files.items() if step not in overtaken}
+    for step, row in rows.items():
+        stats = found.get(step)
+        against = {name: int(row.numbers[name]) for name in AGAINST_CONTROL if name in row.numbers}
+        found[step] = (_from_row(row) if stats is None else stats) | against
+    return found
+
+
+def _from_row(row: Row) -> dict[str, Any]:
+    stats: dict[str, Any] = {"step": row.step}
+    stats |= {name.removeprefix("eval/"): value for name, value in row.numbers.items()}
+    total = stats.get("total_samples")
+    for count, fraction in COUNTS.items():
+        if total is not None and fraction in stats:
+            stats[count] = round(stats.pop(fraction) * total)
+    return {
+        name: int(value) if isinstance(value, float) and _is_count(name) else value for name, value in stats.items()
+    }
+
+
+def _is_count(name: str) -> bool:
+    return name.startswith(("total_", "num_")) or name in ("correct_answers", *COUNTS)
+
+
+def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> Evaluations:
+    scored = [
+        {"step": stats["step"], "accuracy": stats["accuracy"]}
+        for stats in listed
+        if isinstance(stats.get("accuracy"), int | float)
+    ]
+    best = max(scored, key=lambda each: each["accuracy"], default=None)  # the first of equals
+    return Evaluations(
+        name, str(root), listed, scored[0] if scored else None, best, scored[-1] if scored else None, problems
+    )

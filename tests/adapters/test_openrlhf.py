@@ -1,0 +1,252 @@
+"""OpenRLHF's loggers, twice: the published interface of OpenRLHF 0.11.2, which always runs, and the real classes where
+they can be imported (`pip install --no-deps openrlhf` beside torch, transformers and tensorboard is enough for them,
+the trainers need CUDA). The calls are those of `openrlhf/trainer/ppo_trainer.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import types
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import rlvitals
+from rlvitals.adapters import openrlhf as adapter
+from rlvitals.errors import RunExists
+
+
+class PublishedLogger:
+    """The interface of WandbLogger and TensorboardLogger."""
+
+    def __init__(self, args):
+        self.calls = []
+
+    def log_train(self, global_step, logs_dict):
+        self.calls.append((global_step, logs_dict))
+
+    def log_eval(self, global_step, logs_dict):
+        self.calls.append((global_step, logs_dict))
+
+    def close(self):
+        self.calls.append("closed")
+
+
+@pytest.fixture(params=["published", "real"])
+def loggers(request, monkeypatch):
+    """OpenRLHF's module of loggers, not yet followed."""
+    monkeypatch.setattr(adapter, "_followed", {})
+    monkeypatch.delenv("RLVITALS_OUTPUT_DIR", raising=False)
+    if request.param == "real":
+        module = pytest.importorskip("openrlhf.utils.logging_utils", reason="OpenRLHF is not installed here")
+        for kind in (module.WandbLogger, module.TensorboardLogger):
+            for method in ("__init__", "log_train", "log_eval", "close"):
+                monkeypatch.setattr(kind, method, getattr(kind, method))  # put back afterwards
+        return module
+    module = types.ModuleType("openrlhf.utils.logging_utils")
+    methods = {name: vars(PublishedLogger)[name] for name in ("__init__", "log_train", "log_eval", "close")}
+    module.WandbLogger, module.TensorboardLogger = (
+        type("WandbLogger", (), methods),
+        type("TensorboardLogger", (), methods),
+    )
+    utils = types.ModuleType("openrlhf.utils")
+    utils.logging_utils = module
+    for name, there in {
+        "openrlhf": types.ModuleType("openrlhf"),
+        utils.__name__: utils,
+        module.__name__: module,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, there)
+    return module
+
+
+def arguments(folder, **ckpt):
+    """What `hierarchize(args)` makes of the command line."""
+    wandb = SimpleNamespace(key=None, org=None, group=None, project="p", run_name="ppo_1115")
+    return SimpleNamespace(
+        logger=SimpleNamespace(wandb=wandb, tensorboard_dir=str(folder / "tensorboard"), logging_steps=1),
+        ckpt=SimpleNamespace(output_dir=str(folder), **{"load_enable": False, **ckpt}),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"), kl=SimpleNamespace(init_coef=0.001)),
+        rollout=SimpleNamespace(n_samples_per_prompt=8, max_new_tokens=512),
+        eval=SimpleNamespace(steps=float("inf"), n_samples_per_prompt=4),
+        actor=SimpleNamespace(adam=SimpleNamespace(lr=1e-6)),
+    )
+
+
+def train(logger, first=1, last=10):
+    """A PPO trainer's calls on one logger."""
+    for step in range(first, last + 1):
+        status = {
+            "policy_loss": 0.1,
+            "reward": step / 10,
+            "kl": 0.01,
+            "generated_samples": ["text " * 500, 0.5],
+            "lr": None,
+        }
+        logger.log_train(step, status)
+        if step % 5 == 0:
+            logger.log_eval(step, {"eval_gsm8k_pass1": step / 20, "eval_none": None})
+
+
+def rows_of(folder, log="training"):
+    return [json.loads(line) for line in (folder / "logs" / f"{log}_metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_trainers_steps_and_evaluations_are_recorded_under_the_names_of_its_dashboards(loggers, tmp_path):
+    adapter.install()
+    logger = loggers.TensorboardLogger(arguments(tmp_path))
+    train(logger)
+    logger.close()
+    folder = tmp_path / "ppo_1115"
+    rows = rows_of(folder)
+    assert [(row["step"], row["train/reward"]) for row in rows] == [(step, step / 10) for step in range(1, 11)]
+    assert set(rows[0]) == {"step", "timestamp", "attempt", "train/policy_loss", "train/reward", "train/kl"}
+    evaluations = [(row["step"], row["eval/eval_gsm8k_pass1"]) for row in rows_of(folder, "eval")]
+    assert evaluations == [(5, 0.25), (10, 0.5)]
+    assert rlvitals.open_run(folder).status == "finished"
+
+
+def test_their_own_logging_goes_on(loggers, tmp_path):
+    adapter.install()
+    logger = loggers.TensorboardLogger(arguments(tmp_path))
+    train(logger, last=2)
+    logger.close()
+    if hasattr(logger, "calls"):
+        assert [call if call == "closed" else call[0] for call in logger.calls] == [1, 2, "closed"]
+    else:
+        assert list((tmp_path / "tensorboard" / "ppo_1115").glob("events*"))
+
+
+def test_what_the_arguments_say_is_used_and_the_wandb_key_is_not_kept(loggers, tmp_path):
+    adapter.install()
+    args = arguments(tmp_path)
+    args.logger.wandb.key = "abcdef0123456789"
+    args.data = SimpleNamespace(input_template="${prompt}", dtype=np.dtype("float32"))
+    loggers.TensorboardLogger(args).close()
+    folder = tmp_path / "ppo_1115"
+    card = json.loads((folder / "run.json").read_text())
+    assert (card["name"], card["algorithm"], card["framework"]) == ("ppo_1115", "grpo", "openrlhf")
+    text = (folder / "config.json").read_text()
+    assert "abcdef0123456789" not in text
+    kept = json.loads(text)
+    assert (kept["num_generations"], kept["max_completion_length"], kept["beta"]) == (8, 512, 0.001)
+    assert (kept["data"]["input_template"], kept["data"]["dtype"]) == ("${prompt}", "float32")
+    assert args.logger.wandb.key == "abcdef0123456789"  # theirs is left as it is
+
+
+def test_with_both_loggers_a_step_is_recorded_once(loggers, tmp_path, monkeypatch):
+    for method in ("__init__", "log_train", "log_eval", "close"):  # the real one logs in to W&B
+        monkeypatch.setattr(loggers.WandbLogger, method, vars(PublishedLogger)[method])
+    adapter.install()
+    adapter.install()
+    args = arguments(tmp_path)
+    both = [loggers.WandbLogger(args), loggers.TensorboardLogger(args)]
+    for step in (1, 2):
+        for logger in both:
+            logger.log_train(step, {"reward": 0.5})
+    for logger in both:
+        logger.close()
+    assert [row["step"] for row in rows_of(tmp_path / "ppo_1115")] == [1, 2]
+
+
+def test_a_training_that_loads_its_checkpoint_goes_on_in_its_run(loggers, tmp_path):
+    adapter.install()
+    first = loggers.TensorboardLogger(arguments(tmp_path))
+    train(first, last=8)
+    first.close()
+    with pytest.raises(RunExists, match="resume"):
+        loggers.TensorboardLogger(arguments(tmp_path))
+    second = loggers.TensorboardLogger(arguments(tmp_path, load_enable=True))
+    train(second, first=6, last=12)
+    second.close()
+    steps, _ = rlvitals.open_run(tmp_path / "ppo_1115").series("train/reward")
+    assert list(steps) == list(range(1, 13))
+
+
+def test_the_folder_can_be_named_in_the_environment_or_by_the_hook(loggers, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLVITALS_OUTPUT_DIR", str(tmp_path / "named"))
+    logger = adapter.VitalsLogger(arguments(tmp_path))
+    logger.close()
+    adapter.install(output_dir=tmp_path / "hooked", name="mine")
+    loggers.TensorboardLogger(arguments(tmp_path)).close()
+    assert rlvitals.open_run(tmp_path / "named").name == "ppo_1115"
+    assert rlvitals.open_run(tmp_path / "hooked").name == "mine"
+
+
+def test_values_of_every_kind_are_taken_or_left_out_and_none_raises(tmp_path):
+    logger = adapter.VitalsLogger(output_dir=tmp_path / "run")
+    values = {
+        "reward": np.float32(0.5),
+        "nested": {"kl": 0.1},
+        "none": None,
+        "text": "x",
+        "image": np.zeros((2, 2)),
+        "table": {1},
+    }
+    for step in (3, 3, None, np.int64(9)):
+        logger.log_train(step, values)
+        logger.log_eval(step, values)
+    for nothing in ({}, None, "x"):
+        logger.log_train(10, nothing)
+        logger.log_eval(10, nothing)
+    assert {"train/image", "train/table"} <= set(logger.run.left_out)
+    logger.close()
+    taken = [row for row in rows_of(tmp_path / "run") if "train/reward" in row]
+    assert [(row["step"], row["train/nested/kl"]) for row in taken] == [(3, 0.1), (3, 0.1), (4, 0.1), (9, 0.1)]
+    assert [row["step"] for row in rows_of(tmp_path / "run", "eval")] == [3, 3, 4, 9]
+
+
+def test_a_worker_without_openrlhf_is_left_alone(monkeypatch, caplog):
+    for name in ("openrlhf", "openrlhf.utils", "openrlhf.utils.logging_utils"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises
+    adapter.install()
+    assert "not here" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_rays_set_up_hook_reaches_the_trainers_actor(tmp_path, child_environment):
+    pytest.importorskip("ray")
+    package = tmp_path / "package" / "openrlhf"
+    (package / "utils").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "utils" / "__init__.py").touch()
+    published = inspect.getsource(PublishedLogger)
+    (package / "utils" / "logging_utils.py").write_text(
+        f"{published}\n\nclass WandbLogger(PublishedLogger): pass\n\n\nclass TensorboardLogger(PublishedLogger): pass\n"
+    )
+    driver = """
+        import ray
+        ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+
+        @ray.remote
+        class PPOTrainer:
+            def fit(self):
+                from openrlhf.utils.logging_utils import TensorboardLogger
+                logger = TensorboardLogger(None)
+                for step in (1, 2, 3):
+                    logger.log_train(step, {"reward": step / 10})
+                logger.close()
+
+        ray.get(PPOTrainer.remote().fit.remote())
+    """
+    hook = {"worker_process_setup_hook": "rlvitals.adapters.openrlhf.install"}
+    environment = {
+        **child_environment,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "package"), *sys.path]),
+        "RLVITALS_OUTPUT_DIR": str(tmp_path / "run"),
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": hook}),  # what `ray job submit` gives its driver
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "PYTHONWARNINGS": "ignore",
+    }
+    command = [sys.executable, "-c", textwrap.dedent(driver)]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert [row["train/reward"] for row in rows_of(tmp_path / "run")] == [0.1, 0.2, 0.3]

@@ -1,0 +1,136 @@
+"""The callback in two real processes of torchrun: one records, both obey."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_trainers
+
+import rlvitals
+from rlvitals.errors import MissingDependency
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torchrun"), pytest.mark.filterwarnings("ignore")]
+
+RANK = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import datasets
+import tiny_trainers
+from transformers import TrainerCallback
+from rlvitals.adapters.transformers import VitalsCallback
+
+datasets.disable_progress_bars()
+folder, rank = sys.argv[2], int(os.environ["RANK"])
+cut = {"rule": "asked_for", "kind": "instability", "when": "epoch > 0.6", "severity": "critical", "warm_up": 1,
+       "hold": "1 of 1", "action_critical": "reduce_lr", "title": "on purpose"}
+back = {**cut, "action_critical": "revert"}
+jobs = {name: (name, {"eval_strategy": "steps", "eval_steps": 3} if name == "kto" else {}, {})
+        for name in tiny_trainers.NAMES}
+jobs |= {
+    "too_high": ("kto", {"learning_rate": 1.0, "max_steps": 60}, {}),
+    "cut": ("trainer", {"lr_scheduler_type": "constant"}, {"rules": [cut]}),
+    "back": ("trainer", {"save_strategy": "steps", "save_steps": 1}, {"rules": [back]}),
+}
+for job, (name, settings, more) in jobs.items():
+    callback = VitalsCallback(hardware=False, actions="act", **more)
+    trainer = tiny_trainers.make(name, f"{folder}/{job}", [callback], **settings)
+    trainer.train()
+    told = {
+        "history": trainer.state.log_history,
+        "steps": trainer.state.global_step,
+        "rate": trainer.optimizer.param_groups[0]["lr"],
+        "weights": sum(tensor.double().abs().sum().item() for tensor in trainer.model.state_dict().values()),
+        "records": callback._started_with is not None,
+    }
+    with open(f"{folder}/{job}-{rank}.json", "w") as out:
+        json.dump(told, out)
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """What both ranks told at the end of each training; `jobs.folder` has the runs."""
+    folder = tmp_path_factory.mktemp("ranks")
+    script = folder / "rank.py"
+    script.write_text(RANK)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script),
+        str(Path(__file__).parent), str(folder),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    def told(job):
+        return [json.loads((folder / f"{job}-{rank}.json").read_text()) for rank in (0, 1)]
+
+    told.folder = folder
+    return told
+
+
+def lines(folder, log):
+    return [json.loads(line) for line in (folder / "logs" / f"{log}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("job", tiny_trainers.NAMES)
+def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
+    first, second = jobs(job)
+    folder = jobs.folder / job
+    steps = lines(folder, "training_metrics")
+    own = [event for event in first["history"] if "loss" in event]
+    assert len(steps) == len(own) == 6
+    for row, event in zip(steps, own, strict=True):
+        assert {name: row[name] for name in event} == event
+    assert (first["records"], second["records"]) == (True, False)
+    assert not (folder / "logs" / "ranks").exists()
+    # Two processes of four samples each, and the tokens of both.
+    assert steps[-1]["system/samples"] == 2 * 6 * 4
+    # The trainers merge what they log: both processes have the same numbers, but for these.
+    others = [event for event in second["history"] if "loss" in event]
+    for event, other in zip(own, others, strict=True):
+        differing = {name for name in event if other[name] != event[name]}
+        assert differing <= {"step_time", "val/contain_eos_token"}
+    assert rlvitals.open_run(folder).status == "finished"
+
+
+def test_evaluations_of_both_processes_are_one_row(jobs):
+    first, _ = jobs("kto")
+    evaluations = [event for event in first["history"] if "eval_loss" in event]
+    for row, event in zip(lines(jobs.folder / "kto", "eval_metrics"), evaluations, strict=False):
+        assert {name: row[name] for name in event} == event
+    assert len(evaluations) == 2
+
+
+def test_both_processes_stop_at_the_same_step(jobs):
+    first, second = jobs("too_high")
+    assert first["steps"] == second["steps"] < 30
+    found = lines(jobs.folder / "too_high", "findings")
+    assert "lr_too_high" in {line["kind"] for line in found if line["type"] == "finding"}
+    assert [line["answer"] for line in found if line["type"] == "answer"] == ["done"]
+
+
+def test_both_processes_cut_the_learning_rate(jobs):
+    first, second = jobs("cut")
+    assert first["rate"] == second["rate"] == pytest.approx(5e-4)
+    assert first["weights"] == second["weights"]
+
+
+def test_several_processes_do_not_go_back_in_place(jobs):
+    first, second = jobs("back")
+    (answer,) = [line for line in lines(jobs.folder / "back", "findings") if line["type"] == "answer"]
+    assert answer["answer"] == "declined"
+    assert "several processes" in answer["text"]
+    assert "resume_from_checkpoint" in answer["text"]
+    assert first["steps"] == second["steps"] == answer["step"] < 6
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "rlvitals.adapters.transformers", raising=False)
+    with pytest.raises(MissingDependency, match="pip install transformers"):
+        __import__("rlvitals.adapters.transformers")

@@ -1,0 +1,1 @@
+"""Long learning runs, `make learn`: what a trainer promises, on three seeds."""

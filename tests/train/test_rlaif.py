@@ -1,0 +1,498 @@
+"""RLAIF: what is learnt and logged, what is left out, how it ends and goes on again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import rlvitals
+from conftest import until
+from rlvitals.errors import ConfigError, RunExists
+from rlvitals.train import models, recipe, rlaif, rlaif_book, rlaif_tasks
+from rlvitals.train.rlaif_setup import Settings, check
+from rlvitals.train.teachers.base import WEIGHTS, Judgement
+from rlvitals.train.teachers.cache import Bill
+from rlvitals.train.teachers.offline import OfflineTeacher
+
+SMALL = {
+    "warm_up_steps": 6, "warm_up_batch_size": 4, "tasks": 8, "eval_tasks": 6, "prompts_per_step": 4, "group_size": 2,
+    "max_new_tokens": 24, "max_steps": 4, "eval_steps": 0, "save_steps": 0, "agreement_steps": 2,
+    "agreement_samples": 2, "track_with": (), "display": "none",
+}  # fmt: skip
+
+
+def settings(folder, **changes):
+    return recipe.load("rlaif", Settings, None, {"output_dir": str(folder), **SMALL, **changes})
+
+
+def rows_of(folder, name="training_metrics"):
+    return [json.loads(line) for line in (Path(folder) / "logs" / f"{name}.jsonl").read_text().splitlines()]
+
+
+class Scripted:
+    """A teacher that likes long answers, and has no opinion on those that `fails` picks."""
+
+    identity = "scripted"
+
+    def __init__(self, fails=lambda number: False):
+        self.fails, self.number = fails, 0
+
+    def check(self): ...
+
+    def close(self): ...
+
+    def judge(self, questions):
+        found = []
+        for question in questions:
+            self.number += 1
+            score = min(1.0, len(question.answer) / 100)
+            scores = None if self.fails(self.number) else dict.fromkeys(WEIGHTS, score)
+            found.append(Judgement(scores, "" if scores else "no opinion", 10, 2))
+        return found
+
+
+def trainer(folder, teacher, **changes):
+    tasks, held_out = rlaif_tasks.split_tasks(None, None, share=0.1, count=8, eval_count=6, seed=0)
+    return rlaif.Trainer(settings(folder, **changes), tasks, held_out, teacher, None)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A tiny student that writes functions in good and bad style, with constants of its own invention."""
+    folder = tmp_path_factory.mktemp("warm")
+    loaded = rlaif_tasks.warmed_up(0, steps=300, batch_size=32, learning_rate=6e-3)
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_a_warm_student_learns_in_twenty_steps(tmp_path, warm):
+    outcome = rlaif.train(
+        settings(
+            tmp_path, model=warm, chat=False, tasks=256, eval_tasks=96, prompts_per_step=12, group_size=8, max_steps=20,
+            max_new_tokens=64, learning_rate=1e-3,
+        )
+    )  # fmt: skip
+    before, after = (row["reward"] for row in rows_of(tmp_path, "eval_metrics"))
+    assert after >= before + 0.08, outcome
+    assert rows_of(tmp_path, "eval_metrics")[-1]["baseline_gain"] == pytest.approx(after - before)
+    assert f"{before:.3f} -> {after:.3f}" in outcome.verdict
+
+
+DOCUMENT = {
+    "step": [
+        *(f"Train/{name}" for name in (
+            "Loss", "PolicyLoss", "KLPenalty", "AvgReward", "RewardStd", "RewardMin", "RewardMax", "RewardVariance")),
+        *(f"Performance/{name}" for name in (
+            "Generation_TokensPerSec", "Generation_Time", "Generation_AvgTokensPerSec", "Generation_P99TokensPerSec",
+            "Backprop_TokensPerSec", "Backprop_AvgTokensPerSec", "Backprop_P99TokensPerSec")),
+        "Teacher/Tokens", "Teacher/Seconds", "Teacher/FailureRate", "Teacher/CacheHitRate",
+    ],
+    "epoch": [
+        *(f"Epoch/{name}" for name in (
+            "AvgReward", "AvgLoss", "RewardVariance", "RewardTrend", "LossTrend", "APITokens", "NumSamples")),
+        *(f"Scoring/{name}{kind}" for name in ("Correctness", "CodeQuality", "Efficiency", "Documentation")
+          for kind in ("", "_Score")),
+    ],
+    "own": [f"System/{name}" for name in (
+        "CPU_Percent", "Memory_Percent", "Memory_Used_GB", "Memory_Available_GB", "Process_Memory_GB")],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    start = rlvitals.start
+    monkeypatch.setattr(rlaif.rlvitals, "start", lambda *a, **given: start(*a, hardware=0.05, **given))
+    rlaif.train(settings(tmp_path, max_steps=6, track_with=("tensorboard",)))
+    events = EventAccumulator(str(tmp_path / "logs" / "tensorboard"))
+    events.Reload()
+    steps = {tag: [event.step for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    missing = [tag for tags in DOCUMENT.values() for tag in tags if tag not in steps]
+    assert not missing
+    for tag in DOCUMENT["step"]:
+        assert steps[tag] == [1, 2, 3, 4, 5, 6], tag
+    for tag in DOCUMENT["epoch"]:
+        first = 1 if tag.endswith("Trend") else 0  # the first epoch has none before it
+        assert steps[tag] == list(range(first, 3)), tag
+    for tag in DOCUMENT["own"]:
+        assert steps[tag] == sorted(set(steps[tag])), tag
+    assert events.Scalars("Scoring/Correctness")[0].value == pytest.approx(0.3)
+
+
+# What the numbers are
+
+
+def by_hand(run, batch, advantages):
+    """The loss from logits, token by token, with nothing of ours but the sampled ids."""
+    model, reference = run.accelerator.unwrap_model(run.model), run.reference
+    rows, width, losses = batch.rows, batch.rows.width, []
+    with torch.no_grad():
+        for place in range(len(rows.ids)):
+            kept = rows.mask[place].bool()
+            ids = rows.ids[place][kept][None]
+            answer = int(rows.mask[place, -width:].sum())
+            own, ref = (net(input_ids=ids).logits[0].double().log_softmax(-1) for net in (model, reference))
+            for column in range(ids.shape[1] - answer, ids.shape[1]):
+                token = ids[0, column]
+                lp, base = float(own[column - 1, token]), float(ref[column - 1, token])
+                kl = math.exp(base - lp) - (base - lp) - 1
+                losses.append(-advantages[place] * lp + run.settings.kl_coef * kl)
+    return sum(losses) / len(losses)
+
+
+def test_the_loss_is_that_of_the_answers_tokens_and_of_nothing_else(tmp_path):
+    run = trainer(tmp_path, Scripted(), kl_coef=0.5, learning_rate=1e-2)
+    with run.run:
+        run.step = 1
+        run.train_step()  # so that student and reference differ
+        run.step = 2
+        batch = run.answer(run.tasks[:3], 4, run._generator(5))
+        judgements = run.teacher.judge(batch.questions)
+        rewards = [judgement.reward for judgement in judgements]
+        advantages = []
+        for start in range(0, 12, 4):
+            group = rewards[start : start + 4]
+            mean = sum(group) / 4
+            spread = math.sqrt(sum((reward - mean) ** 2 for reward in group) / 4)
+            advantages += [(reward - mean) / (spread + 1e-8) for reward in group]
+        expected = by_hand(run, batch, advantages)
+        found = run.learn(batch, judgements)
+    assert found["Train/Loss"].number == pytest.approx(expected, abs=2e-5)
+    assert found["Train/Loss"].count == int(batch.mask.sum())
+    assert found["Train/KLPenalty"].number > 0
+
+
+def test_micro_batches_make_the_same_step(tmp_path):
+    weights = []
+    for name, size in (("whole", None), ("parts", 3)):
+        run = trainer(tmp_path / name, Scripted(), micro_batch_size=size)
+        with run.run:
+            run.step = 1
+            run.train_step()
+        weights.append(torch.cat([weight.detach().flatten() for weight in run.model.parameters()]))
+    assert torch.allclose(*weights, atol=2e-5)
+
+
+def test_the_student_moves_and_the_reference_does_not(tmp_path):
+    run = trainer(tmp_path, Scripted())
+    run.train()
+    kept = models.load(str(tmp_path / models.TINY_FOLDER), None).model.state_dict()
+    reference, student = run.reference.state_dict(), run.accelerator.unwrap_model(run.model).state_dict()
+    assert all(torch.equal(kept[name], reference[name]) for name in kept)
+    assert not all(torch.equal(kept[name], student[name]) for name in kept)
+
+
+def test_every_batch_is_one_optimiser_step_and_one_row(tmp_path):
+    run = trainer(tmp_path, Scripted())
+    steps = []
+    run.optimizer.register_step_post_hook(lambda *_: steps.append(run.step))
+    run.train()
+    assert steps == [1, 2, 3, 4]
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2, 3, 4]
+
+
+# Judgements that are missing
+
+
+def test_an_answer_without_a_judgement_is_in_no_number(tmp_path):
+    run = trainer(tmp_path, Scripted(fails=lambda number: number % 2 == 0))
+    with run.run:
+        run.step = 1
+        batch = run.answer(run.tasks[:2], 4, run._generator(1))
+        judgements = run.teacher._teacher.judge(batch.questions)
+        stats = rlaif_book.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
+        learnt = run.learn(batch, judgements)
+    told = [judgement.reward for judgement in judgements if judgement.scores]
+    assert len(told) == 4
+    assert stats["Train/AvgReward"].count == 4
+    assert stats["Train/AvgReward"].number == pytest.approx(sum(told) / 4)
+    assert stats["Teacher/FailureRate"].number == 0.5
+    assert learnt["Train/Loss"].count == int(batch.mask[::2].sum())
+
+
+def test_a_teacher_that_judges_nothing_teaches_nothing_and_ends_the_run(tmp_path):
+    run = trainer(tmp_path, Scripted(fails=lambda number: True), teacher_patience=3)
+    before = [weight.detach().clone() for weight in run.model.parameters()]
+    with pytest.raises(ConfigError, match="judged nothing for 3 steps"):
+        run.train()
+    assert all(torch.equal(was, now) for was, now in zip(before, run.model.parameters(), strict=True))
+    for row in rows_of(tmp_path):
+        assert row["Teacher/FailureRate"] == 1.0
+        assert not [name for name in row if "Reward" in name or name.startswith("rewards/") or name == "Train/Loss"]
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
+
+
+def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():
+    def judged(*scores):
+        return [Judgement(None if score is None else dict.fromkeys(WEIGHTS, score)) for score in scores]
+
+    stats = rlaif_book.agreement_stats(judged(1.0, 0.5, None, 0.2), judged(1.0, 0.25, 0.5, None))
+    assert stats["Teacher/SelfAgreement"].number == pytest.approx((1.0 + 0.75) / 2)
+    assert rlaif_book.agreement_stats(judged(None), judged(1.0)) == {}
+
+
+def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
+    book = rlaif_book.Book()
+    values = rlvitals.values
+    for rewards, losses, tokens in (([0.0, 1.0, 1.0], [2.0], 10), ([0.5], [1.0, 1.0, 1.0], 5)):
+        stats = {"Train/AvgReward": values.mean(rewards), "Train/RewardVariance": values.of(rewards, "var")}
+        stats |= {"Train/Loss": values.mean(losses), "Teacher/Tokens": values.total([tokens])}
+        book.add(stats | {name: values.mean(rewards) for name in rlaif_book.SCORES})
+    first = book.close_epoch()
+    assert first["Epoch/AvgReward"] == pytest.approx(2.5 / 4)
+    assert first["Epoch/AvgLoss"] == pytest.approx(5.0 / 4)
+    assert first["Epoch/RewardVariance"] == pytest.approx(sum((x - 0.625) ** 2 for x in (0, 1, 1, 0.5)) / 4)
+    assert (first["Epoch/NumSamples"], first["Epoch/APITokens"]) == (4, 15)
+    assert "Epoch/RewardTrend" not in first
+    restored = rlaif_book.Book()
+    restored.restore(json.loads(json.dumps(book.state())))
+    for each in (book, restored):
+        stats = {"Train/AvgReward": values.mean([1.0]), "Train/RewardVariance": values.of([1.0], "var")}
+        each.add(stats | {"Train/Loss": values.mean([0.25])} | {name: values.mean([1.0]) for name in rlaif_book.SCORES})
+        second = each.close_epoch()
+        assert second["Epoch/RewardTrend"] == pytest.approx(0.375)
+        assert second["Epoch/LossTrend"] == pytest.approx(1.0)  # positive: the loss falls
+
+
+def test_the_bill_counts_both_directions():
+    stats = rlaif_book.bill_stats(Bill(prompt_tokens=30, completion_tokens=4), 1.5)
+    assert (stats["Teacher/Tokens"].number, stats["Teacher/Seconds"].number) == (34, 1.5)
+
+
+def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path):
+    run = trainer(tmp_path, Scripted(), agreement_steps=0)
+    with run.run:
+        run.step = 1
+        run.train_step()
+        batch = run.answer(run._tasks_of_step(), 2, run._generator(1))
+        different = len({(question.task.prompt, question.answer) for question in batch.questions})
+        row = run.book.row()
+    del batch
+    assert row["Teacher/Tokens"].number <= 12 * 8
+    assert row["Teacher/Tokens"].number % 12 == 0
+    assert different <= 8
+
+
+# Ending, acting, going on
+
+
+def comparable(row):
+    timed = ("time/", "memory/", "Performance/", "system/", "timestamp", "attempt", "Teacher/Seconds", "_m", "System/")
+    return {name: value for name, value in row.items() if not name.startswith(timed)}
+
+
+def files_of(folder):
+    volatile = ("sinks", "logs/system.jsonl", "logs/phases.jsonl", "heartbeat", "index")
+    names = (str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    return {name for name in names if not name.startswith(volatile)}
+
+
+COMMAND = [sys.executable, "-m", "rlvitals.cli.main", "train", "rlaif"]
+
+
+def flags(chosen):
+    told = []
+    for name, value in asdict(chosen).items():
+        if value is not None:
+            text = (
+                ",".join(value)
+                if isinstance(value, tuple)
+                else str(value).lower()
+                if isinstance(value, bool)
+                else value
+            )
+            told += [f"--{name.replace('_', '-')}", str(text)]
+    return told
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment):
+    chosen = settings(
+        tmp_path / "whole", max_steps=9, save_steps=3, eval_steps=4, keep_last=2, tasks=16, logging_steps=2
+    )
+    rlaif.train(chosen)
+    broken = replace(chosen, output_dir=str(tmp_path / "broken"))
+    log = tmp_path / "broken" / "logs" / "training_metrics.jsonl"
+    child = subprocess.Popen(
+        [*COMMAND, *flags(broken)], env=child_environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert until(lambda: child.poll() is not None or (log.exists() and log.read_text().count("\n") >= 4), 200)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    outcome = rlaif.train(replace(broken, resume_from="checkpoint-6"))
+    assert outcome.steps == 9
+    for stream in ("training_metrics", "eval_metrics"):
+        lines = {
+            folder: {row["step"]: comparable(row) for row in rows_of(tmp_path / folder, stream)}
+            for folder in ("whole", "broken")
+        }  # the last word on a step counts: a resumed run overtakes what the killed one had logged
+        assert lines["whole"].keys() == lines["broken"].keys()
+        for step, row in lines["whole"].items():
+            assert lines["broken"][step] == pytest.approx(row, abs=1e-5), (stream, step)
+    assert rlvitals.open_run(tmp_path / "broken").attempts[-1].from_step == 6
+    extra = {"logs/findings.jsonl"}
+    assert files_of(tmp_path / "whole") - extra == files_of(tmp_path / "broken") - extra
+
+
+def acting_rule(action, **more):
+    return [
+        {
+            "rule": "test_rule", "kind": "reward_collapse", "when": "Train/AvgReward < 2", "hold": "2 of 2",
+            "title": "{metric} is {value:.3g}", "causes": ["the test"], "advice": ["nothing"], "action": action,
+            "severity": "critical", "confidence": 1.0, "certain": True, **more,
+        }
+    ]  # fmt: skip
+
+
+def write_rules(folder, action):
+    import yaml
+
+    file = folder / "rules.yaml"
+    file.write_text(yaml.safe_dump(acting_rule(action)))
+    return str(file)
+
+
+def test_a_stop_that_the_doctor_asks_for_is_carried_out_and_said(tmp_path):
+    run = trainer(tmp_path / "run", Scripted(), actions="act", max_steps=8, rules=write_rules(tmp_path, "stop"))
+    outcome = run.train()
+    assert outcome.status == "stopped"
+    assert outcome.steps < 8
+    assert "stopped by the doctor" in outcome.verdict
+    answers = [json.loads(line) for line in (tmp_path / "run/logs/findings.jsonl").read_text().splitlines()]
+    assert [row["answer"] for row in answers if row["type"] == "answer"] == ["done"]
+
+
+def test_the_doctors_cut_of_the_learning_rate_lasts(tmp_path):
+    run = trainer(
+        tmp_path / "run", Scripted(), actions="act", max_steps=8, lr_warmup_steps=1, learning_rate=1e-3,
+        rules=write_rules(tmp_path, "reduce_lr"),
+    )  # fmt: skip
+    run.train()
+    rates = [row["optim.lr"] for row in rows_of(tmp_path / "run")]
+    assert rates[0] == pytest.approx(1e-3)
+    assert rates[-1] == pytest.approx(5e-4)
+
+
+def test_the_doctor_may_only_advise(tmp_path):
+    run = trainer(tmp_path / "run", Scripted(), actions="advise", max_steps=4, rules=write_rules(tmp_path, "stop"))
+    assert run.train().status == "finished"
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_student(tmp_path, child_environment):
+    chosen = settings(tmp_path / "run", max_steps=3, save_steps=3, eval_steps=3)
+    launched = subprocess.run(
+        [
+            sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+            "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
+            "-m", "rlvitals.cli.main", "train", "rlaif", *flags(chosen),
+        ],
+        env={**child_environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert launched.returncode == 0, launched.stderr[-3000:]
+    rows = rows_of(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["train.samples.total"] == 2 * 4 * 2  # ranks x prompts x answers
+    assert (tmp_path / "run" / "checkpoint-3" / "trainer.pt").exists()
+    assert launched.stdout.count("held-out reward") >= 1
+
+
+# What is wrong is said before anything is trained
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"group_size": 1}, "group_size must be 2 or more"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"max_steps": 0}, "max_steps must be 1 or more"),
+        ({"tasks": 2, "prompts_per_step": 4}, "must be at least prompts_per_step"),
+        ({"eval_share": 1.5}, "between 0 and 1"),
+        ({"teacher": "endpoint"}, "needs teacher_url and teacher_model"),
+        ({"teacher": "local"}, "needs teacher_model"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        check(settings(tmp_path, **changes))
+
+
+GOOD = {
+    "prompt": "Write f(x): add 1.",
+    "entry_point": "f",
+    "reference": "def f(x): return x + 1",
+    "tests": [["f(1)", "2"]],
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], "is empty"),
+        (["{not json"], ":1: this line is no JSON"),
+        ([json.dumps(GOOD), "[1]"], ":2: a task is a JSON object"),
+        ([json.dumps({"prompt": "x"})], "lacks entry_point, reference, tests"),
+        ([json.dumps({**GOOD, "prompt": " "})], "prompt must be a text"),
+        ([json.dumps({**GOOD, "tests": []})], "at least one"),
+        ([json.dumps({**GOOD, "tests": ["f(1) == 2"]})], "must be two texts"),
+        ([json.dumps({**GOOD, "tests": [["f(1)", "open('x')"]]})], "no literal"),
+        ([json.dumps(GOOD)], "too few to hold"),
+    ],
+)
+def test_a_bad_data_set_is_an_error_that_names_the_line(tmp_path, lines, words):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=words):
+        rlaif.train(settings(tmp_path / "run", dataset=str(file)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_data_set_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        rlaif.train(settings(tmp_path / "run", dataset=str(tmp_path / "none.jsonl")))
+
+
+def test_a_data_set_of_ones_own_is_trained_on(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    tasks = rlaif_tasks.functions.tasks(8, seed=0)
+    file.write_text("\n".join(
+        json.dumps({"prompt": t.prompt, "entry_point": t.entry_point, "reference": t.reference, "tests": t.tests})
+        for t in tasks
+    ))  # fmt: skip
+    outcome = rlaif.train(settings(tmp_path / "run", dataset=str(file), max_steps=1, eval_share=0.25))
+    assert outcome.status == "finished"
+
+
+def test_a_folder_that_holds_a_run_is_not_touched(tmp_path):
+    rlaif.train(settings(tmp_path, max_steps=1))
+    with pytest.raises(RunExists):
+        rlaif.train(settings(tmp_path, max_steps=1))
+
+
+def test_a_checkpoint_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="no checkpoint of this trainer"):
+        rlaif.train(settings(tmp_path, resume_from="checkpoint-7"))
+
+
+def test_the_offline_teacher_leaves_no_process_behind(tmp_path):
+    teacher = OfflineTeacher()
+    teacher.check()
+    worker = teacher._runner._worker
+    teacher.close()
+    assert worker.poll() is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
