@@ -64,6 +64,7 @@ bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/index_formats.py
+	$(BIN)/python benchmarks/rollouts.py
 
 bench-doctor: $(BIN)/.base  ## the doctor and its peers on the same generated runs, a quarter of an hour
 	$(PYTHON) -m venv $(VENV)-peers

@@ -17,7 +17,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small is slower with threads; before torch
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 

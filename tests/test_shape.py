@@ -40,7 +40,10 @@ MAY_IMPORT = {
     "follow": DATA | {"store", "sinks", "clock"},
     "adapters": DATA | {"capture", "store"},
     "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
-    "cli": DATA | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks", "train"},
+    "web": DATA | {"store", "catalog", "health", "render", "views"},
+    "tui": DATA | {"catalog", "health", "render", "views"},
+    "cli": DATA
+    | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks", "train", "web", "tui"},
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

@@ -96,6 +96,15 @@ def test_checkpoints_of_a_run_can_be_compared(tmp_path, capsys):
     facts = facts_of(capsys, root / "checkpoint-10", root / "checkpoint-20")
     assert [[stats["step"] for stats in run["evaluations"]] for run in facts["runs"]] == [[10], [20]]
     assert [run["name"].split()[-1] for run in facts["runs"]] == ["checkpoint-10", "checkpoint-20"]
+    assert main(["evals", str(root / "checkpoint-10"), str(root / "checkpoint-20")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in (
+        ["step", "10", "20"],
+        ["accuracy", "75.0%", "50.0%"],
+        ["found_correct_email", "3", "2"],
+        ["wins", "2", "1"],
+    ):
+        assert row in rows
     assert main(["evals", str(root / "checkpoint-15")]) == 64
     assert "no evaluation of step 15; it has those of 0, 10, 20" in capsys.readouterr().err
 

@@ -75,7 +75,7 @@ def test_a_switch_takes_no_value_or_one(word, lora, capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "no trainer is named. Trainers: kto, ppo, rlaif"),
+        ([], f"no trainer is named. Trainers: {', '.join(train.TRAINERS)}"),
         (["kta"], "there is no trainer 'kta'. Did you mean 'kto'?"),
         (["kto", "--lerning-rate", "1"], "kto has no setting '--lerning-rate'. Did you mean '--learning-rate'?"),
         (

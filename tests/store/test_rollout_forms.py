@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.render.step_summary import group_details
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lineage import Lineage
 from rlvitals.store.messages import conversation
 from rlvitals.store.rollout_forms import group_of
 from rlvitals.store.rollouts import decode_group, group_line
+from rlvitals.views.rollouts import RunRollouts
 
 WORDS = (
     "prompt rollouts turns messages completion role content tool_calls calls function name arguments reward score stop "
@@ -37,6 +41,21 @@ def test_anything_is_read_or_noted(thing):
         json.loads(line, parse_constant=pytest.fail)
         assert line.count(b"\n") == 1
         assert decode_group(line) is not None
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, ANYTHING, max_size=5))
+def test_whatever_stands_in_a_file_can_be_looked_at(tmp_path, line):
+    run_dir = RunDir(tmp_path)
+    run_dir.rollouts.mkdir(parents=True, exist_ok=True)
+    run_dir.rollout_file(3).write_text(json.dumps({**line, "step": 3}) + "\n")
+    log = RunRollouts(run_dir, Lineage({}))
+    groups = log.at(3)
+    assert len(groups) <= 1
+    log.overview()
+    for text in ("a", "ż"):
+        assert log.find(text=text) is not None
+    group_details(groups)
 
 
 REALS = st.floats(allow_nan=False, width=32)

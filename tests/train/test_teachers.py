@@ -1,19 +1,17 @@
-"""Judging: the offline teacher's four scores, the cache in front of any teacher, a model of transformers as a teacher."""
+"""Judging: the offline teacher's four scores, verdicts of models, the cache in front of any teacher."""
 
 from __future__ import annotations
 
 import ast
 import json
-import math
 import random
 
 import pytest
 
-from rlvitals.train import functions, tiny
+from rlvitals.train import functions
 from rlvitals.train.teachers import runner as runner_module
-from rlvitals.train.teachers.base import WEIGHTS, BadVerdict, Judgement, Question, messages, read_object, read_scores
+from rlvitals.train.teachers.base import WEIGHTS, BadVerdict, Judgement, Question, read_object, read_scores
 from rlvitals.train.teachers.cache import Bill, CachedTeacher
-from rlvitals.train.teachers.local import LocalTeacher
 from rlvitals.train.teachers.offline import OfflineTeacher, cost, documentation, quality
 
 TASK = next(task for task in functions.every_task() if task.family == "below" and task.constant == 4)
@@ -260,50 +258,3 @@ def test_judging_again_asks_the_teacher_itself():
     assert not cached.judge_again([Question(TASK, "a")])[0].is_cached
     assert inner.asked == ["a", "a"]
     assert cached.bill.prompt_tokens == 20
-
-
-# A model of transformers
-
-
-VERDICT = '{"correctness": 1.0, "quality": 0.5, "efficiency": 1.0, "documentation": 0.0}'
-
-
-@pytest.fixture(scope="module")
-def parrot():
-    """A tiny model that has learnt to say one verdict, whatever it is asked."""
-    import torch
-
-    from rlvitals.train.supervised import warm_up
-
-    questions = [Question(task, task.reference) for task in functions.tasks(40, seed=0)]
-    texts = [message["content"] for question in questions for message in messages(question)]
-    model, tokenizer = tiny.build([VERDICT, *texts, "".join(texts)], width=32, layers=1, context=512)
-    asked = [
-        tokenizer(tokenizer.apply_chat_template(messages(q), tokenize=False, add_generation_prompt=True))["input_ids"]
-        for q in questions
-    ]
-    verdict = [*tokenizer(VERDICT)["input_ids"], tokenizer.eos_token_id]
-    warm_up(
-        model, [(ids[-60:], verdict) for ids in asked], steps=120, batch_size=8, learning_rate=1e-2,
-        pad_id=tokenizer.pad_token_id, generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    return model, tokenizer, questions
-
-
-@pytest.mark.slow
-def test_a_local_model_judges_and_its_tokens_are_counted(parrot):
-    model, tokenizer, questions = parrot
-    teacher = LocalTeacher(model, tokenizer, "parrot", max_tokens=60, batch_size=3)
-    found = teacher.judge(questions[:5])
-    assert [judgement.scores for judgement in found] == [json.loads(VERDICT)] * 5
-    expected = len(tokenizer(VERDICT)["input_ids"]) + 1
-    assert all(judgement.completion_tokens == expected and judgement.prompt_tokens > 50 for judgement in found)
-
-
-@pytest.mark.slow
-def test_a_local_model_that_says_something_else_gives_no_judgement(parrot):
-    model, tokenizer, questions = parrot
-    found = LocalTeacher(model, tokenizer, "parrot", max_tokens=5).judge(questions[:2])  # the verdict is cut off
-    assert [judgement.scores for judgement in found] == [None, None]
-    assert all("no verdict" in judgement.reason and judgement.completion_tokens == 5 for judgement in found)
-    assert not any(math.isnan(judgement.prompt_tokens) for judgement in found)

@@ -117,17 +117,33 @@ def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
     letters = [chr(ord("A") + place) if place < 26 else f"R{place}" for place in range(len(runs))]
     for letter, run in zip(letters, runs, strict=True):
         yield Text.assemble((f"{letter}  ", "bold"), f"{run['name']}  {run['path']}")
-    yield Text(f"\n{metric}", style="bold")
+    is_single = all(len(run["evaluations"]) == 1 for run in runs)
+    yield Text("" if is_single else f"\n{metric}", style="bold")
+    yield _fields_table(letters, runs) if is_single else _steps_table(letters, runs, metric)
+    yield ""
+    for letter, run in zip(letters, runs, strict=True):
+        if run["best"] is not None and not is_single:
+            yield Text(f"{letter}  best accuracy {run['best']['accuracy']:.1%} at step {run['best']['step']}")
+        yield from _problems(run)
+
+
+def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) -> Table:
+    """One metric, a row for every step."""
     table = _table(["step", *letters])
     by_step = [{stats["step"]: stats.get(metric) for stats in run["evaluations"]} for run in runs]
     for step in sorted({step for each in by_step for step in each}):
         table.add_row(str(step), *[_cell(metric, each.get(step)) for each in by_step])
-    yield table
-    yield ""
-    for letter, run in zip(letters, runs, strict=True):
-        if run["best"] is not None:
-            yield Text(f"{letter}  best accuracy {run['best']['accuracy']:.1%} at step {run['best']['step']}")
-        yield from _problems(run)
+    return table
+
+
+def _fields_table(letters: list[str], runs: list[dict[str, Any]]) -> Table:
+    """One evaluation each, as checkpoints have it: a row for every number."""
+    table = _table(["", *letters])
+    table.columns[0].justify = "left"
+    single = [run["evaluations"][0] for run in runs]
+    for name in dict.fromkeys(name for stats in single for name, value in stats.items() if _is_number(value)):
+        table.add_row(Text(name), *[_cell(name, stats.get(name)) for stats in single])
+    return table
 
 
 def _cell(metric: str, value: Any) -> str:

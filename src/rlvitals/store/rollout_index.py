@@ -180,12 +180,12 @@ class RolloutIndex:
             raw = parse_group(line)
             if raw is None:
                 continue
-            attempt = raw.get("attempt", 1)
+            attempt, kept = raw["attempt"], raw.get("kept")
             prompt = str(raw.get("prompt", ""))
             row = (
                 file.path.name, offset, raw["step"], attempt, file.rank, str(raw.get("id") or prompt),
-                prompt[:PROMPT_SHOWN], _real(raw.get("mean")), _real(raw.get("std")), raw.get("kept"),
-                raw.get("reason", ""), len(raw["rollouts"]),
+                prompt[:PROMPT_SHOWN], _real(raw.get("mean")), _real(raw.get("std")),
+                kept if isinstance(kept, bool) else None, str(raw.get("reason", "")), len(raw["rollouts"]),
             )  # fmt: skip
             taken = self._base.execute(
                 "INSERT INTO groups (file, offset, step, attempt, rank, key, prompt, mean, std, kept, reason, rollouts)"
@@ -247,7 +247,7 @@ def _facts(rollout: Any, max_turns: Any) -> tuple[Any, ...]:
 
 def _real(value: Any) -> float | None:
     """A number SQLite can sort; it has no NaN, and neither has a reward that is one a place in an order."""
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
 
 
 def _by_reward(found: Found) -> tuple[float, int]:

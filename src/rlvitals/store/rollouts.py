@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rlvitals.codec import encode, parse_json
 from rlvitals.records import Group
 from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 from rlvitals.store.rollout_forms import group_of, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
@@ -196,7 +197,10 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
         raw = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(raw, dict) or type(raw.get("step")) is not int:
+    if not isinstance(raw, dict) or type(raw.get("step")) is not int or abs(raw["step"]) > MAX_STEP:
+        return None
+    attempt = raw.setdefault("attempt", 1)
+    if type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
         return None
     return raw if isinstance(raw.setdefault("rollouts", []), list) else None
 

@@ -199,9 +199,10 @@ class Evaluations:
         row = tracker_row(stats, beat) | self._progress(stats["accuracy"])
         whole = {name: value for name, value in stats.items() if name != "step"}
         self._run.log_eval(row, step=step, whole=whole)
-        if self._keep is not None:
-            drop_evaluations(self._dir, self._keep, spare={0})
-        self._tell(stats, beat)
+        if self._run.rank == 0:
+            if self._keep is not None:
+                drop_evaluations(self._dir, self._keep, spare={0})
+            self._tell(stats, beat)
         return Judged(stats, beat, self._best, self._without, self._why_stop(stats["accuracy"]))
 
     def _weigh(self, accuracy: float, step: int) -> None:
@@ -238,6 +239,8 @@ class Evaluations:
 
     def _keep_control(self, control: Control) -> None:
         self.control = control
+        if self._run.rank != 0:
+            return
         try:
             write_control(self._dir, control)
         except OSError as error:

@@ -110,7 +110,13 @@ class Trainer:
             say=self._say,
         )
         self.updates = Updates(
-            settings, run, accelerator, self.model, reference, self.optimizer, horizon=self.sampling.max_context
+            settings,
+            run,
+            accelerator,
+            model=self.model,
+            reference=reference,
+            optimizer=self.optimizer,
+            horizon=self.sampling.max_context,
         )
         self.step = 0
         self.first_accuracy = self.last_accuracy = float("nan")

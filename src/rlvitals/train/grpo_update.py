@@ -24,8 +24,16 @@ class Updates:
     """Trains a model on batches of conversations. `reference` None: there is no KL to the start."""
 
     def __init__(
-        self, settings: Settings, run: Run, accelerator: Any, model: Any, reference: Any, optimizer: Any, *, horizon: int
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        run: Run,
+        accelerator: Any,
+        *,
+        model: Any,
+        reference: Any,
+        optimizer: Any,
+        horizon: int,
+    ) -> None:
         self._settings, self._run, self._accelerator = settings, run, accelerator
         self._model, self._reference, self._optimizer = model, reference, optimizer
         self._horizon = horizon

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ class Trainer:
 
     def learn(self, origin: Path | None) -> Outcome:
         """PPO from the beginning, or from a checkpoint."""
-        settings, status = self.settings, "finished"
+        settings, why_stopped = self.settings, ""
         if origin is None:
             self._begin()
         else:
@@ -123,7 +123,7 @@ class Trainer:
             rank=self.accelerator.process_index,
         )
         waiting: list[dict[str, Any]] = []  # rows between two that are logged
-        while self.step < settings.max_steps and status == "finished":
+        while self.step < settings.max_steps and not why_stopped:
             epoch = self.step // settings.steps_per_epoch + 1
             last = min(epoch * settings.steps_per_epoch, settings.max_steps)
             with self._bar(range(self.step + 1, last + 1), epoch) as bar:
@@ -144,10 +144,13 @@ class Trainer:
                         save=self.save,
                         revert=self._revert,
                     )
-                    if must_stop or self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
-                        status = "stopped"
+                    if must_stop:
+                        why_stopped = "the doctor asked for it"
+                    elif self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
+                        why_stopped = f"the reward has not risen for {settings.early_stopping} epochs"
+                    if why_stopped:
                         break
-        return self._end(tracker, status)
+        return self._end(tracker, why_stopped)
 
     def save(self) -> Path:
         """Write checkpoint-STEP."""
@@ -302,18 +305,17 @@ class Trainer:
             if is_last:
                 self.epochs.tell(tracker, epoch, {**scores, "true_score": found.score})
 
-    def _end(self, tracker: rlvitals.MetricsTracker, status: str) -> Outcome:
+    def _end(self, tracker: rlvitals.MetricsTracker, why_stopped: str) -> Outcome:
         if self.accelerator.is_main_process:
             self.inner.policy.save_pretrained(self.folder / "final_model")
             self.tokenizer.save_pretrained(self.folder / "final_model")
             tracker.close()
-        how = "finished" if status == "finished" else f"stopped at step {self.step} of {self.settings.max_steps}"
+        how = f"stopped at step {self.step} of {self.settings.max_steps}, {why_stopped}" if why_stopped else "finished"
         verdict = (
             f"PPO {how}: the true score on held-out prompts went from {self.first_score:.3f} to {self.last_score:.3f} "
             f"in {self.step} steps; see {self.folder}"
         )
-        ended: Literal["finished", "stopped"] = "finished" if status == "finished" else "stopped"
-        return Outcome(str(self.folder), self.step, ended, verdict)
+        return Outcome(str(self.folder), self.step, "stopped" if why_stopped else "finished", verdict)
 
     def _everywhere(self, wish: bool) -> bool:
         """The main process's word: the ranks must stop at the same step."""

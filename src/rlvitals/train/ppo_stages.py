@@ -70,7 +70,7 @@ class Texts:
 
 
 class Stages:
-    """The stages of one run; `told` is what they came to, once they were gone through."""
+    """The stages of one run; `told` is what they came to."""
 
     def __init__(
         self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any, *, is_anew: bool
@@ -85,6 +85,7 @@ class Stages:
         """The model PPO begins with, and stays near; on the CPU."""
         loaded = models.keep(self._warm, self._warmed_up, anew=self._is_anew)
         self.texts = self._texts(loaded)
+        self._tell(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
 
     def reward(self) -> Reward:
@@ -92,6 +93,7 @@ class Stages:
         wanted = self._settings.reward
         if wanted == "model":
             model = self._reward_model().to(self._accelerator.device).requires_grad_(False).train(False)
+            self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
         score: Scorer = self._grades if wanted == "grade" else _function(wanted)
 
@@ -119,7 +121,7 @@ class Stages:
             texts = self._texts(loaded)
             loaded.model.to(self._accelerator.device)
             with self._bar(steps) as bar:
-                self.told["sft.loss"] = warm_up(
+                loaded.model.config.warm_up_loss = warm_up(
                     loaded.model,
                     [(texts.prompt(prompt), texts.answer(answer)) for prompt, answer in data.demonstrations],
                     steps=steps,
@@ -173,7 +175,7 @@ class Stages:
                 on_step=_moving(bar),
             )
         quality = reward_model.measure(model, unseen, batch_size=batch, pad_id=pad_id)
-        self.told |= {"rm.accuracy": quality.accuracy, "rm.margin": quality.margin}
+        model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
         reward_model.calibrate(model, unseen, batch_size=batch, pad_id=pad_id)
         reward_model.save(model, self.texts.tokenizer, self._judge)
 
@@ -194,6 +196,11 @@ class Stages:
     def _encoded(self, preferences: Sequence[Preference]) -> list[reward_model.Preferred]:
         texts = self.texts
         return [(texts.prompt(p.prompt), texts.answer(p.chosen), texts.answer(p.rejected)) for p in preferences]
+
+    def _tell(self, model: Any, names: dict[str, str]) -> None:
+        """Note what a stage came to. It is kept in the model's own config, so that a resume knows it too."""
+        found = {name: getattr(model.config, key, None) for name, key in names.items()}
+        self.told |= {name: value for name, value in found.items() if value is not None}
 
     def _grades(self, prompts: Sequence[str], answers: Sequence[str], _: Sequence[str]) -> list[float]:
         by_prompt = {example.prompt: example for example in self._data.examples}

@@ -8,6 +8,7 @@ model's own config.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,9 +126,11 @@ def scores(model: Any, rows: Answered, batch_size: int = 256) -> Tensor:
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write it, whole or not at all."""
     aside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
     with quietly():
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
+    shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
 
 

@@ -86,6 +86,7 @@ def warmed_up(
     seed: int, *, steps: int, batch_size: int, learning_rate: float, device: torch.device | str = "cpu"
 ) -> models.Loaded:
     """A tiny student that has read right and wrong answers in all styles: it writes them in the proportions it saw."""
+    model: Any
     model, tokenizer = tiny.build(functions.corpus(), context=CONTEXT, seed=seed)
     rng = random.Random(f"warm-up {seed}")  # noqa: S311
     end = tokenizer.eos_token_id

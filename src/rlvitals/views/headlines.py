@@ -1,0 +1,149 @@
+"""Every run below a folder in one line each, cheaply: from small files and the ends of the logs, without columns.
+
+`rows` counts the lines of the training log, overtaken ones included, and `metrics` the names in its first and last
+rows: exact numbers need the whole log, and a list of hundreds must not read it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvitals import catalog
+from rlvitals.errors import RlvitalsError
+from rlvitals.records import Finding
+from rlvitals.store.archive import open_log
+from rlvitals.store.cards import read_attempts
+from rlvitals.store.findings import findings_in, read_events
+from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.reader import last_rows, read_batch
+from rlvitals.store.lines import BadLine, decode
+from rlvitals.views.findings import verdict_of, was_watched
+from rlvitals.views.query import RunView, open_run
+
+END_ROWS = 8
+"""Rows looked at at either end of a log."""
+
+_BLOCK = 1 << 20
+
+
+@dataclass(slots=True)
+class Counted:
+    """How many lines a log had when it had so many bytes."""
+
+    inode: int = 0
+    size: int = 0
+    lines: int = 0
+
+
+@dataclass(slots=True)
+class Headlines:
+    """Remembers what does not change: how many lines a log had, and the headline of a run whose files are as before."""
+
+    _counted: dict[Path, Counted] = field(default_factory=dict)
+    _told: dict[Path, tuple[object, dict[str, Any]]] = field(default_factory=dict)
+
+    def of(self, path: Path) -> dict[str, Any]:
+        """One run's line. A run that cannot be read has the reason as its note."""
+        run_dir = RunDir(path)
+        state = _state(run_dir)
+        known = self._told.get(path)
+        if known is not None and known[0] == state and known[1]["status"] != "running":
+            return known[1]
+        try:
+            told = self._tell(run_dir)
+        except (RlvitalsError, OSError) as error:
+            told = _unreadable(path, str(error))
+        self._told[path] = (state, told)
+        return told
+
+    def _tell(self, run_dir: RunDir) -> dict[str, Any]:
+        view = open_run(run_dir.root)
+        info = view.info
+        ends = last_rows(run_dir.train_log, END_ROWS)
+        names = dict.fromkeys(name for row in [*_first_rows(run_dir.train_log), *ends] for name in row.numbers)
+        recognised = catalog.recognise(list(names)[:2000])
+        rows = self._rows(run_dir.train_log)
+        verdict, reason = _verdict(view, run_dir, rows)
+        stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
+        return {
+            "name": info.name,
+            "algorithm": info.algorithm or recognised.algorithm,
+            "framework": info.framework or recognised.framework,
+            "status": view.status,
+            "status_note": view.status_note,
+            "verdict": verdict,
+            "reason": reason,
+            "started": info.created,
+            "updated": min(max(stamps), time.time()),
+            "last_step": max((row.step for row in ends), default=None),
+            "total_steps": info.total_steps,
+            "rows": rows,
+            "metrics": len(names),
+        }
+
+    def _rows(self, log: Path) -> int:
+        """The lines of a log; of one that has grown only what is new is read."""
+        try:
+            with open_log(log) as file:
+                place = log if log.exists() else archive_of(log)
+                inode = place.stat().st_ino
+                known = self._counted.get(log, Counted())
+                end = file.seek(0, 2)
+                if known.inode != inode or known.size > end:
+                    known = Counted(inode)
+                file.seek(known.size)
+                while block := file.read(_BLOCK):
+                    known.lines += block.count(b"\n")
+                    known.size += len(block)
+        except OSError:
+            return 0
+        self._counted[log] = known
+        return known.lines
+
+
+def _verdict(view: RunView, run_dir: RunDir, rows: int) -> tuple[str, str]:
+    """By what was recorded alone: no row is judged for a list."""
+    said: list[Finding]
+    if len(read_attempts(run_dir)) > 1:
+        said = view.findings  # some may be of abandoned attempts
+    else:
+        said = [finding for _, finding in findings_in(read_events(run_dir))]
+    if not said and not was_watched(view):
+        return "cannot judge", "nobody watched it while it trained; its own page judges it"
+    return verdict_of(said, rows)
+
+
+def _first_rows(log: Path) -> list[Any]:
+    found = []
+    for line in read_batch(log, 0, END_ROWS)[0]:
+        try:
+            found.append(decode(line))
+        except BadLine:
+            continue
+    return found
+
+
+def _state(run_dir: RunDir) -> object:
+    files = (run_dir.info, run_dir.train_log, archive_of(run_dir.train_log), run_dir.findings, run_dir.attempts)
+    return tuple(map(stamp, files))
+
+
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _unreadable(path: Path, reason: str) -> dict[str, Any]:
+    nothing = dict.fromkeys(
+        ("algorithm", "framework", "started", "updated", "last_step", "total_steps", "rows", "metrics")
+    )
+    told = {"status": "unreadable", "status_note": reason, "verdict": "cannot judge", "reason": reason}
+    return {"name": path.name, **nothing, **told}

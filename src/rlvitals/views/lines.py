@@ -1,0 +1,122 @@
+"""Metrics as lines to draw: thinned, over any x-axis, with the healthy band, findings and abandoned attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals.errors import ConfigError
+from rlvitals.records import Finding
+from rlvitals.store.layout import Stream
+from rlvitals.views.query import AXIS_CONCEPTS, RunView
+from rlvitals.views.thinning import plain_numbers, thin
+from rlvitals.views.tree import band_of, meaning_of, streams_of
+
+POINTS = 800
+GHOST_POINTS = 200
+AXES = ("step", "time", *AXIS_CONCEPTS)
+
+
+class Window(NamedTuple):
+    """What of the x-axis is looked at, and in how many points."""
+
+    x: str = "step"
+    start: float | None = None
+    end: float | None = None
+    points: int = POINTS
+
+
+def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> dict[str, Any]:
+    """What `/api/series` answers. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
+    place = Axis(view, window.x)
+    drawn, bands = [], {}
+    for asked in names:
+        name = view.resolve(asked)
+        drawn += [_line(view, name, stream, window, place) for stream in streams_of(view, name)]
+        if (band := band_of(meaning_of(name, view.framework), view.algorithm)) is not None:
+            bands[name] = list(band)
+    logged = {line["name"] for line in drawn}
+    told = [found for found in findings if logged.intersection(found.metrics)]
+    at = plain_numbers(place(np.array([found.onset_step for found in told], dtype=np.int64)))
+    return {
+        "x": window.x,
+        "lines": drawn,
+        "bands": bands,
+        "findings": [
+            {
+                "x": x,
+                "step": found.onset_step,
+                "rule": found.rule,
+                "severity": found.severity,
+                "title": found.title,
+                "metrics": list(found.metrics),
+            }
+            for x, found in zip(at, told, strict=True)
+        ],
+    }
+
+
+class Axis:
+    """Places steps on an x-axis. Rows between two that carry the axis, evaluations among them, lie between them."""
+
+    def __init__(self, view: RunView, x: str) -> None:
+        self._known: tuple[NDArray[Any], NDArray[Any]] | None = None
+        if x == "step":
+            return
+        if x == "time":
+            columns, lives = view.columns("train")[0]
+            has_time = lives & np.isfinite(columns.timestamps)
+            steps, places = columns.steps[has_time], columns.timestamps[has_time]
+            order = np.argsort(steps, kind="stable")
+            self._known = steps[order], places[order]
+        elif x in AXIS_CONCEPTS:
+            steps, places = view.series(_axis_name(view, x), stream="train")
+            finite = np.isfinite(places)
+            self._known = steps[finite], places[finite]
+        else:
+            raise ConfigError(f"there is no x-axis {x!r}. Axes: {', '.join(AXES)}")
+        if not len(self._known[0]):
+            raise ConfigError(f"this run has no {x} axis: no row carries one")
+
+    def __call__(self, steps: NDArray[Any]) -> NDArray[Any]:
+        return steps if self._known is None else np.interp(steps, *self._known)
+
+
+def _axis_name(view: RunView, x: str) -> str:
+    columns, _ = view.columns("train")[0]
+    for name in columns.names:
+        meaning = meaning_of(name, view.framework)
+        if name == x or (meaning and meaning.metric.id == AXIS_CONCEPTS[x]):
+            return name
+    raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
+
+
+def _line(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> dict[str, Any]:
+    steps, values = view.series(name, stream=stream)
+    x = place(steps)
+    seen = _within(x, window)
+    line = thin(x[seen], values[seen], steps[seen], window.points)
+    return {"name": name, "stream": stream, **line._asdict(), "ghosts": _ghosts(view, name, stream, window, place)}
+
+
+def _ghosts(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> list[dict[str, Any]]:
+    """What abandoned attempts logged, as points; one line after the other where there were several."""
+    if len(view.attempts) < 2:
+        return []
+    steps, values = view.series(name, stream=stream, ghosts=True)
+    x = place(steps)
+    seen = _within(x, window)
+    line = thin(x[seen], values[seen], steps[seen], GHOST_POINTS)
+    return [{"x": at, "y": y} for at, y in zip(line.x, line.y, strict=True)]
+
+
+def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_]:
+    seen = np.ones(len(x), dtype=bool)
+    if window.start is not None:
+        seen &= x >= window.start
+    if window.end is not None:
+        seen &= x <= window.end
+    return seen

@@ -1,0 +1,106 @@
+"""The metrics of a run as a list to choose from: what each is, which group it belongs to, its last value."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from rlvitals import catalog
+from rlvitals.store.chunks import is_present
+from rlvitals.store.layout import Stream
+from rlvitals.views.query import RunView
+
+STREAMS: tuple[Stream, Stream] = ("train", "eval")
+
+MOST_LISTED = 20_000
+"""Metrics that are listed; a run with more has logged something else than metrics."""
+
+Band = tuple[float | None, float | None]
+
+
+def metric_list(view: RunView) -> dict[str, Any]:
+    """Every metric of both streams, in the order they were logged; `left_out` counts those beyond MOST_LISTED."""
+    listed: list[dict[str, Any]] = []
+    count = 0
+    framework = view.framework
+    for stream in STREAMS:
+        for rank, (columns, lives) in enumerate(view.columns(stream)):
+            if rank:
+                continue  # the ranks' values are merged into those of rank 0
+            count += len(columns.names)
+            for name in columns.names[: MOST_LISTED - len(listed)]:
+                values = columns.column(name)
+                logged = values[is_present(values) & lives]
+                listed.append(_facts(view, name, stream, framework) | _ending(logged))
+    return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
+
+
+def streams_of(view: RunView, name: str) -> list[Stream]:
+    """The streams that have a metric."""
+    found = [stream for stream in STREAMS if any(name in columns.names for columns, _ in view.columns(stream))]
+    return found or ["train"]
+
+
+def title_of(view: RunView, name: str) -> str:
+    """What a person calls it: the catalogue's title, or the logged name itself."""
+    meaning = meaning_of(name, view.framework)
+    return meaning.metric.title if meaning else name
+
+
+@lru_cache(maxsize=65_536)
+def meaning_of(name: str, framework: str | None) -> catalog.Match | None:
+    """What a logged name means in a framework, as `RunView.meaning`, remembered: thousands of names are asked for at
+    every look.
+    """
+    return next(iter(catalog.matches(name, framework)), None)
+
+
+def band_of(meaning: catalog.Match | None, algorithm: str | None) -> Band | None:
+    """The healthy range for the whole of a run, in the logged number's own sign and scale."""
+    if meaning is None or (meaning.alias and meaning.alias.caveat):
+        return None
+    bands = [band for band in meaning.metric.bands if band.stage == "any"]
+    for wanted in (algorithm, "any"):
+        for band in bands:
+            if band.algorithm == wanted:
+                return band.low, band.high
+    return None
+
+
+def _facts(view: RunView, name: str, stream: Stream, framework: str | None) -> dict[str, Any]:
+    meaning = meaning_of(name, framework)
+    metric = meaning.metric if meaning else None
+    return {
+        "name": name,
+        "stream": stream,
+        "concept": metric.id if metric else None,
+        "group": _group(name, metric),
+        "title": metric.title if metric else name,
+        "unit": metric.unit if metric else "",
+        "direction": metric.direction if metric else "none",
+        "has_band": band_of(meaning, view.algorithm) is not None,
+    }
+
+
+def _group(name: str, metric: catalog.Metric | None) -> str:
+    """The catalogue's chapter, or what stands before the name's first slash.
+
+    >>> _group("mine/one/two", None), _group("mine", None)
+    ('mine', 'Other metrics')
+    """
+    if metric is not None:
+        return _chapters().get(metric.family, metric.family)
+    head, slash, _ = name.partition("/")
+    return head if slash and head else "Other metrics"
+
+
+@lru_cache(maxsize=1)
+def _chapters() -> dict[str, str]:
+    return {family.id: family.title for family in catalog.families()}
+
+
+def _ending(logged: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
+    last = float(logged[-1]) if len(logged) else None
+    return {"points": len(logged), "last": last if last is not None and np.isfinite(last) else None}

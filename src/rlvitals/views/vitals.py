@@ -1,0 +1,220 @@
+"""A run at one look: the verdict with its reason, the vital signs as tiles, the findings along the steps, and now."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals import catalog
+from rlvitals.records import SEVERITIES, Finding
+from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import number
+from rlvitals.render.steps import VITAL_GROUPS
+from rlvitals.views.best import Series
+from rlvitals.views.findings import Diagnosis, was_watched
+from rlvitals.views.query import RunView
+from rlvitals.views.thinning import thin
+from rlvitals.views.tree import MOST_LISTED, Band, band_of, meaning_of
+
+FEWEST_TILES, MOST_TILES = 8, 12
+SPARK_POINTS = 60
+BAR_CELLS = 60
+ETA_ROWS = 50
+"""Rows at the end whose pace is the pace."""
+
+FURTHER_GROUPS = ("vitals.agent", "vitals.value", "vitals.sync", "vitals.preference", "vitals.policy_gradient")
+"""Where more tiles come from when an algorithm's own group leaves room."""
+
+
+def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
+    """What `/api/run` answers."""
+    info = view.info
+    return {
+        "name": view.name,
+        "id": info.id,
+        "status": view.status,
+        "status_note": view.status_note,
+        "algorithm": view.algorithm,
+        "framework": view.framework,
+        "started": info.created,
+        "ended": info.ended,
+        "rows": view.rows,
+        "ghost_rows": view.ghost_rows,
+        "ranks": view.ranks,
+        "verdict": diagnosis.verdict,
+        "reason": diagnosis.reason,
+        "was_watched": was_watched(view),
+        "tiles": tiles(view, diagnosis),
+        "step_bar": step_bar(view, diagnosis.findings),
+        "now": now(view),
+        "attempts": [asdict(attempt) for attempt in view.attempts],
+        "config": view.config,
+        "environment": environment(view),
+        "trackers": view.trackers,
+        "problems": view.problems,
+    }
+
+
+def environment(view: RunView) -> dict[str, Any]:
+    """Where the run was made, as far as it was recorded."""
+    info = asdict(view.info)
+    keys = ("host", "pid", "python", "platform", "packages", "git", "command", "written_by")
+    return {key: info[key] for key in keys if info[key]}
+
+
+def tiles(view: RunView, diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """The vital signs a run has: its algorithm's first, others of the catalogue's groups while there is room."""
+    return [_tile(view, name, diagnosis) for name in tile_names(view)]
+
+
+def tile_names(view: RunView) -> list[str]:
+    """The logged names of the tiles, 8 to 12 where the run has as many vital signs."""
+    return vital_names(view.metrics, view.framework, view.algorithm)
+
+
+def vital_names(names: Sequence[str], framework: str | None, algorithm: str | None) -> list[str]:
+    """Which of some logged names are the vital signs, in their order."""
+    logged: dict[str, str] = {}
+    for name in names[:MOST_LISTED]:
+        meaning = meaning_of(name, framework)
+        if meaning is not None:
+            logged.setdefault(meaning.metric.id, name)
+    groups = {group.id: group.metrics for group in catalog.groups() if group.id.startswith("vitals.")}
+    own = VITAL_GROUPS.get((algorithm or "").lower())
+    if own is None:
+        own = max(groups, key=lambda group: sum(concept in logged for concept in groups[group]))
+    chosen = [logged[concept] for concept in groups[own] if concept in logged]
+    for group in FURTHER_GROUPS:
+        more = [logged[concept] for concept in groups.get(group, ()) if concept in logged]
+        chosen += more if len(chosen) < FEWEST_TILES else []
+    chosen = list(dict.fromkeys(chosen))
+    if len(chosen) < FEWEST_TILES:  # names nobody knows are still somebody's numbers
+        chosen = list(dict.fromkeys([*chosen, *names[: MOST_TILES * 2]]))[:FEWEST_TILES]
+    return chosen[:MOST_TILES]
+
+
+def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    series = view.series(name)
+    meaning = meaning_of(name, view.framework)
+    metric = meaning.metric if meaning else None
+    value = float(series.values[-1]) if len(series.values) else math.nan
+    band = band_of(meaning, view.algorithm)
+    status, why = status_of(name, value, band, diagnosis)
+    spark = thin(series.steps, series.values, series.steps, SPARK_POINTS)
+    return {
+        "name": name,
+        "concept": metric.id if metric else None,
+        "title": metric.title if metric else name,
+        "value": value if math.isfinite(value) else None,
+        "change": change(series.values),
+        "band": None if band is None else list(band),
+        "status": status,
+        "why": why,
+        "spark": [list(point) for point in zip(spark.x, spark.y, strict=True)],
+        "unit": metric.unit if metric else "",
+        "direction": metric.direction if metric else "none",
+        "points": spark.total,
+    }
+
+
+def change(values: NDArray[np.float64]) -> float | None:
+    """How far the newest tenth of a series lies above the tenth before it, in the mean; None where that is nothing.
+
+    >>> change(np.array([1.0] * 10 + [2.0])), change(np.array([5.0]))
+    (1.0, None)
+    """
+    finite = values[np.isfinite(values)]
+    window = max(1, len(finite) // 10)
+    if len(finite) < 2 * window:
+        return None
+    moved = float(finite[-window:].mean() - finite[-2 * window : -window].mean())
+    return moved if math.isfinite(moved) else None
+
+
+def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[str, str]:
+    """ok, watch, act or unknown, and the sentence that says why: findings first, the catalogue's band second."""
+    about = [found for found in diagnosis.findings if name in found.metrics and found.severity != "info"]
+    if diagnosis.ongoing is not None:
+        about = [found for found in about if found.rule in diagnosis.ongoing] or about
+    if about:
+        worst = max(about, key=lambda found: SEVERITIES.index(found.severity))
+        return ("act" if worst.severity == "critical" else "watch"), worst.title
+    if not math.isfinite(value):
+        return ("unknown", "no point yet") if math.isnan(value) else ("watch", f"the last value is {value}")
+    if band is None:
+        return "unknown", "no healthy range is known for it"
+    low, high = band
+    said = f"{number(value)}; healthy is {said_band(low, high)}"
+    is_inside = (low is None or value >= low) and (high is None or value <= high)
+    return ("ok", said) if is_inside else ("watch", said)
+
+
+def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list."""
+    columns, lives = view.columns("train")[0]
+    steps = columns.steps[lives]
+    if not len(steps):
+        return []
+    first, last = int(steps.min()), int(steps.max())
+    edges = np.unique(np.linspace(first, last + 1, min(BAR_CELLS, last + 1 - first) + 1).astype(np.int64)).tolist()
+    cells: list[dict[str, Any]] = [
+        {"from": low, "to": high - 1, "severity": None, "findings": []}
+        for low, high in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    for place, found in enumerate(findings):
+        for cell in cells:
+            if cell["from"] <= found.step and found.onset_step <= cell["to"]:
+                cell["findings"].append(place)
+                if cell["severity"] is None or SEVERITIES.index(found.severity) > SEVERITIES.index(cell["severity"]):
+                    cell["severity"] = found.severity
+    return cells
+
+
+def now(view: RunView) -> dict[str, Any]:
+    """Where the run is: step, time left, speed, the phase that ended last."""
+    rows = view.last_rows(ETA_ROWS)
+    stamps = [(row.step, row.timestamp) for row in rows if math.isfinite(row.timestamp)]
+    total = view.info.total_steps
+    last = view.last_step
+    spans = view.last_phase()
+    return {
+        "step": last,
+        "total_steps": total,
+        "eta_s": time_left(stamps, total) if view.status == "running" else None,
+        "tokens_per_s": _speed(view),
+        "phase": spans,
+        "updated": min(max([view.info.updated, *(stamp for _, stamp in stamps)]), time.time()),
+    }
+
+
+def time_left(stamps: Sequence[tuple[int, float]], total: int | None) -> float | None:
+    """Seconds to the last step at the pace of (step, time) pairs; None where there is no pace.
+
+    >>> time_left([(10, 100.0), (20, 120.0)], 50)
+    60.0
+    """
+    if total is None or len(stamps) < 2:
+        return None
+    (first, began), (last, ended) = stamps[0], stamps[-1]
+    if last <= first or ended <= began:
+        return None
+    return max(0, total - last) * (ended - began) / (last - first)
+
+
+def _speed(view: RunView) -> float | None:
+    for name in view.metrics[:MOST_LISTED]:
+        meaning = meaning_of(name, view.framework)
+        if meaning is not None and meaning.metric.id == "perf.tokens_per_s":
+            return _last_finite(view.series(name))
+    return None
+
+
+def _last_finite(series: Series) -> float | None:
+    value = float(series.values[-1]) if len(series.values) else math.nan
+    return value if math.isfinite(value) else None

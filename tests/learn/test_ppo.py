@@ -1,0 +1,45 @@
+"""PPO learns what the reward model stands for, on three seeds; with a useless reward model it is found out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlvitals.train import ppo, recipe
+
+
+def trained(folder, **changes):
+    """A run with the recipe's own settings; returns its evaluations and findings."""
+    given = {"output_dir": str(folder), "display": "none", "plots": False, "text_scores": ("bleu",), **changes}
+    ppo.train(recipe.load("ppo", ppo.Settings, given=given))
+    read = [
+        [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for path in (folder / "logs" / f"{name}.jsonl" for name in ("training_metrics", "eval_metrics", "findings"))
+    ]
+    return read
+
+
+def true_scores(evaluations):
+    return [row["val/score/mean"] for row in evaluations]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_true_score_rises_by_a_quarter(tmp_path, seed):
+    rows, evaluations, findings = trained(tmp_path, seed=seed)
+    scores = true_scores(evaluations)
+    assert rows[0]["rm.accuracy"] > 0.8
+    assert scores[-1] - scores[0] >= 0.25
+    assert not [one for one in findings if one.get("kind") == "reward_hacking" and one["severity"] == "critical"]
+
+
+@pytest.mark.timeout(1800)
+def test_a_useless_reward_model_is_pleased_the_task_is_not_done_and_the_doctor_says_so(tmp_path):
+    rows, evaluations, findings = trained(tmp_path, seed=0, reward_model_noise=1.0, kl_coef=0.02)
+    rewards = [row["critic/score/mean"] for row in rows if row["step"]]
+    scores = true_scores(evaluations)
+    assert rows[0]["rm.accuracy"] < 0.65
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.3
+    assert scores[-1] - scores[0] < 0.05
+    assert [one for one in findings if one.get("kind") == "reward_hacking"]
