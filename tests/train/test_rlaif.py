@@ -125,13 +125,13 @@ DOCUMENT = {
 
 
 @pytest.mark.slow
-def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeypatch):
+def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeypatch, small):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     start = rlvitals.start
-    monkeypatch.setattr(rlaif.rlvitals, "start", lambda *a, **given: start(*a, hardware=0.05, **given))
-    rlaif.train(settings(tmp_path, max_steps=6, track_with=("tensorboard",)))
+    monkeypatch.setattr(rlaif.rlvitals, "start", lambda *a, **given: start(*a, hardware=0.1, **given))
+    rlaif.train(settings(tmp_path, model=small, chat=False, max_steps=6, track_with=("tensorboard",)))
     events = EventAccumulator(str(tmp_path / "logs" / "tensorboard"))
     events.Reload()
     steps = {tag: [event.step for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
@@ -399,11 +399,11 @@ def test_two_processes_train_one_student(tmp_path, child_environment):
     chosen = settings(tmp_path / "run", max_steps=3, save_steps=3, eval_steps=3)
     launched = subprocess.run(
         [
-            sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-            "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
             "-m", "rlvitals.cli.main", "train", "rlaif", *flags(chosen),
         ],
-        env={**child_environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=250, check=False,
+        env={**child_environment, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stderr[-3000:]
     rows = rows_of(tmp_path / "run")
@@ -468,19 +468,21 @@ def test_a_missing_data_set_is_said(tmp_path):
         rlaif.train(settings(tmp_path / "run", dataset=str(tmp_path / "none.jsonl")))
 
 
-def test_a_data_set_of_ones_own_is_trained_on(tmp_path):
+def test_a_data_set_of_ones_own_is_trained_on(tmp_path, small):
     file = tmp_path / "tasks.jsonl"
     tasks = rlaif_tasks.functions.tasks(8, seed=0)
     file.write_text("\n".join(
         json.dumps({"prompt": t.prompt, "entry_point": t.entry_point, "reference": t.reference, "tests": t.tests})
         for t in tasks
     ))  # fmt: skip
-    outcome = rlaif.train(settings(tmp_path / "run", dataset=str(file), max_steps=1, eval_share=0.25))
+    outcome = rlaif.train(
+        settings(tmp_path / "run", dataset=str(file), max_steps=1, eval_share=0.25, model=small, chat=False)
+    )
     assert outcome.status == "finished"
 
 
-def test_a_folder_that_holds_a_run_is_not_touched(tmp_path):
-    rlaif.train(settings(tmp_path, max_steps=1))
+def test_a_folder_that_holds_a_run_is_not_touched(tmp_path, small):
+    rlaif.train(settings(tmp_path, max_steps=1, model=small, chat=False))
     with pytest.raises(RunExists):
         rlaif.train(settings(tmp_path, max_steps=1))
 

@@ -24,6 +24,7 @@ VERBS = {
     "backtest": "hits, delay and false alarms of a set of rules over logs",
     "explain": "what a metric is, how it is computed, healthy bands, causes, fixes, other names",
     "runs": "list the runs below a directory",
+    "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",

@@ -1,4 +1,7 @@
-"""A report as one self-contained page: no script, no request, charts as SVG, every text of the log escaped."""
+"""A report as one self-contained page: no script, no request, charts as SVG, every text of the log escaped.
+
+Its pieces (the document, verdicts, findings) serve `report_html` too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from rlvitals.render.charts import Series, short
 from rlvitals.render.check import Case, below, cases, counted, evidence, gravest_first, joined, kind, unseen, when
 from rlvitals.render.numbers import number
+from rlvitals.render.svg import Frame, stretches
 
 CHART_WIDTH, CHART_HEIGHT, MARGIN = 720, 156, 64
 
@@ -47,33 +51,37 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
 .axis { stroke: var(--line); }
 .onset { stroke: var(--act); stroke-dasharray: 4 3; }
 .range { fill: var(--series); opacity: .25; }
-.middle { fill: none; stroke: var(--series); stroke-width: 1.6; }
+.middle { fill: none; stroke: var(--series); stroke-width: 1.6; stroke-linecap: round; }
 """
 
 
 def page(facts: dict[str, Any]) -> str:
     """The whole page: of one report, or of a folder's."""
-    reports = facts.get("reports")
-    body = "\n".join(_folder(facts) if reports is not None else _report(facts))
+    parts = _folder(facts) if facts.get("reports") is not None else _report(facts)
+    return document(f"{facts['verdict']}: {facts['source']}", parts)
+
+
+def document(title: str, body: Iterable[str], style: str = "") -> str:
+    """A file of HTML that loads nothing and runs nothing. The body's parts are HTML already, the title is not."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(facts['verdict'])}: {escape(facts['source'])}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
+        "<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
 
 
 def _folder(facts: dict[str, Any]) -> Iterator[str]:
     reports = gravest_first(facts["reports"])
-    yield f"<h1>{_verdict(facts['verdict'])}</h1>"
+    yield f"<h1>{verdict_words(facts['verdict'])}</h1>"
     yield f"<p>{escape(counted(reports))}</p>"
     yield f'<p class="faint">{escape(facts["source"])}</p>'
     yield "<table>"
     for place, report in enumerate(reports):
         name = escape(below(report["source"], facts["source"]))
         yield (
-            f'<tr><td>{_verdict(report["verdict"])}</td><td><a href="#log-{place}">{name}</a></td>'
+            f'<tr><td>{verdict_words(report["verdict"])}</td><td><a href="#log-{place}">{name}</a></td>'
             f"<td>{escape(report['reason'])}</td></tr>"
         )
     yield "</table>"
@@ -83,22 +91,27 @@ def _folder(facts: dict[str, Any]) -> Iterator[str]:
         yield "</section>"
     if facts["passed_over"]:
         yield "<h2>No logs</h2>"
-        yield _list(f"{path}: {reason}" for path, reason in facts["passed_over"].items())
+        yield bullets(f"{path}: {reason}" for path, reason in facts["passed_over"].items())
 
 
 def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
     """One report; with a name it is one of several."""
-    title = _verdict(facts["verdict"])
+    title = verdict_words(facts["verdict"])
     yield f"<h2>{title} {escape(name)}</h2>" if name else f"<h1>{title}</h1>"
     yield f"<p>{escape(facts['reason'])}</p>"
     about = [facts["source"], f"{number(facts['points'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
     about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
     yield f'<p class="faint">{escape(" · ".join(about))}</p>'
     for case in cases(facts["findings"]):
-        yield from _finding(case, facts["series"])
+        yield from finding_card(case, facts["series"])
+    yield from remarks(facts)
+
+
+def remarks(facts: dict[str, Any]) -> Iterator[str]:
+    """What else a report says: harmless things, what could not be judged, what was odd about the log."""
     if facts["normal"]:
         yield "<h2>Noticed, and no reason to worry</h2>"
-        yield _list(dict.fromkeys(f"{finding['title']} (step {finding['step']})" for finding in facts["normal"]))
+        yield bullets(dict.fromkeys(f"{finding['title']} (step {finding['step']})" for finding in facts["normal"]))
     if facts["cannot_judge"]:
         yield "<h2>Could not be judged</h2><table>"
         for item in facts["cannot_judge"]:
@@ -108,10 +121,11 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
         yield "</table>"
     if facts["notes"]:
         yield "<h2>Worth knowing about the log</h2>"
-        yield _list(facts["notes"])
+        yield bullets(facts["notes"])
 
 
-def _finding(case: Case, series: dict[str, Any]) -> Iterator[str]:
+def finding_card(case: Case, series: dict[str, Any], done: str = "") -> Iterator[str]:
+    """One finding with its evidence; `done` tells what became of it."""
     finding = case.finding
     severity = finding["severity"]
     yield "<article>"
@@ -125,6 +139,7 @@ def _finding(case: Case, series: dict[str, Any]) -> Iterator[str]:
         ("evidence", "", evidence(finding)),
         ("do", ' class="do"', joined(finding["advice"])),
         ("causes", "", joined(finding["causes"])),
+        ("done", "", done),
     ]
     yield "<dl>"
     yield from (f"<dt>{name}</dt><dd{style}>{escape(text)}</dd>" for name, style, text in rows if text)
@@ -142,33 +157,21 @@ def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
     if limits is None:
         return f'<p class="faint">{escape(name)}: no finite value</p>'
     low, high = limits
-    span = high - low if 0 < high - low < float("inf") else 1.0
-    inner, top, floor = CHART_WIDTH - MARGIN - 8, 18, CHART_HEIGHT - 22  # above the top stands when it began
-
-    def x(place: float) -> float:
-        return round(MARGIN + place * inner, 1)
-
-    def y(value: float) -> float:
-        return round(floor - (value - low) / span * (floor - top), 1)
-
+    frame = Frame(CHART_WIDTH, CHART_HEIGHT, MARGIN, (0.0, 1.0), limits)  # above its top stands when it began
     parts = [
-        f'<line class="axis" x1="{MARGIN}" y1="{floor}" x2="{MARGIN + inner}" y2="{floor}"/>',
-        f'<text x="{MARGIN - 6}" y="{top + 4}" text-anchor="end">{short(high)}</text>',
-        f'<text x="{MARGIN - 6}" y="{floor}" text-anchor="end">{short(low)}</text>',
+        frame.axis(),
+        f'<text x="{MARGIN - 6}" y="{frame.top + 4}" text-anchor="end">{short(high)}</text>',
+        f'<text x="{MARGIN - 6}" y="{frame.floor}" text-anchor="end">{short(low)}</text>',
         f'<text x="{MARGIN}" y="{CHART_HEIGHT - 6}">step {series.steps[0]}</text>',
-        f'<text x="{MARGIN + inner}" y="{CHART_HEIGHT - 6}" text-anchor="end">{series.steps[-1]}</text>',
+        f'<text x="{frame.right}" y="{CHART_HEIGHT - 6}" text-anchor="end">{series.steps[-1]}</text>',
     ]
-    for stretch in _stretches(series):
-        tops = [f"{x(place)},{y(highest)}" for place, _, highest in stretch]
-        bottoms = [f"{x(place)},{y(lowest)}" for place, lowest, _ in reversed(stretch)]
-        middles = [f"{x(place)},{y((lowest + highest) / 2)}" for place, lowest, highest in stretch]
-        parts.append(f'<polygon class="range" points="{" ".join(tops + bottoms)}"/>')
-        parts.append(f'<polyline class="middle" points="{" ".join(middles)}"/>')
+    for stretch in stretches(map(series.place, range(len(series.rows))), series.low, series.high):
+        parts += frame.curve(stretch)
     if onset is not None:
-        at = x(onset)
+        at = frame.x(onset)
         anchor = "end" if onset > 0.9 else "start"
-        parts.append(f'<line class="onset" x1="{at}" y1="{top - 4}" x2="{at}" y2="{floor}"/>')
-        parts.append(f'<text x="{at}" y="{top - 7}" text-anchor="{anchor}">since {onset_step}</text>')
+        parts.append(f'<line class="onset" x1="{at}" y1="{frame.top - 4}" x2="{at}" y2="{frame.floor}"/>')
+        parts.append(f'<text x="{at}" y="{frame.top - 7}" text-anchor="{anchor}">since {onset_step}</text>')
     label = f"{escape(name)} from {short(low)} to {short(high)}, steps {series.steps[0]} to {series.steps[-1]}"
     return (
         f'<figure><figcaption>{escape(name)}</figcaption><svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" '
@@ -176,24 +179,12 @@ def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
     )
 
 
-def _stretches(series: Series) -> Iterator[list[tuple[float, float, float]]]:
-    """The parts between buckets without a finite value."""
-    stretch: list[tuple[float, float, float]] = []
-    for position, (lowest, highest) in enumerate(zip(series.low, series.high, strict=True)):
-        if lowest is None or highest is None:
-            if stretch:
-                yield stretch
-            stretch = []
-        else:
-            stretch.append((series.place(position), lowest, highest))
-    if stretch:
-        yield stretch
-
-
-def _verdict(verdict: str) -> str:
+def verdict_words(verdict: str) -> str:
+    """The verdict with its symbol, coloured."""
     style = "unsure" if verdict == "cannot judge" else verdict
     return f'<span class="{style}">{_WORDS[verdict]}</span>'
 
 
-def _list(texts: Iterable[str]) -> str:
+def bullets(texts: Iterable[str]) -> str:
+    """A list of texts."""
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"

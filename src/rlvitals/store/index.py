@@ -52,6 +52,12 @@ class Columns:
         return sum(chunk.rows for chunk in self._chunks)
 
     @property
+    def held_bytes(self) -> int:
+        """The memory of the columns read so far, for those who keep many runs open."""
+        parts = sum(column.nbytes for chunk in self._chunks for column in list(chunk.columns.values()))
+        return parts + sum(column.nbytes for column in list(self._cache.values()))
+
+    @property
     def problems(self) -> Problems:
         """What had to be passed over."""
         found, lines = Problems(), 0

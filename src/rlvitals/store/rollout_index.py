@@ -110,8 +110,11 @@ class RolloutIndex:
         outcome: str | None = None,
         text: str | None = None,
         worst: bool = False,
+        best: bool = False,
     ) -> Iterator[Found]:
-        """Rollouts, those of the lowest reward first or in the order of steps; `text` as in `rollout_search`."""
+        """Rollouts, those of the lowest or highest reward first or in the order of steps; `text` as in
+        `rollout_search`.
+        """
         wanted, values = ["1"], list[Any]()
         if step is not None:
             wanted.append("rollouts.step = ?")
@@ -119,7 +122,7 @@ class RolloutIndex:
         if outcome is not None:
             wanted.append("rollouts.outcome = ?")
             values.append(outcome)
-        if worst:
+        if worst or best:
             wanted.append("rollouts.reward IS NOT NULL")
         asked = f"""
             SELECT rollouts.step, rollouts.attempt, group_id, number, reward, outcome, stop, turns, prompt
@@ -127,9 +130,12 @@ class RolloutIndex:
         """
         if text:
             found = self._with_text(asked, values, text, step)
+            if best:
+                found = sorted(found, key=lambda item: (-(item.reward or 0.0), item.step))
             yield from sorted(found, key=_by_reward) if worst else found
         elif text is None:
-            order = "rollouts.reward, rollouts.step, rollouts.id" if worst else "rollouts.step, rollouts.id"
+            first = "rollouts.reward, " if worst else "rollouts.reward DESC, " if best else ""
+            order = f"{first}rollouts.step, rollouts.id"
             yield from map(Found._make, self._base.execute(f"{asked} ORDER BY {order}", values))
 
     def _with_text(self, asked: str, values: list[Any], text: str, step: int | None) -> Iterator[Found]:

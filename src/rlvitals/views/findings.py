@@ -82,7 +82,7 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
             asdict(found)
             | {
                 "ongoing": None if diagnosis.ongoing is None else found.rule in diagnosis.ongoing,
-                "requests": _requests(found, events),
+                "requests": requests_about(found, events),
                 "trace": _trace(view, found),
             }
             for found in told
@@ -91,7 +91,7 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _requests(finding: Finding, events: Sequence[Event]) -> list[dict[str, Any]]:
+def requests_about(finding: Finding, events: Sequence[Event]) -> list[dict[str, Any]]:
     """What was asked of the trainer because of a finding, each with its answer."""
     asked = [
         event.facts | {"step": event.step, "timestamp": event.timestamp}

@@ -19,8 +19,8 @@ from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.reader import last_rows, read_batch
 from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.reader import last_rows, read_batch
 from rlvitals.views.findings import verdict_of, was_watched
 from rlvitals.views.query import RunView, open_run
 

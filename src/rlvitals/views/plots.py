@@ -68,10 +68,19 @@ class PlotAxis:
         return np.interp(steps, *self._known)
 
 
-def overview(view: RunView, x: Axis = "step", last: int | None = None, *, judged: bool = True) -> Picture:
-    """The vital signs of a run, and what its findings are about; without findings where `judged` is False."""
+def overview(
+    view: RunView,
+    x: Axis = "step",
+    last: int | None = None,
+    *,
+    judged: bool = True,
+    said: Sequence[Finding] | None = None,
+) -> Picture:
+    """The vital signs of a run, and what its findings are about; without findings where `judged` is False. `said` are
+    findings that are known already.
+    """
     axis = PlotAxis(view, x, last)
-    findings = _findings(view, axis.first_step) if judged else []
+    findings = _findings(view, axis.first_step, said) if judged else []
     return _picture(view, _overview_panels(view, findings), axis, findings)
 
 
@@ -288,13 +297,14 @@ def _band(meaning: catalog.Match | None, algorithm: str | None) -> tuple[float |
     return None
 
 
-def _findings(view: RunView, first_step: int) -> list[Finding]:
-    """The run's own findings, or what the doctor says of a log he has not seen; each rule's gravest once, the gravest
-    first.
+def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:
+    """What was said, or the run's own findings, or what the doctor says of a log he has not seen; each rule's gravest
+    once, the gravest first.
     """
-    own = view.config.get("rlvitals")
-    was_watched = isinstance(own, dict) and own.get("monitor") is True
-    said = view.findings if was_watched else check_source(source_of_run(view)).findings
+    if said is None:
+        own = view.config.get("rlvitals")
+        was_watched = isinstance(own, dict) and own.get("monitor") is True
+        said = view.findings if was_watched else check_source(source_of_run(view)).findings
     gravest: dict[str, Finding] = {}
     for found in said:
         known = gravest.get(found.rule)

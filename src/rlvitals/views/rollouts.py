@@ -110,12 +110,13 @@ class RunRollouts:
         outcome: str | None = None,
         text: str | None = None,
         worst: bool = False,
+        best: bool = False,
         limit: int = SHOWN,
     ) -> list[Hit]:
-        """Rollouts by step, outcome, text; those of the lowest reward first with `worst`."""
+        """Rollouts by step, outcome, text; `worst` brings those of the lowest reward first, `best` of the highest."""
         with RolloutIndex(self._dir) as index:
             living = self._living(index)
-            found = index.find(step=step, outcome=outcome, text=text, worst=worst)
+            found = index.find(step=step, outcome=outcome, text=text, worst=worst, best=best)
             taken = islice((item for item in found if living.get(item.step) == item.attempt), limit)
             return list(self._placed(index, taken))
 

@@ -16,6 +16,8 @@ from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.render.steps import VITAL_GROUPS
+from rlvitals.store.layout import RunDir
+from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
 from rlvitals.views.findings import Diagnosis, was_watched
 from rlvitals.views.query import RunView
@@ -182,13 +184,13 @@ def now(view: RunView) -> dict[str, Any]:
     stamps = [(row.step, row.timestamp) for row in rows if math.isfinite(row.timestamp)]
     total = view.info.total_steps
     last = view.last_step
-    spans = view.last_phase()
+    phase = last_row(RunDir(view.path).log("phases"))
     return {
         "step": last,
         "total_steps": total,
         "eta_s": time_left(stamps, total) if view.status == "running" else None,
         "tokens_per_s": _speed(view),
-        "phase": spans,
+        "phase": None if phase is None else phase.texts.get("phase"),
         "updated": min(max([view.info.updated, *(stamp for _, stamp in stamps)]), time.time()),
     }
 

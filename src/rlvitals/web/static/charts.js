@@ -38,6 +38,9 @@ export class Chart {
     this.picture = picture;
     this.columns = columns(picture);
     this.plot = new uPlot(this.options(size), this.columns.data, root);
+    const [x] = this.columns.data;
+    root.dataset.from = String(x[0]); // for zooming by keys
+    root.dataset.to = String(x[x.length - 1]);
     root.setAttribute("role", "img");
     root.setAttribute("aria-label", inWords(picture));
   }

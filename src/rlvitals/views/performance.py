@@ -1,0 +1,144 @@
+"""Where the time and the memory went: phases step by step, shares, throughput with its tails, the machine."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals.records import Span
+from rlvitals.store.chunks import is_present
+from rlvitals.views.query import RunView
+from rlvitals.views.thinning import thin
+from rlvitals.views.tree import MOST_LISTED, meaning_of
+
+MOST_SPANS = 2_000
+"""Phases that are told one by one: the newest of the range."""
+
+SYSTEM_POINTS = 400
+
+_MEMORY = re.compile(
+    r"memory/(?P<phase>.+)/(?P<at>start|end)/(?P<side>offload|onload)/(?P<kind>allocated|reserved|max_allocated|max_reserved)"
+    r"/(?P<device>[^/]+)"
+)
+_STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
+"""A phase's memory in the order it passes: before loading, loaded, executed, unloaded."""
+
+
+def performance(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Any]:
+    """What `/api/performance` answers, for the steps from `first` to `last`."""
+    spans = [span for span in view.phases() if _is_within(span.step, first, last)]
+    return {
+        "phases": [_told(span) for span in spans[-MOST_SPANS:]],
+        "left_out": max(0, len(spans) - MOST_SPANS),
+        "share": shares(spans),
+        "throughput": throughput(view, first, last),
+        "memory": memory(view, first, last),
+        "system": system(view, first, last),
+    }
+
+
+def shares(spans: list[Span]) -> dict[str, float]:
+    """The share of each phase in the time of all outermost phases, its own inner phases taken off; the largest first.
+
+    >>> spans = [Span("load", 1.0, 2.0, 1, parent="train"), Span("train", 0.0, 4.0, 1), Span("save", 4.0, 5.0, 1)]
+    >>> shares(spans)
+    {'train': 0.6, 'load': 0.2, 'save': 0.2}
+    """
+    own: Counter[str] = Counter()
+    whole = 0.0
+    for span in spans:
+        seconds = max(0.0, span.end - span.start)
+        own[span.phase] += seconds  # type: ignore[assignment]
+        if span.parent:
+            own[span.parent] -= seconds  # type: ignore[assignment]
+        else:
+            whole += seconds
+    return {name: max(0.0, seconds) / whole for name, seconds in own.most_common()} if whole > 0 else {}
+
+
+def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, dict[str, Any]]:
+    """Every speed of the run with its slow tail, median and best: percentiles over the rows."""
+    found = {}
+    for name in view.metrics[:MOST_LISTED]:
+        meaning = meaning_of(name, view.framework)
+        if meaning is None or meaning.metric.family != "throughput":
+            continue
+        steps, values = view.series(name)
+        kept = values[_range(steps, first, last) & np.isfinite(values)]
+        if len(kept):
+            p1, p50, p99 = (float(value) for value in np.percentile(kept, (1, 50, 99)))
+            found[name] = {
+                "title": meaning.metric.title, "unit": meaning.metric.unit, "points": len(kept), "last": float(kept[-1]),
+                "p1": p1, "p50": p50, "p99": p99,
+            }  # fmt: skip
+    return found
+
+
+def memory(view: RunView, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
+    """GiB of each phase and device as it passes: before loading, loaded, executed, unloaded; the last value in range,
+    and the highest peak.
+    """
+    told: dict[tuple[str, str], dict[str, Any]] = {}
+    for name in view.metrics[:MOST_LISTED]:
+        parts = _MEMORY.fullmatch(name)
+        if parts is None:
+            continue
+        steps, values = view.series(name)
+        kept = values[_range(steps, first, last) & np.isfinite(values)]
+        if not len(kept):
+            continue
+        key = (parts["phase"], parts["device"])
+        phase = told.setdefault(key, {"phase": key[0], "device": key[1], "stages": {}, "peak": {}})
+        if parts["kind"].startswith("max_"):
+            kind = parts["kind"].removeprefix("max_")
+            phase["peak"][kind] = max(phase["peak"].get(kind, 0.0), float(kept.max()))
+        else:
+            stage = f"{parts['at']}/{parts['side']}"
+            phase["stages"].setdefault(stage, {})[parts["kind"]] = float(kept[-1])
+    for phase in told.values():
+        phase["stages"] = [{"stage": stage, **phase["stages"][stage]} for stage in _STAGES if stage in phase["stages"]]
+    return list(told.values())
+
+
+def system(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Any]:
+    """The samples of the machine over time, thinned, peaks kept."""
+    samples = view.system()
+    steps, times = samples["step"], samples["timestamp"]
+    seen = _range(steps, first, last) & np.isfinite(times)
+    drawn = {}
+    for name, values in samples.items():
+        if name in ("timestamp", "step", "attempt"):
+            continue
+        has = seen & is_present(values) & ~np.isnan(values)
+        if has.any():
+            drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS)._asdict()
+    return {"samples": int(seen.sum()), "lines": drawn}
+
+
+def _told(span: Span) -> dict[str, Any]:
+    return {
+        "step": span.step,
+        "name": span.phase,
+        "start": span.start,
+        "end": span.end,
+        "parent": span.parent,
+        "error": span.error,
+        "attempt": span.attempt,
+    }
+
+
+def _is_within(step: int, first: int | None, last: int | None) -> bool:
+    return (first is None or step >= first) and (last is None or step <= last)
+
+
+def _range(steps: NDArray[Any], first: int | None, last: int | None) -> NDArray[np.bool_]:
+    seen = np.ones(len(steps), dtype=bool)
+    if first is not None:
+        seen &= steps >= first
+    if last is not None:
+        seen &= steps <= last
+    return seen

@@ -1,0 +1,114 @@
+"""What was added to a run since the last look: rows and findings, from byte offsets, so that anyone can go on from
+where somebody else stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import parse_json
+from rlvitals.errors import RlvitalsError
+from rlvitals.store.cards import read_info
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.reader import read_blocks
+from rlvitals.views.query import open_run
+
+LONGEST_CATCH_UP = 4 * 2**20
+"""Bytes of a log read at one look; whoever is further behind gets the newest."""
+
+MOST_VALUES = 5_000
+FIELDS = ("rule", "kind", "severity", "onset_step", "title", "metrics")
+
+
+@dataclass(slots=True)
+class Added:
+    """What one look brought."""
+
+    rows: int = 0
+    step: int | None = None
+    updated: float | None = None
+    values: dict[str, float | None] = field(default_factory=dict)
+    """The newest value of every metric that has one."""
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+
+class RunTail:
+    """A run from some place on. `place` is where it is now, as text, for going on later."""
+
+    def __init__(self, path: Path, place: str = "") -> None:
+        self._dir = RunDir(path)
+        self._logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
+        known = [int(part) for part in place.split("-") if part.isdecimal() and len(part) < 19]
+        self._offsets = known if len(known) == len(self._logs) else [_size(log) for log in self._logs]
+
+    @property
+    def place(self) -> str:
+        return "-".join(map(str, self._offsets))
+
+    def look(self) -> Added:
+        """Whatever is new."""
+        added = Added()
+        for position, log in enumerate(self._logs):
+            for line in self._new_lines(position, log):
+                if log == self._dir.findings:
+                    _take_finding(added, line)
+                else:
+                    _take_row(added, line, is_training=log == self._dir.train_log)
+        return added
+
+    def status(self) -> dict[str, Any]:
+        """Whether the run goes on."""
+        try:
+            view = open_run(self._dir.root)
+            return {"status": view.status, "status_note": view.status_note, "ended": read_info(self._dir).ended}
+        except RlvitalsError as error:
+            return {"status": "unreadable", "status_note": str(error), "ended": None}
+
+    def _new_lines(self, position: int, log: Path) -> list[bytes]:
+        size, start = _size(log), self._offsets[position]
+        if size < start:  # another run in the same place, or an archive now
+            start = self._offsets[position] = 0
+        if size == start:
+            return []
+        if size - start > LONGEST_CATCH_UP:
+            start = size - LONGEST_CATCH_UP  # in the middle of a line, which is then no row and is passed over
+        found: list[bytes] = []
+        for lines, after in read_blocks(log, start, size):
+            found += lines
+            self._offsets[position] = after
+        return found
+
+
+def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
+    try:
+        row = decode(line)
+    except BadLine:
+        return
+    added.rows += 1
+    if is_training:
+        added.step = row.step
+    if math.isfinite(row.timestamp):
+        added.updated = max(added.updated or 0.0, row.timestamp)
+    for name, number in row.numbers.items():
+        if name in added.values or len(added.values) < MOST_VALUES:
+            added.values[name] = number if math.isfinite(number) else None
+
+
+def _take_finding(added: Added, line: bytes) -> None:
+    try:
+        raw = parse_json(line)
+    except ValueError:
+        return
+    if isinstance(raw, dict) and raw.get("type") == "finding":
+        added.findings.append({"step": raw.get("step")} | {key: raw.get(key) for key in FIELDS})
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0

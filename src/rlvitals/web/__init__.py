@@ -1,0 +1,1 @@
+"""The dashboard: a read-only server over a folder of runs, and its static pages. Facts come from `views`."""

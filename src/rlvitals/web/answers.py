@@ -1,0 +1,74 @@
+"""Questions in, JSON out: the typed reading of a query, and facts as bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rlvitals.codec import encode, to_json
+from rlvitals.errors import ConfigError
+
+MOST_NAMES = 200
+"""Metrics of one request."""
+
+MOST_RUNS = 32
+"""Runs of one comparison."""
+
+LONGEST_NAME = 4096
+
+
+class Query:
+    """What was asked, read strictly: what is no number where one is due is a ConfigError that says so."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = list(pairs)
+
+    def all(self, key: str, most: int) -> list[str]:
+        """Every value given for a key, each once."""
+        found = list(dict.fromkeys(value for name, value in self._pairs if name == key))
+        if len(found) > most:
+            raise ConfigError(f"{len(found)} times {key!r} in one question; {most} are the most")
+        if any(len(value) > LONGEST_NAME for value in found):
+            raise ConfigError(f"a {key!r} of more than {LONGEST_NAME} characters")
+        return found
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """The last value given for a key."""
+        return next(iter(self.all(key, MOST_NAMES)[::-1]), default)
+
+    def needed(self, key: str) -> str:
+        found = self.text(key)
+        if not found:
+            raise ConfigError(f"the question needs {key!r}")
+        return found
+
+    def number(self, key: str) -> float | None:
+        """A finite number; None where nothing is given."""
+        text = self.text(key)
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ConfigError(f"{key!r} is a number, not {text[:40]!r}")
+        return number
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        """A whole number; the default where nothing is given."""
+        number = self.number(key)
+        if number is None:
+            return default
+        if number != int(number) or abs(number) > 2**53:
+            raise ConfigError(f"{key!r} is a whole number, not {number:g}")
+        return int(number)
+
+
+def as_json(facts: dict[str, Any]) -> bytes:
+    """Strict JSON. What the quick encoder does not take (odd keys, half characters) goes the slow way."""
+    try:
+        return encode(facts)
+    except (TypeError, ValueError, OverflowError):
+        return to_json(facts)

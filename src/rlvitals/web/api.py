@@ -1,0 +1,171 @@
+"""What each address under `/api` answers: a folder and a question in, facts out. No HTTP here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from rlvitals import catalog
+from rlvitals.errors import ConfigError, RunNotFound
+from rlvitals.store.rollout_forms import plain
+from rlvitals.views.compare import compare_runs
+from rlvitals.views.evaluations import read_trend
+from rlvitals.views.findings import findings_told
+from rlvitals.views.lines import POINTS, Window, lines
+from rlvitals.views.overlay import overlay
+from rlvitals.views.performance import performance
+from rlvitals.views.query import RunView
+from rlvitals.views.rollouts import outcomes, pick
+from rlvitals.views.tree import metric_list
+from rlvitals.views.vitals import vitals
+from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
+from rlvitals.web.folder import Folder
+
+Facts = dict[str, Any]
+PAGE_SIZE = 50
+
+
+def runs(folder: Folder, query: Query) -> Facts:
+    return folder.runs()
+
+
+def run(folder: Folder, query: Query) -> Facts:
+    return vitals(*folder.diagnosis(_run(query)))
+
+
+def metrics(folder: Folder, query: Query) -> Facts:
+    return metric_list(folder.view(_run(query)))
+
+
+def series(folder: Folder, query: Query) -> Facts:
+    names = query.all("name", MOST_NAMES)
+    if not names:
+        raise ConfigError("the question needs 'name'")
+    view = folder.view(_run(query))
+    return lines(view, names, _window(query), folder.known_findings(_run(query)))
+
+
+def explain(folder: Folder, query: Query) -> Facts:
+    name = query.needed("name")
+    run_name = query.text("run")
+    framework = folder.view(run_name).framework if run_name is not None else None
+    known = {item.id for item in catalog.frameworks()}
+    return catalog.explain(name, framework if framework in known else None).to_dict()
+
+
+def findings(folder: Folder, query: Query) -> Facts:
+    return findings_told(*folder.diagnosis(_run(query)))
+
+
+def speed(folder: Folder, query: Query) -> Facts:
+    return performance(folder.view(_run(query)), query.whole("from"), query.whole("to"))
+
+
+def rollouts(folder: Folder, query: Query) -> Facts:
+    """Without a step: which steps there are. With outcome, search or worst: hits. With a group: whole transcripts."""
+    log = folder.view(_run(query)).rollout_log
+    step, page = query.whole("step"), query.whole("page", 0) or 0
+    outcome, text, worst = query.text("outcome"), query.text("search"), query.text("worst") == "1"
+    if outcome or text or worst:
+        wanted = PAGE_SIZE * (max(page, 0) + 1)
+        if wanted > 20 * PAGE_SIZE:
+            raise ConfigError(f"{20 * PAGE_SIZE} hits are the most; narrow the search")
+        hits = log.find(step=step, outcome=outcome, text=text or None, worst=worst, limit=wanted + 1)
+        shown = hits[wanted - PAGE_SIZE : wanted]
+        return {"hits": [plain(hit._asdict()) for hit in shown], "page": page, "more": len(hits) > wanted}
+    if step is None:
+        overview = log.overview()
+        if not overview:
+            raise RunNotFound("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
+        return {"steps": overview, "problems": log.problems}
+    groups = log.at(step)
+    if not groups:
+        raise RunNotFound(f"there are no rollouts at step {step}")
+    chosen = query.text("group")
+    if chosen is not None:
+        number, group = pick(groups, chosen)
+        return {"step": step, "groups": [_group(number, group)], "total": len(groups)}
+    first = max(page, 0) * PAGE_SIZE
+    listed = [_brief(number, group) for number, group in enumerate(groups, 1)]
+    return {"step": step, "groups": listed[first : first + PAGE_SIZE], "total": len(groups), "page": page}
+
+
+def evaluations(folder: Folder, query: Query) -> Facts:
+    path = folder.place(_run(query))
+    told = asdict(read_trend(path))
+    del told["path"]
+    view = folder.view(_run(query))
+    columns, _ = view.columns("eval")[0]
+    epochs = view.epochs().to_dict() if view.rows else {}
+    return told | {"metrics": columns.names[:MOST_NAMES], "epochs": epochs}
+
+
+def compare(folder: Folder, query: Query) -> Facts:
+    names = query.all("run", MOST_RUNS)
+    views = [folder.view(name) for name in names]
+    told = asdict(compare_runs(views, query.all("name", MOST_NAMES)))
+    places = dict(zip((str(view.path) for view in views), names, strict=True))
+    for line in told["runs"]:
+        line["run"] = places[line.pop("path")]
+    told["only_in_one"] = {places[path]: only for path, only in told["only_in_one"].items()}
+    return told
+
+
+def overlaid(folder: Folder, query: Query) -> Facts:
+    views: dict[str, RunView] = {name: folder.view(name) for name in query.all("run", MOST_RUNS)}
+    if not views:
+        raise ConfigError("the question needs 'run'")
+    return overlay(views, query.needed("name"), _window(query))
+
+
+ANSWERS: dict[str, Callable[[Folder, Query], Facts]] = {
+    "runs": runs,
+    "run": run,
+    "metrics": metrics,
+    "series": series,
+    "explain": explain,
+    "findings": findings,
+    "performance": speed,
+    "rollouts": rollouts,
+    "evaluations": evaluations,
+    "compare": compare,
+    "overlay": overlaid,
+}
+
+
+def _run(query: Query) -> str:
+    return query.needed("run")
+
+
+def _window(query: Query) -> Window:
+    points = query.whole("points", POINTS) or POINTS
+    return Window(query.text("x", "step") or "step", query.number("from"), query.number("to"), points)
+
+
+def _group(number: int, group: Any) -> Facts:
+    told: Facts = {"number": number, "outcomes": outcomes(group), **plain(group)}
+    return told | {"early": len(group.early_rollouts)}
+
+
+def _brief(number: int, group: Any) -> Facts:
+    """A group for the list: its rollouts in a line each, without their texts."""
+    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+    return {
+        "number": number,
+        "id": group.id,
+        "prompt": group.prompt[:300],
+        "mean": _finite(group.mean),
+        "std": _finite(group.std),
+        "rewards": [_finite(reward) for reward in rewards],
+        "kept": group.kept,
+        "reason": group.reason,
+        "outcomes": outcomes(group),
+        "early": len(group.early_rollouts),
+        "rollouts": len(group.rollouts),
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

@@ -1,0 +1,184 @@
+"""The folder that is served: which runs may be read, and the views of those that are looked at.
+
+Nothing outside the folder is ever opened: a run's path is resolved first, and a run that holds a symbolic link to the
+outside is refused whole.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvitals.errors import RunNotFound
+from rlvitals.records import Finding
+from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.views.discovery import find_runs
+from rlvitals.views.findings import Diagnosis, diagnose
+from rlvitals.views.headlines import Headlines, stamp
+from rlvitals.views.query import RunView, open_run
+from rlvitals.views.tree import STREAMS
+
+MOST_OPEN = 12
+"""Views that are kept."""
+
+MOST_BYTES = 64 * 2**20
+"""Columns one view may hold before it is opened afresh."""
+
+FRESH_SECONDS = 5.0
+"""A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
+
+LIST_SECONDS = 1.0
+"""How long a list of the runs in the folder is good for."""
+
+MOST_RUNS = 5_000
+
+
+@dataclass(slots=True)
+class Open:
+    """One run as it was opened, and what was worked out of it."""
+
+    state: object
+    view: RunView
+    diagnosis: Diagnosis | None = None
+    opened: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
+
+
+class Folder:
+    """The runs below one folder. Safe to ask from several threads."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).resolve()
+        if not self.root.is_dir():
+            raise RunNotFound(f"{root} is no directory")
+        self._lock = threading.Lock()
+        self._listing = threading.Lock()
+        self._open: OrderedDict[Path, Open] = OrderedDict()
+        self._headlines = Headlines()
+        self._listed: tuple[float, list[Path]] = (0.0, [])
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    def runs(self) -> dict[str, Any]:
+        """What `/api/runs` answers: the newest first."""
+        with self._listing:
+            told = [{"run": self._relative(path)} | self._headlines.of(path) for path in self._paths()]
+        for line in told:
+            known = self._open.get(self.root / line["run"])
+            if known is not None and known.diagnosis is not None:  # judged since: its own page says the same
+                line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason
+        return {"folder": self.name, "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0))}
+
+    def place(self, run: str) -> Path:
+        """The directory of a run by its path below the folder. Raises RunNotFound for anything that is not one."""
+        refusal = RunNotFound(f"there is no run {run[:200]!r} in this folder")
+        if "\0" in run or "\\" in run or len(run) > 4096 or run.startswith(("/", "~")) or ".." in run.split("/"):
+            raise refusal
+        try:
+            path = (self.root / run).resolve()
+            if not path.is_relative_to(self.root) or not path.is_dir():
+                raise refusal
+            if not RunDir(path).holds_run or leads_outside(path, self.root):
+                raise refusal
+        except (OSError, ValueError, RuntimeError):
+            raise refusal from None
+        return path
+
+    def view(self, run: str) -> RunView:
+        """A run as it is now. Raises RunNotFound or RunUnreadable."""
+        return self._opened(self.place(run)).view
+
+    def diagnosis(self, run: str) -> tuple[RunView, Diagnosis]:
+        """A run and what the doctor says of it."""
+        opened = self._opened(self.place(run))
+        if opened.diagnosis is None:
+            opened.diagnosis = diagnose(opened.view)
+        return opened.view, opened.diagnosis
+
+    def known_findings(self, run: str) -> list[Finding]:
+        """What was said of a run, as far as it is known without judging rows."""
+        opened = self._opened(self.place(run))
+        if opened.diagnosis is not None:
+            return opened.diagnosis.findings
+        return opened.view.findings
+
+    def _opened(self, path: Path) -> Open:
+        state = _state(path)
+        with self._lock:
+            known = self._open.get(path)
+        if known is not None and known.state == state:
+            if not known.is_stale and _held_bytes(known.view) <= MOST_BYTES:
+                return known
+            fresh = Open(state, open_run(path), known.diagnosis)
+        else:
+            fresh = Open(state, open_run(path))
+        with self._lock:
+            self._open[path] = fresh
+            self._open.move_to_end(path)
+            while len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)
+        return fresh
+
+    def _paths(self) -> list[Path]:
+        looked, paths = self._listed
+        if time.monotonic() - looked > LIST_SECONDS or not looked:
+            paths = [path for path in _first(find_runs(self.root)) if not leads_outside(path, self.root, deep=False)]
+            self._listed = (time.monotonic(), paths)
+        return paths
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
+    """Whether some file a run is read from is a symbolic link that leaves the folder."""
+    run_dir = RunDir(run)
+    folders = [run, run_dir.logs]
+    if deep:
+        folders += [run_dir.ranks, run_dir.rollouts, run_dir.eval_logs, run_dir.epochs.folder, run_dir.sinks]
+        folders.append(run_dir.index)
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+                        return True
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, RuntimeError):
+            return True
+    return False
+
+
+def _first(paths: Iterator[Path]) -> Iterator[Path]:
+    for count, path in enumerate(paths):
+        if count == MOST_RUNS:
+            return
+        yield path
+
+
+def _state(path: Path) -> tuple[object, ...]:
+    """What changes when a run is to be read anew."""
+    run_dir = RunDir(path)
+    logs = [run_dir.train_log, run_dir.eval_log]
+    files = [run_dir.info, run_dir.config, run_dir.attempts, run_dir.findings, run_dir.ranks, run_dir.lock, *logs]
+    return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
+
+
+def _rank_logs(run_dir: RunDir) -> list[Path]:
+    return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
+
+
+def _held_bytes(view: RunView) -> int:
+    return sum(columns.held_bytes for stream in STREAMS for columns, _ in view.columns(stream))

@@ -1,0 +1,111 @@
+"""`/api/live`: what is new in a run, as server-sent events, while somebody looks.
+
+Each event's id is the place in the run's files it reaches, so a browser that reconnects misses nothing and a server
+that was restarted knows where to go on. The trainer is not asked: only its files are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from rlvitals.errors import RlvitalsError
+from rlvitals.views.tailing import RunTail
+from rlvitals.web.answers import Query, as_json
+from rlvitals.web.folder import Folder
+
+LOOK_SECONDS = 0.2
+"""Between two looks at the files."""
+
+ROWS_SECONDS = 0.5
+"""Rows are told at most as often as this."""
+
+STATUS_SECONDS = 2.0
+QUIET_SECONDS = 15.0
+"""A sign of life after so long without news: a connection that nobody listens to is found out by it."""
+
+MOST_LISTENERS = 64
+
+
+class Live:
+    """The endpoint, and how many listen."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._listeners = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        response = await self._respond(request)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        try:
+            path = await run_sync(self._folder.place, Query(request.query_params.multi_items()).needed("run"))
+        except RlvitalsError as error:
+            return _error(404, str(error))
+        if self._listeners >= MOST_LISTENERS:
+            return _error(503, f"{MOST_LISTENERS} pages listen already")
+        tail = RunTail(path, request.headers.get("last-event-id", ""))
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(self._events(tail), media_type="text/event-stream", headers=headers)
+
+    async def _events(self, tail: RunTail) -> AsyncIterator[bytes]:
+        self._listeners += 1
+        try:
+            async for event in events(tail):
+                yield event
+        finally:
+            self._listeners -= 1
+
+
+async def events(tail: RunTail) -> AsyncIterator[bytes]:
+    """What a listener hears, for ever."""
+    status = await run_sync(tail.status)
+    yield event("status", status, tail.place)
+    told = looked = heard = time.monotonic()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        now = time.monotonic()
+        if now - told >= ROWS_SECONDS:
+            added = await run_sync(tail.look)
+            if added.rows:
+                facts = {"step": added.step, "updated": added.updated, "rows": added.rows, "values": added.values}
+                yield event("rows", facts, tail.place)
+                told = heard = now
+            if added.findings:
+                yield event("findings", {"findings": added.findings}, tail.place)
+                told = heard = now
+        if now - looked >= STATUS_SECONDS:
+            looked = now
+            if (fresh := await run_sync(tail.status)) != status:
+                status = fresh
+                yield event("status", status, tail.place)
+                heard = now
+        if now - heard >= QUIET_SECONDS:
+            heard = now
+            yield b": still here\n\n"
+
+
+def event(name: str, facts: dict[str, Any], place: str) -> bytes:
+    """One event. JSON has no bare line breaks, so that data is always one line.
+
+    >>> event("status", {"status": "running"}, "10-0-0")
+    b'id: 10-0-0\\nevent: status\\ndata: {"status":"running"}\\n\\n'
+    """
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), one_line(facts))
+
+
+def one_line(facts: dict[str, Any]) -> bytes:
+    """JSON on one line."""
+    return b" ".join(as_json(facts).split(b"\n")).strip()
+
+
+def _error(status: int, sentence: str) -> Response:
+    return Response(as_json({"error": sentence}), status, media_type="application/json")

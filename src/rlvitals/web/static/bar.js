@@ -1,0 +1,66 @@
+/** The bar above: which run, which screen, whether it is live, search, theme, help. */
+
+import {byId, el, fill} from "./dom.js";
+import {help} from "./keys.js";
+import {search} from "./search.js";
+import * as state from "./state.js";
+import * as theme from "./theme.js";
+
+let live = "";
+
+const LIVE = /** @type {Record<string, [string, string]>} */ ({
+  lost: ["○", "not connected: trying again"],
+  open: ["●", "connected"],
+  running: ["●", "live"],
+  finished: ["■", "finished"],
+  failed: ["✖", "failed"],
+  interrupted: ["■", "interrupted"],
+});
+
+/** @param {string} now "", lost, open, or the run's status */
+export function setLive(now) {
+  if (now === "open" && live && live !== "lost") return;
+  live = now;
+  const place = document.getElementById("live");
+  if (place) fill(place, ...lamp());
+}
+
+/** @returns {(HTMLElement | string)[]} */
+function lamp() {
+  if (!live || !state.get("run")) return [];
+  const [symbol, said] = LIVE[live] ?? ["●", live];
+  return [el("span", {"aria-hidden": "true", class: `lamp ${live}`}, symbol), ` ${said}`];
+}
+
+export function drawBar() {
+  const {screen, query} = state.read();
+  const run = query.get("run") ?? "";
+  const tabs = state.SCREENS.map((name) => el("a", {
+    href: state.address({}, name),
+    "aria-current": screen === name && "page",
+    on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({}, {screen: name}))},
+  }, name[0].toUpperCase() + name.slice(1)));
+  fill(byId("bar"),
+    el("a", {class: "brand", href: state.address({run: null, explain: null}, "runs"), title: "All runs",
+      on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({run: null, explain: null}, {screen: "runs"}))}},
+      el("img", {src: "/static/icon.svg", alt: "", width: 22, height: 22}), "rlvitals"),
+    run && el("span", {class: "where", title: run}, run === "." ? "this folder" : run),
+    run && el("nav", {"aria-label": "Screens"}, tabs),
+    el("span", {id: "live", class: "faint"}, ...lamp()),
+    el("span", {class: "tools"},
+      el("button", {on: {click: search}, title: "Search (Ctrl+K)", "aria-label": "Search"}, "Search", el("kbd", {}, "Ctrl K")),
+      el("button", {class: "plain", on: {click: theme.toggle}, title: "Light or dark (t)", "aria-label": "Light or dark"}, theme.isDark() ? "☀" : "☾"),
+      el("button", {class: "plain", on: {click: help}, title: "Keyboard (?)", "aria-label": "Keyboard"}, "?")));
+  document.querySelector("#bar nav a[aria-current]")?.scrollIntoView({block: "nearest", inline: "nearest"});
+}
+
+/**
+ * A click on a link goes without loading anew; with a modifier it stays the browser's.
+ * @param {MouseEvent} event
+ * @param {() => void} go
+ */
+export function follow(event, go) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  go();
+}

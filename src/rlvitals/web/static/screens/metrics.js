@@ -1,0 +1,221 @@
+/** Metrics: a tree and a filter at the side, panels that exist while they are in view, one zoom for all of them. */
+
+import {ask} from "../api.js";
+import {calm, el, fill, say} from "../dom.js";
+import {explain} from "../drawer.js";
+import {counted} from "../numbers.js";
+import {MetricPanel} from "../panel.js";
+import {SeriesStore} from "../series.js";
+import * as state from "../state.js";
+import {tree} from "../tree.js";
+import {VirtualGrid} from "../virtual.js";
+import {controls} from "../viewcontrols.js";
+import {notice} from "../words.js";
+
+const HEIGHT = 232;
+const LARGE = 480;
+const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolling
+const LIVE_AGAIN = 900;
+
+/** @typedef {import("../panel.js").Metric} Metric */
+
+/**
+ * @param {import("../app.js").Place} place
+ * @returns {Promise<import("../app.js").Screen>}
+ */
+export async function mount({run, root, signal}) {
+  const answer = await ask("metrics", {run}, signal);
+  const metrics = byName(answer.metrics);
+  if (!metrics.length) {
+    fill(root, notice("No metric was logged yet."));
+    return {};
+  }
+  /** @type {Map<string, MetricPanel>} */
+  const panels = new Map();
+  /** @type {Map<string, any>} */
+  const waiting = new Map();
+  let isDrawing = false;
+  let liveTimer = 0;
+  const problem = el("p", {class: "problem", role: "alert"});
+  const count = el("span", {class: "faint"});
+  const area = el("div", {class: "panels"});
+  const store = new SeriesStore(run, signal, (name, series) => later(name, series), (sentence) => { problem.textContent = sentence; });
+  const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) => state.go({from: rounded(from), to: rounded(to)});
+
+  /** @param {string} name @param {any} series */
+  function later(name, series) {
+    waiting.set(name, series);
+    if (!isDrawing) requestAnimationFrame(drawSome);
+    isDrawing = true;
+  }
+  function drawSome() {
+    const began = performance.now();
+    for (const [name, series] of waiting) {
+      waiting.delete(name);
+      const panel = panels.get(name);
+      if (panel?.node.isConnected) panel.draw(series, how(), widthOf(panel));
+      if (performance.now() - began > FRAME) break;
+    }
+    isDrawing = waiting.size > 0;
+    if (isDrawing) requestAnimationFrame(drawSome);
+  }
+  const widthOf = (/** @type {MetricPanel} */ panel) => panel.height === LARGE ? area.clientWidth : grid.panelWidth;
+  const how = () => ({
+    log: state.get("log") === "1", smooth: Number(state.get("smooth")) || 0, sync: "metrics",
+    isTime: state.get("x") === "time", xLabel: (state.get("x") || "step").replace("_", " "), onZoom: zoomTo, zoom: zoom(),
+  });
+  const zoom = () => {
+    const [from, to] = [state.getNumber("from"), state.getNumber("to")];
+    return from !== null && to !== null && from < to ? /** @type {[number, number]} */ ([from, to]) : null;
+  };
+  /** @type {VirtualGrid<Metric>} */
+  const grid = new VirtualGrid(root, area, {
+    minWidth: 340, height: HEIGHT,
+    heading: (text) => el("h2", {class: "group"}, text),
+    make: (metric) => {
+      const panel = new MetricPanel(metric, HEIGHT);
+      panels.set(metric.name, panel);
+      return {node: panel.node, remove: () => { panel.remove(); panels.delete(metric.name); waiting.delete(metric.name); }};
+    },
+    seen: (items) => {
+      for (const {name} of items) {
+        const series = store.kept.get(name);
+        if (series && panels.get(name)?.drawn !== series) later(name, series);
+      }
+      want(items);
+    },
+  });
+  const want = calm((/** @type {Metric[]} */ items) => store.want(items.map(({name}) => name)), 40);
+
+  /** @type {MetricPanel | null} */
+  let large = null;
+  const top = el("div", {class: "large"});
+  function showLarge() {
+    const name = state.get("one");
+    const metric = metrics.find((candidate) => candidate.name === name);
+    if (large) { large.remove(); panels.delete(large.metric.name); large = null; }
+    fill(top);
+    if (!metric) return;
+    large = new MetricPanel(metric, LARGE);
+    top.append(large.node);
+    panels.set(name, large);
+    const series = store.kept.get(name);
+    if (series) later(name, series);
+    store.want([name]);
+  }
+  /** @param {boolean} isNew whether other points are needed */
+  function look(isNew) {
+    if (isNew) {
+      problem.textContent = "";
+      store.setView({x: state.get("x") || "step", from: state.get("from"), to: state.get("to"), points: 800});
+    }
+    const {sections, shown, complaint} = chosen(metrics, state.get("filter"), state.get("group"), state.get("one"));
+    if (complaint) problem.textContent = complaint;
+    count.textContent = shown === metrics.length ? counted(shown, "metric") : `${shown} of ${counted(metrics.length, "metric")}`;
+    grid.setSections(sections);
+    showLarge();
+    say(count.textContent);
+  }
+  const bar = controls(count);
+  fill(root, el("div", {class: "with-tree"}, tree(metrics), el("div", {class: "stage"}, bar.node, problem, top, area)));
+  look(true);
+
+  let last = signature();
+  return {
+    update: () => {
+      const now = signature();
+      bar.update();
+      if (now.data !== last.data) look(true);
+      else if (now.list !== last.list || now.look !== last.look) look(false);
+      last = now;
+    },
+    live: ({kind}) => {
+      if (kind !== "rows" || liveTimer) return;
+      liveTimer = setTimeout(() => { liveTimer = 0; store.grow(); grid.show(); if (large) store.want([large.metric.name]); }, LIVE_AGAIN);
+    },
+    stop: () => { clearTimeout(liveTimer); grid.stop(); large?.remove(); },
+    keys: [...bar.keys,
+      {key: "e", says: "explain the panel that has the focus", does: () => { const name = focused(); if (name) explain(name); }},
+      {key: "j", says: "next panel", does: () => walk(1)}, {key: "k", says: "panel before", does: () => walk(-1)},
+      {key: "Escape", says: "close the explanation, the large panel, the zoom", does: back}],
+  };
+
+  /** @param {number} by */
+  function walk(by) {
+    const order = grid.rows.flatMap((row) => row.items);
+    const next = order[Math.min(Math.max(order.findIndex((metric) => metric.name === focused()) + by, 0), order.length - 1)];
+    if (!next) return;
+    grid.reveal(next);
+    panels.get(next.name)?.node.focus({preventScroll: true});
+  }
+}
+
+/** One after the other what hides the whole. */
+function back() {
+  if (state.get("explain")) state.go({explain: null});
+  else if (state.get("one")) state.go({one: null});
+  else if (state.get("from")) state.go({from: null, to: null});
+}
+
+/** @returns {string} the metric whose panel has the focus */
+function focused() {
+  return document.activeElement?.closest(".panel")?.getAttribute("data-metric") ?? "";
+}
+
+/** What in the address asks for other data, other panels, another look. */
+function signature() {
+  const pick = (/** @type {string[]} */ names) => names.map((name) => state.get(name)).join("\n");
+  return {data: pick(["x", "from", "to"]), list: pick(["filter", "group", "one"]), look: pick(["log", "smooth"])};
+}
+
+/** @param {number | null} value @returns {number | null} as few digits as an address needs */
+function rounded(value) {
+  return value === null ? null : Number(value.toPrecision(10));
+}
+
+/**
+ * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
+ * @param {any[]} listed
+ * @returns {Metric[]}
+ */
+function byName(listed) {
+  /** @type {Map<string, Metric>} */
+  const found = new Map();
+  for (const metric of listed) {
+    const known = found.get(metric.name);
+    if (known) known.streams.push(metric.stream);
+    else found.set(metric.name, {...metric, streams: [metric.stream]});
+  }
+  return [...found.values()];
+}
+
+/**
+ * @param {Metric[]} metrics
+ * @param {string} filter a regular expression, or a plain text where it is none
+ * @param {string} group
+ * @param {string} one shown large above, so not below
+ */
+function chosen(metrics, filter, group, one) {
+  let complaint = "";
+  /** @type {(text: string) => boolean} */
+  let fits = () => true;
+  try {
+    const pattern = new RegExp(filter, "i");
+    fits = (text) => pattern.test(text);
+  } catch {
+    complaint = `${filter} is no regular expression: taken as plain text`;
+    fits = (text) => text.toLowerCase().includes(filter.toLowerCase());
+  }
+  /** @type {Map<string, Metric[]>} */
+  const groups = new Map();
+  let shown = 0;
+  for (const metric of metrics) {
+    if ((group && metric.group !== group) || !(fits(metric.name) || fits(metric.title))) continue;
+    shown += 1;
+    if (metric.name === one) continue;
+    const known = groups.get(metric.group);
+    if (known) known.push(metric);
+    else groups.set(metric.group, [metric]);
+  }
+  return {sections: [...groups].map(([heading, items]) => ({heading, items})), shown, complaint};
+}
