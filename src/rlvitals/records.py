@@ -131,6 +131,23 @@ class Finding:
     metrics: tuple[str, ...] = ()
     """The logged names it was read from."""
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it; what comes from the log is escaped."""
+        from html import escape
+
+        edge = {"critical": "#c62828", "warning": "#b8860b"}.get(self.severity, "#4682b4")
+        symbol = {"critical": "✖", "warning": "!"}.get(self.severity, "·")
+        parts = [
+            f"since step {self.onset_step}, said at step {self.step}; {self.kind}",
+            f"do: {'; '.join(self.advice)}" if self.advice else "",
+            f"causes: {'; '.join(self.causes)}" if self.causes else "",
+        ]
+        told = "".join(f"<div>{escape(part)}</div>" for part in parts if part)
+        return (
+            f'<div style="border-left:4px solid {edge};padding-left:10px;margin:4px 0">'
+            f"<b>{symbol} {escape(self.severity)}: {escape(self.title)}</b>{told}</div>"
+        )
+
 
 Answer = Literal["done", "declined", "replaced", "withdrawn"]
 """How a request ended: the first two are the trainer's words, `replaced` by a graver one, `withdrawn` on recovery."""

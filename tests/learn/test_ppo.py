@@ -30,13 +30,16 @@ def test_the_true_score_rises_by_a_quarter(tmp_path, seed):
     rows, evaluations, findings = trained(tmp_path, seed=seed)
     scores = true_scores(evaluations)
     assert rows[0]["rm.accuracy"] > 0.8
-    assert scores[-1] - scores[0] >= 0.25
+    assert sum(scores[-3:]) / 3 - scores[0] >= 0.25  # of 128 answers each: one alone is off by 0.03 now and then
     assert not [one for one in findings if one.get("kind") == "reward_hacking" and one["severity"] == "critical"]
 
 
 @pytest.mark.timeout(1800)
 def test_a_useless_reward_model_is_pleased_the_task_is_not_done_and_the_doctor_says_so(tmp_path):
-    rows, evaluations, findings = trained(tmp_path, seed=0, reward_model_noise=1.0, kl_coef=0.02)
+    rows, evaluations, findings = trained(
+        tmp_path, seed=0, reward_model_noise=1.0, reward_model_steps=200, kl_coef=0.02, learning_rate=6e-4,
+        max_steps=40, batch_size=64, minibatch_size=32,
+    )  # fmt: skip
     rewards = [row["critic/score/mean"] for row in rows if row["step"]]
     scores = true_scores(evaluations)
     assert rows[0]["rm.accuracy"] < 0.65

@@ -429,15 +429,15 @@ def test_a_real_server_answers_is_counted_and_says_what_the_model_says_here(serv
     from rlvitals.train.teachers.local import LocalTeacher
 
     url, name, loaded = served
-    teacher = EndpointTeacher(JudgeClient(url, name, tries=1, max_tokens=60), concurrency=2)
+    teacher = EndpointTeacher(JudgeClient(url, name, tries=1, max_tokens=40), concurrency=2)
     teacher.check()
-    questions = [Question(task, task.reference) for task in functions.tasks(3, seed=0)]
+    questions = [Question(task, task.reference) for task in functions.tasks(2, seed=0)]
     served_ones = teacher.judge(questions)
     teacher.close()
-    here = LocalTeacher(loaded.model, loaded.tokenizer, "135m", max_tokens=60).judge(questions)
+    here = LocalTeacher(loaded.model, loaded.tokenizer, "135m", max_tokens=40).judge(questions)
     for there, own in zip(served_ones, here, strict=True):
         assert there.prompt_tokens == own.prompt_tokens > 100
-        assert 0 < there.completion_tokens <= 60
+        assert 0 < there.completion_tokens <= 40
         assert there.scores == own.scores  # both greedy, the same weights
     assert any(judgement.scores for judgement in served_ones)
 

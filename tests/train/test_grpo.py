@@ -361,6 +361,16 @@ def test_a_model_from_nothing_is_warmed_up_and_kept_for_the_kl(tmp_path: Path) -
     assert rows(tmp_path / "run")[0]["kl"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
+def test_the_example_trains_the_same_mailbox_through_trl(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    example = Path(__file__).parents[2] / "examples" / "trl_mailbox.py"
+    subprocess.run([sys.executable, str(example), str(tmp_path), "--steps", "1"], check=True, capture_output=True)
+    (row,) = rows(tmp_path)
+    assert row["tools/call_frequency"] > 0.5
+    assert 0 < row["rewards/correct/mean"] < 1
+
+
 def rows(folder: Path) -> list[dict[str, float]]:
     return [{"step": row.step, **row.numbers} for row in rlvitals.open_run(folder).iterate()]
 

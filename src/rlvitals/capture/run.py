@@ -47,9 +47,7 @@ _clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: se
 
 
 class Run:
-    """One run being recorded by this process. Made by `rlvitals.start`; use it as a context manager or call
-    `finish`.
-    """
+    """One run being recorded by this process. Made by `rlvitals.start`; a context manager, or call `finish`."""
 
     def __init__(
         self,
@@ -289,9 +287,7 @@ class Run:
             logger.warning("values left out of %s: %s", self.dir, self._intake.told())
 
     def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start the process that hands this run's rows to the trackers and looks at the clock. Called by
-        `rlvitals.start`.
-        """
+        """Start the process that hands rows to the trackers and looks at the clock. Called by `rlvitals.start`."""
         self._forwarding = start_following(self._dir, self.settings, trackers, self._number)
 
     def __enter__(self) -> Self:
@@ -305,8 +301,12 @@ class Run:
         else:
             self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
-    # How it ends when nobody calls finish(): see endings.
+    def _repr_html_(self) -> str:
+        from rlvitals.capture.notebook import card
 
+        return card(self, self._dir)
+
+    # How it ends when nobody calls finish(): see endings.
     def interrupt(self) -> None:
         self.flush(LAST_WAIT_SECONDS)
         for writer in list(self._writers.values()):

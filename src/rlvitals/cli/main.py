@@ -28,6 +28,8 @@ VERBS = {
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",
+    "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
+    "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
     "train": "train a model with KTO, PPO/RLHF or RLAIF, recorded and watched",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",

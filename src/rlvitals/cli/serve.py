@@ -8,7 +8,7 @@ import sys
 
 from rlvitals.errors import ConfigError
 
-TOKEN_VARIABLE = "RLVITALS_TOKEN"
+TOKEN_VARIABLE = "RLVITALS_TOKEN"  # noqa: S105
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`rlvitals train kto|ppo|rlaif [CONFIG.yaml] [--setting value ...]`.
+"""`rlvitals train grpo|kto|ppo|rlaif [CONFIG.yaml] [--setting value ...]`.
 
 Flags and their help come from the trainer's recipe, so that a setting is written down once. The trainer's own module,
 and torch with it, is imported when it trains.

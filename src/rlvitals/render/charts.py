@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,16 @@ class Series:
         highs = [value for value in self.high if value is not None]
         return (min(lows), max(highs)) if lows and highs else None
 
+    def logarithms(self) -> Series:
+        """The same series to the base of 10, without the values that have none."""
+
+        def logged(values: Sequence[float | None]) -> list[float | None]:
+            return [None if value is None or value <= 0 else math.log10(value) for value in values]
+
+        highs = logged(self.high)
+        lows = [high if low is None else low for low, high in zip(logged(self.low), highs, strict=True)]
+        return Series(self.rows, self.steps, lows, highs)
+
     def place(self, position: int) -> float:
         """Where a bucket lies between the first and the last, from 0 to 1."""
         first, last = self.rows[0], self.rows[-1]
@@ -62,8 +73,18 @@ def short(value: float) -> str:
     return said if len(said) <= 10 else f"{value:.3g}"
 
 
-def chart(series: Series, mark: float | None, mark_text: str, *, width: int = WIDTH, ascii_only: bool) -> list[str]:
-    """The chart's lines: values with their range at the left, then the axis with the mark, then steps below it.
+def chart(
+    series: Series,
+    mark: float | None,
+    mark_text: str,
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    log: bool = False,
+    ascii_only: bool,
+) -> list[str]:
+    """The chart's lines: values with their range at the left, then the axis with the mark, then steps below it. A
+    logarithmic one leaves out what is not above 0.
 
     >>> rising = Series([1, 2, 3, 4], [10, 20, 30, 40], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
     >>> for line in chart(rising, 0.5, "since 20", width=20, ascii_only=True): print(line)
@@ -74,13 +95,14 @@ def chart(series: Series, mark: float | None, mark_text: str, *, width: int = WI
       +--------^--------
        10      since 20
     """
+    series = series.logarithms() if log else series
     limits = series.range
     if limits is None or not series.rows:
         return []
-    top, bottom = short(limits[1]), short(limits[0])
+    top, bottom = (short(10**edge if log else edge) for edge in (limits[1], limits[0]))
     margin = max(len(top), len(bottom))
     inner = max(width - margin - 2, 10)
-    cells = _cells(series, limits, inner, ascii_only)
+    cells = _cells(series, limits, (inner, height), ascii_only)
     wall, corner, floor, arrow = ("|", "+", "-", "^") if ascii_only else ("│", "└", "─", "▲")
     lines = []
     for place, cell in enumerate(cells):
@@ -116,15 +138,16 @@ def _below(series: Series, at: int | None, text: str, width: int) -> str:
     return "".join(letters)
 
 
-def _cells(series: Series, limits: tuple[float, float], width: int, ascii_only: bool) -> list[str]:
+def _cells(series: Series, limits: tuple[float, float], size: tuple[int, int], ascii_only: bool) -> list[str]:
+    width, height = size
     across, down = (1, 1) if ascii_only else (2, 4)
-    columns = _columns(series, limits, width * across, HEIGHT * down)
-    grid = [[0] * width for _ in range(HEIGHT)]
+    columns = _columns(series, limits, width * across, height * down)
+    grid = [[0] * width for _ in range(height)]
     for x, column in enumerate(columns):
         if column is None:
             continue
         for y in range(column[0], column[1] + 1):
-            row = HEIGHT * down - 1 - y
+            row = height * down - 1 - y
             grid[row // down][x // across] |= 1 if ascii_only else _DOTS[row % 4][x % 2]
     if ascii_only:
         return ["".join("*" if cell else " " for cell in row) for row in grid]

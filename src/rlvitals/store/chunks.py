@@ -36,6 +36,9 @@ BASE = (STEP, TIMESTAMP, ATTEMPT)
 MOMENTS = ("count", "mean", "m2", "min", "max", "order")
 
 MISSING_BITS = np.uint64(0x7FF8_0000_0000_0D1E)
+MOST_CELLS = 2**27
+"""Cells of one chunk, a GiB of memory: a log in which every row has names of its own would take all there is."""
+
 _MAGIC = b"RLVINDEX1\n"
 _PREFIX = struct.Struct("<10sQI")
 """Magic, size of the header, checksum of the header."""
@@ -154,6 +157,11 @@ def from_lines(lines: list[bytes], start: int) -> Chunk:
             odd.append((chunk.rows, row))
             names.update(dict.fromkeys(row.numbers))
         chunk.rows += 1
+    if chunk.rows * len(names) > MOST_CELLS:
+        raise RunUnreadable(
+            f"{len(names):,} different names in {chunk.rows:,} rows: that many columns do not fit into memory. "
+            f"A name that holds a step or an id should be one name with one value a step"
+        )
     chunk.columns = {name: missing_cells(chunk.rows) for name in names}
     for shape, block in blocks.items():
         keys = _keys(shape)

@@ -129,15 +129,16 @@ def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
     """Read a log as columns, and bring its index up to date where that is worth it and possible."""
     state = log_state(log)
     chunks = _trusted(list(_stored(log, index_dir)), state)
-    fresh = _parse_rest(log, chunks)
-    if write and sum(chunk.rows for chunk in fresh) >= SMALLEST_INDEXED:
-        if chunks and chunks[-1].lines < CHUNK_ROWS:
-            fresh = [join(chunks.pop(), fresh[0]), *fresh[1:]]
-        # A full disk or a folder of someone else's: reading goes on without an index.
-        with contextlib.suppress(OSError):
-            index_dir.mkdir(exist_ok=True)
-            for number, chunk in enumerate(fresh, start=len(chunks)):
-                store(chunk, _chunk_path(log, index_dir, number), log, state)
+    fresh: list[Chunk] = []
+    for chunk in _parse_rest(log, chunks[-1] if chunks else None):
+        fresh.append(chunk)
+        if write and sum(piece.rows for piece in fresh) >= SMALLEST_INDEXED:
+            if chunks and chunks[-1].lines < CHUNK_ROWS:
+                fresh = [join(chunks.pop(), fresh[0]), *fresh[1:]]
+            for piece in fresh:
+                chunks.append(_indexed(piece, log, index_dir, len(chunks), state) if write else piece)
+                write = write and chunks[-1] is not piece  # a disk that is full is not asked again
+            fresh = []
     chunks += fresh
     end = chunks[-1].end if chunks else 0
     tail = read_tail(log, end)
@@ -149,22 +150,36 @@ def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
         return Columns(chunks, len(tail))
 
 
-def _parse_rest(log: Path, chunks: list[Chunk]) -> list[Chunk]:
+def _indexed(chunk: Chunk, log: Path, index_dir: Path, number: int, state: tuple[int, int, int]) -> Chunk:
+    """The chunk as the index has it now, whose columns are read when they are asked for: a long log is not held in
+    memory whole.
+    """
+    path = _chunk_path(log, index_dir, number)
+    # A full disk or a folder of someone else's: reading goes on without an index.
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        index_dir.mkdir(exist_ok=True)
+        store(chunk, path, log, state)
+        stored = load(path, log)
+        if (stored.start, stored.end, stored.rows) == (chunk.start, chunk.end, chunk.rows):
+            return stored
+    return chunk
+
+
+def _parse_rest(log: Path, last: Chunk | None) -> Iterator[Chunk]:
     """The part of the log the index does not cover. The first piece fits behind a last chunk that is not full."""
-    offset = chunks[-1].end if chunks else 0
-    room = CHUNK_ROWS - chunks[-1].lines if chunks and chunks[-1].lines < CHUNK_ROWS else CHUNK_ROWS
-    fresh: list[Chunk] = []
+    offset = last.end if last else 0
+    room = CHUNK_ROWS - last.lines if last and last.lines < CHUNK_ROWS else CHUNK_ROWS
     pending: list[bytes] = []
     for lines, _ in read_blocks(log, offset):
         pending += lines
         while len(pending) >= room:
-            fresh.append(from_lines(pending[:room], offset))
-            offset = fresh[-1].end
+            fresh = from_lines(pending[:room], offset)
+            yield fresh
+            offset = fresh.end
             pending = pending[room:]
             room = CHUNK_ROWS
     if pending:
-        fresh.append(from_lines(pending, offset))
-    return fresh
+        yield from_lines(pending, offset)
 
 
 def _chunk_path(log: Path, index_dir: Path, number: int) -> Path:

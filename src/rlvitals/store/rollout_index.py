@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rlvitals.records import TURN_LIMIT
@@ -129,7 +129,7 @@ class RolloutIndex:
             FROM rollouts JOIN groups ON groups.id = group_id WHERE {" AND ".join(wanted)}
         """
         if text:
-            found = self._with_text(asked, values, text, step)
+            found: Iterable[Found] = self._with_text(asked, values, text, step)
             if best:
                 found = sorted(found, key=lambda item: (-(item.reward or 0.0), item.step))
             yield from sorted(found, key=_by_reward) if worst else found

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlvitals.codec import encode
-from rlvitals.records import Span
-from rlvitals.store.reader import read_rows
+from rlvitals.records import Row, Span
+from rlvitals.store.reader import last_rows, read_rows
 
 
 def span_line(
@@ -30,14 +30,23 @@ def span_line(
 
 def read_spans(log: Path) -> Iterator[Span]:
     """In the order in which they ended; lines that are no span are passed over."""
-    for row in read_rows(log):
-        if "phase" in row.texts and {"start", "end"} <= row.numbers.keys():
-            yield Span(
-                phase=row.texts["phase"],
-                start=row.numbers["start"],
-                end=row.numbers["end"],
-                step=row.step,
-                attempt=row.attempt,
-                parent=row.texts.get("parent", ""),
-                error=row.texts.get("error", ""),
-            )
+    return (span for row in read_rows(log) if (span := _span(row)) is not None)
+
+
+def last_spans(log: Path, count: int) -> list[Span]:
+    """The newest so many, found from the end."""
+    return [span for row in last_rows(log, count) if (span := _span(row)) is not None]
+
+
+def _span(row: Row) -> Span | None:
+    if "phase" not in row.texts or not {"start", "end"} <= row.numbers.keys():
+        return None
+    return Span(
+        phase=row.texts["phase"],
+        start=row.numbers["start"],
+        end=row.numbers["end"],
+        step=row.step,
+        attempt=row.attempt,
+        parent=row.texts.get("parent", ""),
+        error=row.texts.get("error", ""),
+    )

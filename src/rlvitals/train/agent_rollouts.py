@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlvitals.records import Group, Rollout, Turn
-from rlvitals.records import ToolCall as CallRecord
+from rlvitals.records import Group
 from rlvitals.train.agent_dialogue import Dialogue
-from rlvitals.train.mailbox.calls import UnreadableCall, read_calls
+from rlvitals.train.mailbox import transcript
 from rlvitals.train.mailbox.episode import Episode, Observation
 from rlvitals.train.sampling import evaluating, left_padded, read_step, take_token
 
@@ -181,63 +180,22 @@ def _has_room(row: Trajectory, how: Sampling) -> bool:
     return not row.episode.is_over
 
 
-def rollout_record(row: Trajectory, reward: str, *, seed: int, policy_version: int) -> Rollout:
-    """The conversation as a record, with its reward in the system that is asked for."""
-    episode = row.episode
-    parts = episode.reward(reward)
-    outcome: str = episode.outcome or ""
-    if outcome == "answered":
-        outcome = "correct" if episode.rubric.answer_correct else "wrong"
-    return Rollout(
-        turns=tuple(_turn(said, outcome) for said, outcome in zip(row.said, episode.turn_outcomes, strict=True)),
-        reward=sum(parts.values()),
-        outcome=outcome,
-        stop=episode.outcome or "",
-        error=episode.reason if episode.outcome in ("parse_error", "bad_tool_name", "bad_tool_args") else "",
-        rubric=episode.rubric.to_dict(),
-        reward_parts=parts,
-        tokens=len(row.ids),
-        trainable_tokens=sum(row.own),
-        seconds=sum(said.seconds for said in row.said),
-        seed=seed,
-        policy_version=policy_version,
-    )
-
-
-def group_record(episode: Episode, rollouts: Sequence[Rollout]) -> Group:
-    """The rollouts of one question."""
-    question = episode.question
-    return Group(
-        prompt=question.question,
-        rollouts=tuple(rollouts),
-        id=question.id,
-        answer=question.answer,
-        sources=question.message_ids,
-        max_turns=episode.max_turns,
-    )
-
-
-_ERRORS = {"bad_arguments": "bad_arguments", "unknown_tool": "unknown_tool"}
-
-
-def _turn(said: Said, outcome: str) -> Turn:
-    try:
-        calls = read_calls(said.message)
-    except UnreadableCall:
-        calls = []
-    results = [seen.content for seen in said.observations]
-    records = [
-        CallRecord(
-            call.name,
-            call.arguments,
-            results[place] if place < len(results) else None,
-            _ERRORS.get(outcome, "") if place == 0 else "",
+def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_version: int) -> Group:
+    """Conversations about one question as a record, with their tokens and times; rewarded by the system named."""
+    group = transcript.group([row.episode for row in rows], reward)
+    rollouts = [
+        replace(
+            rollout,
+            turns=tuple(
+                replace(turn, tokens=said.end - said.start + said.after, seconds=said.seconds)
+                for turn, said in zip(rollout.turns, row.said, strict=True)
+            ),
+            tokens=len(row.ids),
+            trainable_tokens=sum(row.own),
+            seconds=sum(said.seconds for said in row.said),
+            seed=seed,
+            policy_version=policy_version,
         )
-        for place, call in enumerate(calls)
+        for rollout, row in zip(group.rollouts, rows, strict=True)
     ]
-    text = said.message if isinstance(said.message, str) else str(said.message.get("content") or "")
-    own = said.end - said.start
-    return Turn(
-        text=text, calls=tuple(records), outcome=outcome, tokens=own + said.after, trainable_tokens=own,
-        seconds=said.seconds,
-    )  # fmt: skip
+    return replace(group, rollouts=tuple(rollouts))

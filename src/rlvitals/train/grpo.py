@@ -28,7 +28,7 @@ from rlvitals.compute import merge, optim, rollout
 from rlvitals.compute.names import naming
 from rlvitals.render import step_summary
 from rlvitals.train import acting, checkpoint, models
-from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record, rollout_record
+from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record
 from rlvitals.train.agent_tasks import Task, Tasks, episode_of, grader_of, tasks_of
 from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo_batch import Played, batch_of
@@ -239,15 +239,9 @@ class Trainer:
                 rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
             phase.tokens(sum(sum(row.own) for row in rows))
         together = [rows[start : start + rollouts] for start in range(0, len(rows), rollouts)]
+        weights = max(0, self.step - 1)  # the step whose update made them
         groups = [
-            group_record(
-                of_one[0].episode,
-                [
-                    rollout_record(row, settings.reward, seed=settings.seed, policy_version=max(0, self.step - 1))
-                    for row in of_one
-                ],
-            )
-            for of_one in together
+            group_record(of_one, settings.reward, seed=settings.seed, policy_version=weights) for of_one in together
         ]
         credited = grouping.advantages(
             groups,

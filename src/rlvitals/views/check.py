@@ -192,7 +192,7 @@ def report_on(judge: Judge, source: Source) -> Report:
     normal = [
         said.finding for said in judge.said if said.finding.severity == "info" and said.finding.rule not in grave_rules
     ]
-    verdict, reason = _verdict(judge, findings)
+    verdict, reason = verdict_on(judge, findings)
     notes = list(source.notes)
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
@@ -202,7 +202,7 @@ def report_on(judge: Judge, source: Source) -> Report:
         if count > KEPT_OF_A_RULE
     ]
     notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
-    own = _worst(source.own_findings)
+    own = worst(source.own_findings)
     if source.own_findings and own != verdict:
         notes.append(
             f"the run's own monitor said {own!r} while it trained; judged now, from its log, it is {verdict!r}"
@@ -229,10 +229,11 @@ def report_on(judge: Judge, source: Source) -> Report:
     )
 
 
-def _verdict(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
-    worst = _worst(findings)
-    if worst != "healthy":
-        return worst, _counted(findings)
+def verdict_on(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
+    """The verdict after the rows taken so far, and the sentence that says why. The findings are its graver ones."""
+    said = worst(findings)
+    if said != "healthy":
+        return said, counted(findings)
     if not judge.monitor.case.signals:
         return "cannot judge", "none of its metrics is one that a rule reads"
     if judge.points < FEW_ROWS:
@@ -240,21 +241,22 @@ def _verdict(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
     return "healthy", f"nothing to act on in {_plural(judge.points, 'row')}"
 
 
-def _worst(findings: list[Finding]) -> Verdict:
+def worst(findings: list[Finding]) -> Verdict:
+    """The verdict findings amount to."""
     severities = {finding.severity for finding in findings}
     return "act" if "critical" in severities else "watch" if "warning" in severities else "healthy"
 
 
-def _counted(findings: list[Finding]) -> str:
+def counted(findings: list[Finding]) -> str:
     """How many rules speak at their worst, and the first of the gravest."""
-    worst: dict[str, Finding] = {}
+    gravest: dict[str, Finding] = {}
     for finding in findings:
-        worst.setdefault(finding.rule, finding)
-    criticals = [finding for finding in worst.values() if finding.severity == "critical"]
-    warnings = len(worst) - len(criticals)
+        gravest.setdefault(finding.rule, finding)
+    criticals = [finding for finding in gravest.values() if finding.severity == "critical"]
+    warnings = len(gravest) - len(criticals)
     parts = [_plural(len(criticals), "critical finding")] if criticals else []
     parts += [_plural(warnings, "warning")] if warnings else []
-    first = min(criticals or worst.values(), key=lambda finding: finding.step)
+    first = min(criticals or gravest.values(), key=lambda finding: finding.step)
     return f"{', '.join(parts)}; first: {first.kind.replace('_', ' ')}, since step {first.onset_step}"
 
 

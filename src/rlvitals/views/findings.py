@@ -13,13 +13,16 @@ from typing import Any
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.store.findings import Event, read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.views.check import FEW_ROWS, Verdict, check_source
+from rlvitals.views.check import FEW_ROWS, Verdict, check_source, counted, worst
 from rlvitals.views.lines import Window, lines
 from rlvitals.views.query import RunView
 from rlvitals.views.sources import source_of_run
 
 LONGEST_JUDGED = 20_000
 """Rows of a log that is judged while somebody waits."""
+
+MOST_JUDGED = 5_000
+"""Metrics of such a log."""
 
 TRACED_METRICS = 2
 TRACE_POINTS = 120
@@ -49,25 +52,24 @@ def diagnose(view: RunView) -> Diagnosis:
     recorded = view.findings
     if recorded or was_watched(view):
         return Diagnosis(*verdict_of(recorded, view.rows), recorded)
-    if view.rows > LONGEST_JUDGED:
-        reason = f"nobody watched it while it trained, and {view.rows:,} rows take long: run 'rlvitals check'"
+    if view.rows > LONGEST_JUDGED or len(view.metrics) > MOST_JUDGED:
+        size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
+        reason = f"nobody watched it while it trained, and {size} take long: run 'rlvitals check'"
         return Diagnosis("cannot judge", reason, [])
     report = check_source(source_of_run(view))
     return Diagnosis(report.verdict, report.reason, [*report.findings, *report.normal], report.ongoing)
 
 
 def verdict_of(findings: Iterable[Finding], rows: int) -> tuple[Verdict, str]:
-    """The verdict recorded findings amount to, with the first of the gravest."""
-    grave = [found for found in findings if found.severity != "info"]
-    if not grave:
-        if rows < FEW_ROWS:
-            return "cannot judge", f"{rows} rows: too few to say anything; {FEW_ROWS} are the least"
-        return "healthy", f"nothing to act on in {rows:,} rows"
-    worst = max(grave, key=lambda found: SEVERITIES.index(found.severity)).severity
-    first = min((found for found in grave if found.severity == worst), key=lambda found: found.onset_step)
-    rules = len({found.rule for found in grave})
-    said = f"{rules} rule{'s' if rules > 1 else ''} spoke; first: {first.kind.replace('_', ' ')}"
-    return ("act" if worst == "critical" else "watch"), f"{said}, since step {first.onset_step}"
+    """The verdict recorded findings amount to, in the words of `check`."""
+    grave = sorted(
+        (found for found in findings if found.severity != "info"), key=lambda found: -SEVERITIES.index(found.severity)
+    )
+    if grave:
+        return worst(grave), counted(grave)
+    if rows < FEW_ROWS:
+        return "cannot judge", f"{rows} rows: too few to say anything; {FEW_ROWS} are the least"
+    return "healthy", f"nothing to act on in {rows:,} rows"
 
 
 def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -6,26 +6,31 @@ rows: exact numbers need the whole log, and a list of hundreds must not read it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import Finding
+from rlvitals.records import Finding, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import last_rows, read_batch
+from rlvitals.store.reader import last_rows
 from rlvitals.views.findings import verdict_of, was_watched
 from rlvitals.views.query import RunView, open_run
 
 END_ROWS = 8
 """Rows looked at at either end of a log."""
+
+MOST_NAMES = 2_000
+"""Names by which a framework is recognised."""
 
 _BLOCK = 1 << 20
 
@@ -65,7 +70,7 @@ class Headlines:
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
         names = dict.fromkeys(name for row in [*_first_rows(run_dir.train_log), *ends] for name in row.numbers)
-        recognised = catalog.recognise(list(names)[:2000])
+        recognised = _recognised(tuple(names)[:MOST_NAMES])
         rows = self._rows(run_dir.train_log)
         verdict, reason = _verdict(view, run_dir, rows)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
@@ -117,13 +122,22 @@ def _verdict(view: RunView, run_dir: RunDir, rows: int) -> tuple[str, str]:
     return verdict_of(said, rows)
 
 
-def _first_rows(log: Path) -> list[Any]:
+@lru_cache(maxsize=256)
+def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
+    """The runs of a folder mostly log the same names."""
+    return catalog.recognise(names)
+
+
+def _first_rows(log: Path) -> list[Row]:
     found = []
-    for line in read_batch(log, 0, END_ROWS)[0]:
-        try:
+    try:
+        with open_log(log) as file:
+            lines = [file.readline() for _ in range(END_ROWS)]
+    except OSError:
+        return []
+    for line in lines:
+        with contextlib.suppress(BadLine):
             found.append(decode(line))
-        except BadLine:
-            continue
     return found
 
 

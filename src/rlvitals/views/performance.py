@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rlvitals.records import Span
 from rlvitals.store.chunks import is_present
+from rlvitals.store.layout import RunDir
+from rlvitals.store.spans import last_spans
 from rlvitals.views.query import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED, meaning_of
@@ -18,11 +20,14 @@ from rlvitals.views.tree import MOST_LISTED, meaning_of
 MOST_SPANS = 2_000
 """Phases that are told one by one: the newest of the range."""
 
+MOST_READ = 50_000
+"""Phases that are read when no range is asked for: the newest, which is what shares are of."""
+
 SYSTEM_POINTS = 400
 
 _MEMORY = re.compile(
-    r"memory/(?P<phase>.+)/(?P<at>start|end)/(?P<side>offload|onload)/(?P<kind>allocated|reserved|max_allocated|max_reserved)"
-    r"/(?P<device>[^/]+)"
+    r"memory/(?P<phase>.+)/(?P<at>start|end)/(?P<side>offload|onload)"
+    r"/(?P<kind>allocated|reserved|max_allocated|max_reserved)/(?P<device>[^/]+)"
 )
 _STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
 """A phase's memory in the order it passes: before loading, loaded, executed, unloaded."""
@@ -30,7 +35,7 @@ _STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
 
 def performance(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Any]:
     """What `/api/performance` answers, for the steps from `first` to `last`."""
-    spans = [span for span in view.phases() if _is_within(span.step, first, last)]
+    spans = _spans(view, first, last)
     return {
         "phases": [_told(span) for span in spans[-MOST_SPANS:]],
         "left_out": max(0, len(spans) - MOST_SPANS),
@@ -48,16 +53,17 @@ def shares(spans: list[Span]) -> dict[str, float]:
     >>> shares(spans)
     {'train': 0.6, 'load': 0.2, 'save': 0.2}
     """
-    own: Counter[str] = Counter()
+    own: defaultdict[str, float] = defaultdict(float)
     whole = 0.0
     for span in spans:
         seconds = max(0.0, span.end - span.start)
-        own[span.phase] += seconds  # type: ignore[assignment]
+        own[span.phase] += seconds
         if span.parent:
-            own[span.parent] -= seconds  # type: ignore[assignment]
+            own[span.parent] -= seconds
         else:
             whole += seconds
-    return {name: max(0.0, seconds) / whole for name, seconds in own.most_common()} if whole > 0 else {}
+    ordered = sorted(own.items(), key=lambda item: -item[1])
+    return {name: max(0.0, seconds) / whole for name, seconds in ordered} if whole > 0 else {}
 
 
 def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, dict[str, Any]]:
@@ -72,8 +78,8 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
         if len(kept):
             p1, p50, p99 = (float(value) for value in np.percentile(kept, (1, 50, 99)))
             found[name] = {
-                "title": meaning.metric.title, "unit": meaning.metric.unit, "points": len(kept), "last": float(kept[-1]),
-                "p1": p1, "p50": p50, "p99": p99,
+                "title": meaning.metric.title, "unit": meaning.metric.unit, "points": len(kept),
+                "last": float(kept[-1]), "p1": p1, "p50": p50, "p99": p99,
             }  # fmt: skip
     return found
 
@@ -117,6 +123,14 @@ def system(view: RunView, first: int | None = None, last: int | None = None) -> 
         if has.any():
             drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS)._asdict()
     return {"samples": int(seen.sum()), "lines": drawn}
+
+
+def _spans(view: RunView, first: int | None, last: int | None) -> list[Span]:
+    """The phases of the living line in a range of steps; without one, those of the newest part of a long log."""
+    newest = last_spans(RunDir(view.path).log("phases"), MOST_READ)
+    reaches = len(newest) < MOST_READ or (first is not None and first > min(span.step for span in newest))
+    read = newest if reaches or (first is None and last is None) else view.phases()
+    return [span for span in read if _is_within(span.step, first, last)]
 
 
 def _told(span: Span) -> dict[str, Any]:

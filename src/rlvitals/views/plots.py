@@ -20,6 +20,7 @@ from rlvitals.views.check import check_source
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.query import AXIS_CONCEPTS, Axis, RunView
 from rlvitals.views.sources import is_held_out, source_of_run
+from rlvitals.views.tree import band_of
 
 Array = NDArray[np.float64]
 
@@ -217,7 +218,7 @@ def _panel(view: RunView, names: list[str], axis: PlotAxis, findings: list[Findi
         name=", ".join(names),
         lines=lines[:MOST_LINES],
         ghosts=[ghost for ghost in ghosts if len(ghost.y)],
-        band=_band(meaning, view.algorithm),
+        band=band_of(meaning, view.algorithm),
         marks=[
             Mark(float(axis.place(np.array([found.onset_step]))[0]), found.severity, place, is_about)
             for place, found in enumerate(findings, start=1)
@@ -283,18 +284,6 @@ def _distinct(lines: Iterable[Line]) -> list[Line]:
 
 def _is_repeated(line: Line, other: Line) -> bool:
     return np.array_equal(line.x, other.x) and np.array_equal(line.y, other.y, equal_nan=True)
-
-
-def _band(meaning: catalog.Match | None, algorithm: str | None) -> tuple[float | None, float | None] | None:
-    """The healthy range for the whole of a run, in the logged number's own sign and scale."""
-    if meaning is None or (meaning.alias and meaning.alias.caveat):
-        return None
-    bands = [band for band in meaning.metric.bands if band.stage == "any"]
-    for wanted in (algorithm, "any"):
-        for band in bands:
-            if band.algorithm == wanted:
-                return band.low, band.high
-    return None
 
 
 def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:

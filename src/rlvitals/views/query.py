@@ -34,6 +34,7 @@ from rlvitals.store.remote import local_path
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_directory
+from rlvitals.views.notebook import ShownInNotebooks
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +53,7 @@ AXIS_CONCEPTS: dict[str, str] = {
 """The x-axes a row may carry as metrics, by the concept their names resolve to."""
 
 
-class RunView:
+class RunView(ShownInNotebooks):
     """A stored run, finished or still being written. Made by `rlvitals.open_run`."""
 
     def __init__(self, run_dir: RunDir) -> None:

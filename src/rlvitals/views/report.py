@@ -7,27 +7,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from rlvitals import __version__
 from rlvitals.config import flatten, masked
 from rlvitals.errors import ConfigError, RlvitalsError
-from rlvitals.records import Group, Rollout
+from rlvitals.records import Finding
+from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
 from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.views.best import Best
 from rlvitals.views.check import Report, check_source
-from rlvitals.views.compare import RunComparison, compare_runs
-from rlvitals.views.epochs import Epochs
+from rlvitals.views.compare import compare_runs
 from rlvitals.views.evaluations import Evaluations, read_trend
 from rlvitals.views.findings import Diagnosis, requests_about
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import comparison, overview
 from rlvitals.views.query import RunView
 from rlvitals.views.rollouts import Hit
-from rlvitals.views.sources import source_of_log, source_of_run
+from rlvitals.views.sources import is_held_out, source_of_log, source_of_run
 from rlvitals.views.summary import ordered_metrics
 from rlvitals.views.vitals import environment, step_bar, tiles
 
@@ -39,74 +39,6 @@ MOST_VALUES = 40
 """Metrics in the table of best and final values."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownRollout:
-    """A rollout with where it is and the group it is from."""
-
-    hit: Hit
-    group: Group
-    rollout: Rollout
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The run beside others."""
-
-    facts: RunComparison
-    curves: Picture | None
-    """None where no metric compares."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """What there is to tell. What a run does not have is None or empty."""
-
-    name: str
-    about: dict[str, Any]
-    """Status, algorithm, framework, rows, steps, times."""
-    check: Report
-    done: dict[str, str]
-    """What was asked of the trainer because of a rule, and its answer."""
-    tiles: list[dict[str, Any]]
-    step_bar: list[dict[str, Any]]
-    curves: Picture | None
-    values: list[Best]
-    """Best and last values, the vital signs first."""
-    values_left_out: int
-    epochs: Epochs | None
-    evaluations: Evaluations | None
-    best_rollouts: list[ShownRollout]
-    worst_rollouts: list[ShownRollout]
-    config: dict[str, Any]
-    """Dotted key -> value, secrets masked."""
-    environment: dict[str, Any]
-    attempts: list[dict[str, Any]]
-    compared: Compared | None
-    made: float
-    """Unix seconds."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys. Of curves it names what is drawn; the points are the run's own."""
-        return {
-            "name": self.name,
-            "about": self.about,
-            "check": self.check.to_dict(),
-            "done": self.done,
-            "tiles": self.tiles,
-            "curves": _drawn(self.curves),
-            "values": [asdict(best) for best in self.values],
-            "epochs": self.epochs.to_dict() if self.epochs else None,
-            "evaluations": asdict(self.evaluations) if self.evaluations else None,
-            "best_rollouts": [shown.hit._asdict() for shown in self.best_rollouts],
-            "worst_rollouts": [shown.hit._asdict() for shown in self.worst_rollouts],
-            "config": self.config,
-            "environment": self.environment,
-            "attempts": self.attempts,
-            "compared": asdict(self.compared.facts) if self.compared else None,
-            "made": self.made,
-        }
-
-
 def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]] = ()) -> RunReport:
     """The report on a run or any log that can be read, beside others where some are given. Raises NotALog or
     RunError.
@@ -116,15 +48,17 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
     said = [*report.findings, *report.normal]
     diagnosis = Diagnosis(report.verdict, report.reason, said, report.ongoing)
     names = ordered_metrics(view)
+    views = [view, *map(open_any, others)]
+    compared = compare_runs(views) if others else None
     return RunReport(
         name=view.name,
         about=_about(view, report),
-        check=report,
+        check=report.to_dict(),
         done=_done(view, report),
         tiles=tiles(view, diagnosis),
-        step_bar=step_bar(view, report.findings),
-        curves=_curves(view, report),
-        values=[best for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
+        step_bar=step_bar(view, [_as_it_lasted(finding, report) for finding in report.findings]),
+        curves=_drawn(lambda: overview(view, said=report.findings)),
+        values=[asdict(best) for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
         values_left_out=max(0, len(names) - MOST_VALUES),
         epochs=_epochs(view),
         evaluations=_evaluations(view),
@@ -133,8 +67,10 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         config=flatten(masked(view.config)),
         environment=environment(view),
         attempts=[asdict(attempt) for attempt in view.attempts],
-        compared=_compared([view, *map(open_any, others)]) if others else None,
+        compared=asdict(compared) if compared else None,
+        compared_curves=_drawn(lambda: comparison(views, compared)) if compared else None,
         made=time.time(),
+        written_by=f"rlvitals {__version__}",
     )
 
 
@@ -158,6 +94,12 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
     }
 
 
+def _as_it_lasted(finding: Finding, report: Report) -> Finding:
+    """A finding with its end instead of its word, where it is still so."""
+    last = report.last_step
+    return replace(finding, step=max(finding.step, last)) if last and finding.rule in report.ongoing else finding
+
+
 def _done(view: RunView, report: Report) -> dict[str, str]:
     """By rule: what was asked and what became of it."""
     events = read_events(RunDir(view.path))
@@ -171,29 +113,42 @@ def _done(view: RunView, report: Report) -> dict[str, str]:
     return {rule: "; ".join(texts) for rule, texts in told.items()}
 
 
-def _curves(view: RunView, report: Report) -> Picture | None:
+def _drawn(draw: Callable[[], Picture]) -> Picture | None:
     try:
-        return overview(view, said=report.findings)
-    except ConfigError:  # nothing that could be drawn
+        return draw()
+    except ConfigError:  # there is nothing that could be drawn
         return None
 
 
-def _epochs(view: RunView) -> Epochs | None:
+def _epochs(view: RunView) -> dict[str, Any] | None:
+    """The epochs; one alone is the whole run, which the rest of the report is about."""
     try:
-        return view.epochs()
+        found = view.epochs()
     except RlvitalsError:  # nothing says where an epoch ends
         return None
+    return found.to_dict() if len(found) > 1 else None
 
 
-def _evaluations(view: RunView) -> Evaluations | None:
-    if not isinstance(view, LogView):
+def _evaluations(view: RunView) -> dict[str, Any] | None:
+    if isinstance(view, LogView):
+        found = Evaluations(view.name, str(view.path), _held_out(view), None, None, None, [])
+    else:
         try:
             found = read_trend(view.path)
         except RlvitalsError:
             return None
-        return found if found.evaluations else None
-    rows = [{"step": row.step, **row.numbers} for row in view.iterate(stream="eval")]
-    return Evaluations(view.name, str(view.path), rows, None, None, None, []) if rows else None
+    return asdict(found) if found.evaluations else None
+
+
+def _held_out(view: LogView) -> list[dict[str, Any]]:
+    """What a foreign log says of evaluations, step by step: rows of their own, and names that say so in others."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in view.iterate():
+        if told := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
+            by_step.setdefault(row.step, {}).update(told)
+    for row in view.iterate(stream="eval"):
+        by_step.setdefault(row.step, {}).update(row.numbers)
+    return [{"step": step, **by_step[step]} for step in sorted(by_step)]
 
 
 def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
@@ -210,7 +165,7 @@ def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
         groups = log.at(hit.step)
         if hit.group <= len(groups) and hit.rollout <= len(groups[hit.group - 1].rollouts):
             group = groups[hit.group - 1]
-            shown.append(ShownRollout(hit, group, group.rollouts[hit.rollout - 1]))
+            shown.append(ShownRollout(hit.step, hit.group, hit.rollout, group, group.rollouts[hit.rollout - 1]))
     return shown
 
 
@@ -223,27 +178,3 @@ def _different(hits: list[Hit]) -> list[Hit]:
     others = [hit for hit in hits if hit not in chosen]
     picked = {*chosen, *others[: SHOWN_ROLLOUTS - len(chosen)]}
     return [hit for hit in hits if hit in picked]
-
-
-def _compared(views: Sequence[RunView]) -> Compared:
-    facts = compare_runs(views)
-    try:
-        return Compared(facts, comparison(views, facts))
-    except ConfigError:  # they have nothing in common that compares
-        return Compared(facts, None)
-
-
-def _drawn(picture: Picture | None) -> list[dict[str, Any]]:
-    if picture is None:
-        return []
-    return [
-        {
-            "title": panel.title,
-            "band": panel.band,
-            "lines": [
-                {"name": line.label, "points": len(line.y), "last": float(line.y[-1]) if len(line.y) else None}
-                for line in panel.lines
-            ],
-        }
-        for panel in picture.panels
-    ]

@@ -5,6 +5,7 @@ where somebody else stopped.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ LONGEST_CATCH_UP = 4 * 2**20
 """Bytes of a log read at one look; whoever is further behind gets the newest."""
 
 MOST_VALUES = 5_000
+_PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 FIELDS = ("rule", "kind", "severity", "onset_step", "title", "metrics")
 
 
@@ -42,8 +44,8 @@ class RunTail:
     def __init__(self, path: Path, place: str = "") -> None:
         self._dir = RunDir(path)
         self._logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
-        known = [int(part) for part in place.split("-") if part.isdecimal() and len(part) < 19]
-        self._offsets = known if len(known) == len(self._logs) else [_size(log) for log in self._logs]
+        known = _PLACE.fullmatch(place)
+        self._offsets = [int(part) for part in known.groups()] if known else [_size(log) for log in self._logs]
 
     @property
     def place(self) -> str:

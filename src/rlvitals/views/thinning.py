@@ -76,4 +76,5 @@ def plain_numbers(numbers: NDArray[Any]) -> list[float | None]:
 
 
 def _whole(steps: NDArray[Any]) -> list[int]:
-    return steps.astype(np.int64).tolist()
+    whole: list[int] = steps.astype(np.int64).tolist()
+    return whole

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.store.chunks import is_present
-from rlvitals.store.layout import Stream
+from rlvitals.store.index import Columns
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.reader import last_rows
 from rlvitals.views.query import RunView
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 
 MOST_LISTED = 20_000
 """Metrics that are listed; a run with more has logged something else than metrics."""
+
+MOST_COUNTED = 4_000_000
+"""Cells up to which points are counted; the columns of a larger run are read when they are looked at."""
+
+GLIMPSED_ROWS = 64
 
 Band = tuple[float | None, float | None]
 
@@ -26,14 +36,11 @@ def metric_list(view: RunView) -> dict[str, Any]:
     count = 0
     framework = view.framework
     for stream in STREAMS:
-        for rank, (columns, lives) in enumerate(view.columns(stream)):
-            if rank:
-                continue  # the ranks' values are merged into those of rank 0
-            count += len(columns.names)
-            for name in columns.names[: MOST_LISTED - len(listed)]:
-                values = columns.column(name)
-                logged = values[is_present(values) & lives]
-                listed.append(_facts(view, name, stream, framework) | _ending(logged))
+        columns, lives = view.columns(stream)[0]  # other ranks' values are merged into those of rank 0
+        count += len(columns.names)
+        names = columns.names[: MOST_LISTED - len(listed)]
+        ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
+        listed += [_facts(view, name, stream, framework) | ending(name) for name in names]
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
 
 
@@ -101,6 +108,26 @@ def _chapters() -> dict[str, str]:
     return {family.id: family.title for family in catalog.families()}
 
 
-def _ending(logged: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    last = float(logged[-1]) if len(logged) else None
-    return {"points": len(logged), "last": last if last is not None and np.isfinite(last) else None}
+def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], dict[str, Any]]:
+    """How many points a metric has, and the last."""
+
+    def ending(name: str) -> dict[str, Any]:
+        values = columns.column(name)
+        places = np.flatnonzero(is_present(values) & lives)
+        last = float(values[places[-1]]) if len(places) else math.nan
+        return {"points": len(places), "last": last if math.isfinite(last) else None}
+
+    return ending
+
+
+def _glimpsed(view: RunView, stream: Stream) -> Callable[[str], dict[str, Any]]:
+    """The last value as far as the newest rows have it, and nothing of how many there are."""
+    newest: dict[str, float] = {}
+    for row in last_rows(RunDir(view.path).log(stream), GLIMPSED_ROWS):
+        newest |= row.numbers
+
+    def ending(name: str) -> dict[str, Any]:
+        last = newest.get(name, math.nan)
+        return {"points": None, "last": last if math.isfinite(last) else None}
+
+    return ending

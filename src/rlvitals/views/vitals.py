@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -164,10 +165,10 @@ def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]
     if not len(steps):
         return []
     first, last = int(steps.min()), int(steps.max())
-    edges = np.unique(np.linspace(first, last + 1, min(BAR_CELLS, last + 1 - first) + 1).astype(np.int64)).tolist()
+    count = min(BAR_CELLS, last + 1 - first)
+    edges = [first + (last + 1 - first) * place // count for place in range(count + 1)]
     cells: list[dict[str, Any]] = [
-        {"from": low, "to": high - 1, "severity": None, "findings": []}
-        for low, high in zip(edges[:-1], edges[1:], strict=True)
+        {"from": low, "to": high - 1, "severity": None, "findings": []} for low, high in pairwise(edges)
     ]
     for place, found in enumerate(findings):
         for cell in cells:

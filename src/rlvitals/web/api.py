@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlvitals import catalog
-from rlvitals.errors import ConfigError, RunNotFound
+from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.evaluations import read_trend
@@ -28,18 +28,22 @@ PAGE_SIZE = 50
 
 
 def runs(folder: Folder, query: Query) -> Facts:
+    """Every run in a line."""
     return folder.runs()
 
 
 def run(folder: Folder, query: Query) -> Facts:
-    return vitals(*folder.diagnosis(_run(query)))
+    """One run's vitals."""
+    return folder.remembered(_run(query), "vitals", lambda run: vitals(run.view, run.diagnosed()))
 
 
 def metrics(folder: Folder, query: Query) -> Facts:
-    return metric_list(folder.view(_run(query)))
+    """The metrics there are."""
+    return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view))
 
 
 def series(folder: Folder, query: Query) -> Facts:
+    """Lines to draw."""
     names = query.all("name", MOST_NAMES)
     if not names:
         raise ConfigError("the question needs 'name'")
@@ -48,6 +52,7 @@ def series(folder: Folder, query: Query) -> Facts:
 
 
 def explain(folder: Folder, query: Query) -> Facts:
+    """The catalogue's entry for a name, in the run's framework where one is named."""
     name = query.needed("name")
     run_name = query.text("run")
     framework = folder.view(run_name).framework if run_name is not None else None
@@ -56,10 +61,12 @@ def explain(folder: Folder, query: Query) -> Facts:
 
 
 def findings(folder: Folder, query: Query) -> Facts:
-    return findings_told(*folder.diagnosis(_run(query)))
+    """What the doctor said."""
+    return folder.remembered(_run(query), "findings", lambda run: findings_told(run.view, run.diagnosed()))
 
 
 def speed(folder: Folder, query: Query) -> Facts:
+    """Phases, throughput, memory, the machine."""
     return performance(folder.view(_run(query)), query.whole("from"), query.whole("to"))
 
 
@@ -93,16 +100,17 @@ def rollouts(folder: Folder, query: Query) -> Facts:
 
 
 def evaluations(folder: Folder, query: Query) -> Facts:
+    """The evaluations over the steps, and the epochs where the rows say where they end."""
     path = folder.place(_run(query))
     told = asdict(read_trend(path))
     del told["path"]
     view = folder.view(_run(query))
     columns, _ = view.columns("eval")[0]
-    epochs = view.epochs().to_dict() if view.rows else {}
-    return told | {"metrics": columns.names[:MOST_NAMES], "epochs": epochs}
+    return told | {"metrics": columns.names[:MOST_NAMES], "epochs": _epochs(view)}
 
 
 def compare(folder: Folder, query: Query) -> Facts:
+    """Runs beside the first one named."""
     names = query.all("run", MOST_RUNS)
     views = [folder.view(name) for name in names]
     told = asdict(compare_runs(views, query.all("name", MOST_NAMES)))
@@ -114,6 +122,7 @@ def compare(folder: Folder, query: Query) -> Facts:
 
 
 def overlaid(folder: Folder, query: Query) -> Facts:
+    """One metric of several runs."""
     views: dict[str, RunView] = {name: folder.view(name) for name in query.all("run", MOST_RUNS)}
     if not views:
         raise ConfigError("the question needs 'run'")
@@ -142,6 +151,13 @@ def _run(query: Query) -> str:
 def _window(query: Query) -> Window:
     points = query.whole("points", POINTS) or POINTS
     return Window(query.text("x", "step") or "step", query.number("from"), query.number("to"), points)
+
+
+def _epochs(view: RunView) -> Facts:
+    try:
+        return view.epochs().to_dict() if view.rows else {}
+    except RlvitalsError:  # nothing says where an epoch ends
+        return {}
 
 
 def _group(number: int, group: Any) -> Facts:

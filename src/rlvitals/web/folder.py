@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,20 @@ class Open:
 
     state: object
     view: RunView
-    diagnosis: Diagnosis | None = None
     opened: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    diagnosis: Diagnosis | None = None
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def diagnosed(self) -> Diagnosis:
+        """What the doctor says of it, worked out once."""
+        if self.diagnosis is None:
+            self.diagnosis = diagnose(self.view)
+        return self.diagnosis
 
     @property
     def is_stale(self) -> bool:
+        """Whether its writer may have died since."""
         return self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
 
 
@@ -62,6 +71,7 @@ class Folder:
             raise RunNotFound(f"{root} is no directory")
         self._lock = threading.Lock()
         self._listing = threading.Lock()
+        self._opening: dict[Path, threading.Lock] = {}
         self._open: OrderedDict[Path, Open] = OrderedDict()
         self._headlines = Headlines()
         self._listed: tuple[float, list[Path]] = (0.0, [])
@@ -83,7 +93,7 @@ class Folder:
     def place(self, run: str) -> Path:
         """The directory of a run by its path below the folder. Raises RunNotFound for anything that is not one."""
         refusal = RunNotFound(f"there is no run {run[:200]!r} in this folder")
-        if "\0" in run or "\\" in run or len(run) > 4096 or run.startswith(("/", "~")) or ".." in run.split("/"):
+        if "\0" in run or run.startswith("/") or ".." in Path(run).parts:
             raise refusal
         try:
             path = (self.root / run).resolve()
@@ -99,35 +109,38 @@ class Folder:
         """A run as it is now. Raises RunNotFound or RunUnreadable."""
         return self._opened(self.place(run)).view
 
-    def diagnosis(self, run: str) -> tuple[RunView, Diagnosis]:
-        """A run and what the doctor says of it."""
+    def remembered(self, run: str, answer: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
+        """What was worked out of a run by name, as long as its files are as they were."""
         opened = self._opened(self.place(run))
-        if opened.diagnosis is None:
-            opened.diagnosis = diagnose(opened.view)
-        return opened.view, opened.diagnosis
+        with opened.lock:  # several of a page's questions come at once, and only one is to do the work
+            if answer not in opened.answers:
+                opened.answers[answer] = make(opened)
+            return opened.answers[answer]
 
     def known_findings(self, run: str) -> list[Finding]:
         """What was said of a run, as far as it is known without judging rows."""
         opened = self._opened(self.place(run))
-        if opened.diagnosis is not None:
-            return opened.diagnosis.findings
-        return opened.view.findings
+        return opened.view.findings if opened.diagnosis is None else opened.diagnosis.findings
 
     def _opened(self, path: Path) -> Open:
-        state = _state(path)
         with self._lock:
+            lock = self._opening.setdefault(path, threading.Lock())
+        with lock:
+            state = _state(path)
             known = self._open.get(path)
-        if known is not None and known.state == state:
-            if not known.is_stale and _held_bytes(known.view) <= MOST_BYTES:
-                return known
-            fresh = Open(state, open_run(path), known.diagnosis)
-        else:
-            fresh = Open(state, open_run(path))
+            if known is not None and known.state == state:
+                if not known.is_stale and _held_bytes(known.view) <= MOST_BYTES:
+                    return known
+                fresh = Open(state, open_run(path), diagnosis=known.diagnosis)
+            else:
+                fresh = Open(state, open_run(path))
+            _held_bytes(fresh.view)  # reads the logs, once for all who ask
         with self._lock:
             self._open[path] = fresh
             self._open.move_to_end(path)
             while len(self._open) > MOST_OPEN:
-                self._open.popitem(last=False)
+                gone, _ = self._open.popitem(last=False)
+                self._opening.pop(gone, None)
         return fresh
 
     def _paths(self) -> list[Path]:

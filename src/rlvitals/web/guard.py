@@ -18,12 +18,11 @@ import socket
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from rlvitals.errors import ConfigError
 from rlvitals.web.answers import as_json
 
-COOKIE = "rlvitals_token"
 LONGEST_ADDRESS = 64 * 1024
 SHORTEST_TOKEN = 16
 
@@ -52,7 +51,8 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return None
         if scope["type"] != "http":  # there are no web sockets here
             return await _refuse(send, 404, "there is nothing here")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -90,7 +90,7 @@ class Guard:
 
     def _has_cookie(self, headers: dict[str, str]) -> bool:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
             return False
         return found is not None and hmac.compare_digest(found.value.encode(), self._ticket.encode())
@@ -103,12 +103,17 @@ class Guard:
         """What the cookie holds: made from the token, and not the token itself."""
         return hmac.new((self._token or "").encode(), b"rlvitals cookie", hashlib.sha256).hexdigest()
 
+    @property
+    def _cookie(self) -> str:
+        """Its name: cookies know no ports, and two servers on one machine must not overwrite each other's."""
+        return f"rlvitals_{hashlib.sha256((self._token or '').encode()).hexdigest()[:8]}"
+
     async def _welcome(self, scope: Any, send: Any, query: list[tuple[str, str]]) -> None:
         """Take the token out of the address bar and the history, and leave a cookie."""
         kept = urlencode([(key, value) for key, value in query if key != "token"])
         path = "/" + scope["path"].lstrip("/\\")  # never '//elsewhere', which is another site
-        where = _quoted(path) + (f"?{kept}" if kept else "")
-        cookie = f"{COOKIE}={self._ticket}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000"
+        where = quote(path, safe="/") + (f"?{kept}" if kept else "")
+        cookie = f"{self._cookie}={self._ticket}; HttpOnly; SameSite=Lax; Path=/; Max-Age=2592000"
         headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode())]
         await _answer(send, 303, b"", headers)
 
@@ -194,12 +199,6 @@ def _bearer(headers: dict[str, str]) -> str:
 
 def _count(scope: Any, name: bytes) -> int:
     return sum(key == name for key, _ in scope["headers"])
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path, safe="/")
 
 
 async def _refuse(send: Any, status: int, sentence: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

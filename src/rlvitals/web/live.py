@@ -94,10 +94,10 @@ async def events(tail: RunTail) -> AsyncIterator[bytes]:
 
 
 def event(name: str, facts: dict[str, Any], place: str) -> bytes:
-    """One event. JSON has no bare line breaks, so that data is always one line.
+    r"""One event. JSON has no bare line breaks, so that data is always one line.
 
     >>> event("status", {"status": "running"}, "10-0-0")
-    b'id: 10-0-0\\nevent: status\\ndata: {"status":"running"}\\n\\n'
+    b'id: 10-0-0\nevent: status\ndata: {"status":"running"}\n\n'
     """
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), one_line(facts))
 

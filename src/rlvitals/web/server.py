@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import mimetypes
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import MissingDependency, RlvitalsError, RunNotFound, RunUnreadable, UnknownMetric
+from rlvitals.errors import ConfigError, MissingDependency, RlvitalsError, RunNotFound, RunUnreadable, UnknownMetric
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.api import ANSWERS
 from rlvitals.web.folder import Folder
@@ -22,6 +23,7 @@ from rlvitals.web.guard import Guard, choose_token, known_hosts
 
 try:
     import anyio.to_thread
+    import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import FileResponse, Response
@@ -67,22 +69,37 @@ def serve(
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve a folder until Ctrl-C. `ready` is told the address, token included, once it can be opened."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingDependency("the dashboard", "web") from error
     chosen = choose_token(address, token)
-    app = make_app(Folder(directory), address, token=chosen, allow_hosts=allow_hosts)
-    config = uvicorn.Config(
+    config = configure(make_app(Folder(directory), address, token=chosen, allow_hosts=allow_hosts), address, port)
+    listening = listen(address, port)
+    ready(_url(address, listening.getsockname()[1]) + (f"?token={chosen}" if chosen else ""))
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on, before anything is there to answer them."""
+    try:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((address, port), family=family, backlog=128)
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {address} port {port}: {said}; --port 0 takes a free port") from error
+
+
+def configure(app: Guard, address: str, port: int) -> uvicorn.Config:
+    """How it listens. No access log: addresses may hold a token."""
+    return uvicorn.Config(
         app, host=address, port=port, log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=1, ws="none",
     )  # fmt: skip
-    listening = config.bind_socket()
-    bound = listening.getsockname()[1]
-    shown = "localhost" if address in ("0.0.0.0", "::", "127.0.0.1", "::1") else address  # noqa: S104
-    shown = f"[{shown}]" if ":" in shown else shown
-    ready(f"http://{shown}:{bound}/" + (f"?token={chosen}" if chosen else ""))
-    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _url(address: str, port: int) -> str:
+    if address in ("0.0.0.0", "::"):  # noqa: S104
+        name = socket.gethostname()
+    else:
+        name = "localhost" if address in ("127.0.0.1", "::1") else address
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
 def _endpoint(folder: Folder, answer: Callable[[Folder, Query], dict[str, Any]]) -> Callable[[Request], Response]:

@@ -300,7 +300,8 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
     strides = (
         len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 13 * FAST_SHARE * reward.noise
     )
-    if strides and max(window[-3:]) < max(window[:2]) + 0.25 * noise:
+    # A score that has just climbed steeply looks noisy: its noise must not hide that it still climbs.
+    if strides and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     return None
 

@@ -22,7 +22,13 @@ import {notice} from "./words.js";
  * @property {() => void} [stop]
  * @property {keys.Key[]} [keys]
  */
-/** @typedef {{run: string, root: HTMLElement, signal: AbortSignal}} Place */
+/**
+ * @typedef {Object} Place
+ * @property {string} run
+ * @property {HTMLElement} root
+ * @property {AbortSignal} signal Tells that the screen was left.
+ * @property {() => void} again Enters the screen anew.
+ */
 /** @typedef {{mount(place: Place): Screen | Promise<Screen>}} ScreenModule */
 
 /** @type {Screen | null} */
@@ -58,7 +64,7 @@ async function enter() {
     const module = /** @type {ScreenModule} */ (await import(`./screens/${name}.js`));
     if (signal.aborted) return;
     fill(root);
-    const entered = await module.mount({run, root, signal});
+    const entered = await module.mount({run, root, signal, again: enter});
     if (signal.aborted) {
       entered.stop?.();
       return;
@@ -79,12 +85,14 @@ function listen() {
   stopFollowing();
   followed = run;
   setLive("");
-  stopFollowing = run ? follow(run, (kind, facts) => {
-    if (kind === "lost") setLive("lost");
-    else if (kind === "open") setLive("open");
-    if (kind === "status") setLive(facts.status ?? "open");
-    screen?.live?.({kind, facts});
-  }) : () => {};
+  stopFollowing = run
+    ? follow(run, (kind, facts) => {
+        if (kind === "lost") setLive("lost");
+        else if (kind === "open") setLive("open");
+        if (kind === "status") setLive(facts.status ?? "open");
+        screen?.live?.({kind, facts});
+      })
+    : () => {};
 }
 
 /**
@@ -110,7 +118,11 @@ function globalKeys() {
     {key: "?", says: "this list", does: keys.help},
     {key: "Ctrl+k", says: "search metrics, runs, screens, rules, rollouts", does: search},
     {key: "r", says: "all runs of the folder", does: () => state.go({run: null, explain: null}, {screen: "runs"})},
-    ...state.SCREENS.map((name, place) => ({key: String(place + 1), says: `${name[0].toUpperCase()}${name.slice(1)}`, does: () => openScreen(name)})),
+    ...state.SCREENS.map((name, place) => ({
+      key: String(place + 1),
+      says: `${name[0].toUpperCase()}${name.slice(1)}`,
+      does: () => openScreen(name),
+    })),
     {key: "t", says: "light or dark", does: theme.toggle},
     {key: "Escape", says: "close the explanation", does: () => state.go({explain: null})},
   ];
@@ -128,10 +140,16 @@ async function start() {
   theme.start();
   keys.start();
   globalKeys();
-  byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("content").focus(); });
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("content").focus();
+  });
   await first().catch(complain);
   state.onChange(changed);
-  theme.onChange(() => { drawBar(); enter(); });
+  theme.onChange(() => {
+    drawBar();
+    enter();
+  });
   drawBar();
   listen();
   await Promise.all([enter(), showExplanation().catch(complain)]);

@@ -35,22 +35,53 @@ function lamp() {
 export function drawBar() {
   const {screen, query} = state.read();
   const run = query.get("run") ?? "";
-  const tabs = state.SCREENS.map((name) => el("a", {
-    href: state.address({}, name),
-    "aria-current": screen === name && "page",
-    on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({}, {screen: name}))},
-  }, name[0].toUpperCase() + name.slice(1)));
-  fill(byId("bar"),
-    el("a", {class: "brand", href: state.address({run: null, explain: null}, "runs"), title: "All runs",
-      on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({run: null, explain: null}, {screen: "runs"}))}},
-      el("img", {src: "/static/icon.svg", alt: "", width: 22, height: 22}), "rlvitals"),
+  const tabs = state.SCREENS.map((name) =>
+    el(
+      "a",
+      {
+        href: state.address({}, name),
+        "aria-current": screen === name && "page",
+        on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({}, {screen: name}))},
+      },
+      name[0].toUpperCase() + name.slice(1),
+    ),
+  );
+  fill(
+    byId("bar"),
+    el(
+      "a",
+      {
+        class: "brand",
+        href: state.address({run: null, explain: null}, "runs"),
+        title: "All runs",
+        on: {
+          click: (/** @type {MouseEvent} */ event) =>
+            follow(event, () => state.go({run: null, explain: null}, {screen: "runs"})),
+        },
+      },
+      el("img", {src: "/static/icon.svg", alt: "", width: 22, height: 22}),
+      "rlvitals",
+    ),
     run && el("span", {class: "where", title: run}, run === "." ? "this folder" : run),
     run && el("nav", {"aria-label": "Screens"}, tabs),
     el("span", {id: "live", class: "faint"}, ...lamp()),
-    el("span", {class: "tools"},
-      el("button", {on: {click: search}, title: "Search (Ctrl+K)", "aria-label": "Search"}, "Search", el("kbd", {}, "Ctrl K")),
-      el("button", {class: "plain", on: {click: theme.toggle}, title: "Light or dark (t)", "aria-label": "Light or dark"}, theme.isDark() ? "☀" : "☾"),
-      el("button", {class: "plain", on: {click: help}, title: "Keyboard (?)", "aria-label": "Keyboard"}, "?")));
+    el(
+      "span",
+      {class: "tools"},
+      el(
+        "button",
+        {on: {click: search}, title: "Search (Ctrl+K)", "aria-label": "Search"},
+        "Search",
+        el("kbd", {}, "Ctrl K"),
+      ),
+      el(
+        "button",
+        {class: "plain", on: {click: theme.toggle}, title: "Light or dark (t)", "aria-label": "Light or dark"},
+        theme.isDark() ? "☀" : "☾",
+      ),
+      el("button", {class: "plain", on: {click: help}, title: "Keyboard (?)", "aria-label": "Keyboard"}, "?"),
+    ),
+  );
   document.querySelector("#bar nav a[aria-current]")?.scrollIntoView({block: "nearest", inline: "nearest"});
 }
 

@@ -3,9 +3,9 @@
  * findings, ghosts of abandoned attempts, and a zoom that is handed on so that all charts share it.
  */
 
-import {byX, smoothed} from "./lines.js";
+import {columns, inWords, logRange, yRange} from "./columns.js";
 import {number, short} from "./numbers.js";
-import {colour, lineStyle} from "./theme.js";
+import {colour} from "./theme.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @typedef {import("./lines.js").Line} Line */
@@ -65,15 +65,28 @@ export class Chart {
     return {
       ...size,
       pxAlign: false,
-      padding: [10, 8, 0, 0],
+      padding: [10, 14, 0, 0],
       legend: {show: false},
       scales: {
         x: {time: Boolean(picture.isTime), range: (_, low, high) => this.xRange(low, high)},
-        y: {distr: picture.log ? 3 : 1, range: picture.log ? logRange : yRange},
+        y: {distr: picture.log ? 3 : 1, range: (_, low, high) => this.yRange(low, high)},
       },
       axes: [
-        {...axis, size: 26, space: 70, ...(picture.isTime ? {} : {values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(short)})},
-        {...axis, size: 52, space: 34, values: (/** @type {uPlot} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => tick === null ? "" : short(tick))},
+        {
+          ...axis,
+          size: 26,
+          space: 70,
+          ...(picture.isTime
+            ? {}
+            : {values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(short)}),
+        },
+        {
+          ...axis,
+          size: 52,
+          space: 34,
+          values: (/** @type {uPlot} */ _, /** @type {(number | null)[]} */ ticks) =>
+            ticks.map((tick) => (tick === null ? "" : short(tick))),
+        },
       ],
       series: [{}, ...this.columns.series],
       bands: this.columns.bands,
@@ -82,11 +95,21 @@ export class Chart {
         drag: {x: true, y: false, setScale: false},
         points: {size: 6},
         sync: picture.sync ? {key: picture.sync, scales: ["x", null], setSeries: false} : undefined,
-        bind: {dblclick: () => () => { picture.onZoom?.(null, null); return null; }},
+        bind: {
+          dblclick: () => () => {
+            picture.onZoom?.(null, null);
+            return null;
+          },
+        },
       },
       hooks: {
         drawClear: [(plot) => this.drawBand(plot)],
-        draw: [(plot) => { this.drawGhosts(plot); this.drawMarks(plot); }],
+        draw: [
+          (plot) => {
+            this.drawGhosts(plot);
+            this.drawMarks(plot);
+          },
+        ],
         setSelect: [(plot) => this.selected(plot)],
         setCursor: [(plot) => this.hovered(plot)],
       },
@@ -102,6 +125,25 @@ export class Chart {
     if (this.picture.zoom) return this.picture.zoom;
     if (low === null || high === null) return [0, 1];
     return low === high ? [low - 0.5, high + 0.5] : [low, high];
+  }
+
+  /**
+   * Of the lines, and of the ghosts beside them.
+   * @param {number | null} low
+   * @param {number | null} high
+   * @returns {[number, number]}
+   */
+  yRange(low, high) {
+    const [first, last] = this.picture.zoom ?? [-Infinity, Infinity];
+    for (const ghost of this.picture.lines.flatMap((line) => line.ghosts ?? [])) {
+      ghost.y.forEach((y, place) => {
+        const isSeen = ghost.x[place] >= first && ghost.x[place] <= last;
+        if (y === null || !isSeen || (this.picture.log && y <= 0)) return;
+        low = Math.min(low ?? y, y);
+        high = Math.max(high ?? y, y);
+      });
+    }
+    return this.picture.log ? logRange(low, high) : yRange(low, high);
   }
 
   /** @param {uPlot} plot */
@@ -123,11 +165,13 @@ export class Chart {
       return;
     }
     const x = plot.data[0][at];
-    const where = this.picture.isTime ? new Date(x * 1000).toLocaleString() : `${this.picture.xLabel ?? "step"} ${number(x)}`;
+    const where = this.picture.isTime
+      ? new Date(x * 1000).toLocaleString()
+      : `${this.picture.xLabel ?? "step"} ${number(x)}`;
     const said = this.columns.shown
       .map(({label, column}) => ({label, value: plot.data[column][at]}))
       .filter(({value}) => value !== undefined && value !== null)
-      .map(({label, value}) => this.columns.shown.length > 1 ? `${label} ${number(value)}` : number(value));
+      .map(({label, value}) => (this.columns.shown.length > 1 ? `${label} ${number(value)}` : number(value)));
     this.picture.onHover([where, ...said].join(" · "));
   }
 
@@ -137,7 +181,9 @@ export class Chart {
     if (!band || plot.scales.y.min === undefined || plot.scales.y.min === null) return;
     const {left, top, width, height} = plot.bbox;
     const at = (/** @type {number | null} */ value, /** @type {number} */ open) =>
-      value === null || (this.picture.log && value <= 0) ? open : Math.min(Math.max(plot.valToPos(value, "y", true), top), top + height);
+      value === null || (this.picture.log && value <= 0)
+        ? open
+        : Math.min(Math.max(plot.valToPos(value, "y", true), top), top + height);
     const high = at(band[1], top);
     const low = at(band[0], top + height);
     const {ctx} = plot;
@@ -204,70 +250,4 @@ export class Chart {
     }
     ctx.restore();
   }
-}
-
-/** @param {uPlot} _ @param {number | null} low @param {number | null} high @returns {[number, number]} */
-function yRange(_, low, high) {
-  if (low === null || high === null) return [0, 1];
-  if (low === high) return low === 0 ? [-0.5, 0.5] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
-  const room = (high - low) * 0.06;
-  return [low - room, high + room];
-}
-
-/** @param {uPlot} _ @param {number | null} low @param {number | null} high @returns {[number, number]} */
-function logRange(_, low, high) {
-  if (low === null || high === null || high <= 0) return [0.1, 1];
-  return [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high) + 1e-9)];
-}
-
-/**
- * The columns uPlot wants, and how each is drawn.
- * @param {Picture} picture
- */
-function columns(picture) {
-  /** @type {(number | null)[][][]} */
-  const tables = [];
-  /** @type {uPlot.Series[]} */
-  const series = [];
-  /** @type {uPlot.Band[]} */
-  const bands = [];
-  /** @type {{label: string, column: number}[]} */
-  const shown = [];
-  const fit = (/** @type {(number | null)[]} */ values) =>
-    picture.log ? values.map((value) => value !== null && value > 0 ? value : null) : values;
-  picture.lines.forEach((line, place) => {
-    const {stroke, dash} = lineStyle(line.style ?? place);
-    const table = [line.x];
-    const add = (/** @type {(number | null)[]} */ values, /** @type {uPlot.Series} */ how) => {
-      table.push(/** @type {number[]} */ (fit(values)));
-      return series.push({points: {show: false}, ...how});
-    };
-    if (line.low && line.high && line.low.length) {
-      const high = add(line.high, {stroke: alpha(stroke, 0.45), width: 1});
-      const low = add(line.low, {stroke: alpha(stroke, 0.45), width: 1});
-      bands.push({series: [high, low], fill: alpha(stroke, 0.2)});
-    }
-    const few = line.x.length <= 60 ? {show: true, size: 4, fill: stroke, stroke} : {show: false};
-    if (picture.smooth) add(line.y, {stroke: alpha(stroke, 0.3), width: 1, points: {show: false}});
-    const values = picture.smooth ? smoothed(line.y, picture.smooth) : line.y;
-    const column = add(values, {stroke, width: 1.7, dash, points: picture.smooth ? {show: false} : few});
-    shown.push({label: line.label, column});
-    tables.push(table);
-  });
-  return {data: byX(/** @type {number[][][]} */ (tables)), series, bands, shown};
-}
-
-/** @param {string} hex @param {number} share @returns {string} the colour, partly clear */
-function alpha(hex, share) {
-  return `${hex}${Math.round(share * 255).toString(16).padStart(2, "0")}`;
-}
-
-/** @param {Picture} picture @returns {string} the chart for those who cannot see it */
-function inWords(picture) {
-  return picture.lines.map((line) => {
-    const values = /** @type {number[]} */ (line.y.filter((value) => value !== null));
-    if (!values.length) return `${line.label}: no finite value`;
-    const bounds = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
-    return `${line.label}: ${values.length} points from ${number(bounds[0])} to ${number(bounds[1])}, last ${number(values[values.length - 1])}`;
-  }).join("; ");
 }

@@ -52,7 +52,8 @@ function apply(element, properties) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") {
-      for (const [event, handler] of Object.entries(value)) element.addEventListener(event, /** @type {any} */ (handler));
+      for (const [event, handler] of Object.entries(value))
+        element.addEventListener(event, /** @type {any} */ (handler));
     } else if (name === "data") {
       for (const [key, text] of Object.entries(value)) element.setAttribute(`data-${key}`, String(text));
     } else if (REFUSED.test(name)) {
@@ -108,8 +109,11 @@ export function say(sentence) {
 /** @returns {boolean} whether the keys now belong to a field the user types in */
 export function isTyping() {
   const at = document.activeElement;
-  return at instanceof HTMLInputElement && !["checkbox", "radio", "range"].includes(at.type)
-    || at instanceof HTMLTextAreaElement || at instanceof HTMLSelectElement;
+  return (
+    (at instanceof HTMLInputElement && !["checkbox", "radio", "range"].includes(at.type)) ||
+    at instanceof HTMLTextAreaElement ||
+    at instanceof HTMLSelectElement
+  );
 }
 
 /**
@@ -124,5 +128,25 @@ export function calm(action, wait) {
   return (...given) => {
     clearTimeout(timer);
     timer = setTimeout(() => action(...given), wait);
+  };
+}
+
+/**
+ * Calls a function soon after it was asked for, however often that is.
+ * @param {number} wait milliseconds
+ * @param {() => void} action
+ * @returns {{ask: () => void, stop: () => void}}
+ */
+export function atMostEvery(wait, action) {
+  let timer = 0;
+  return {
+    ask: () => {
+      if (!timer)
+        timer = setTimeout(() => {
+          timer = 0;
+          action();
+        }, wait);
+    },
+    stop: () => clearTimeout(timer),
   };
 }

@@ -5,14 +5,16 @@ import {byId, el, fill} from "./dom.js";
 import {number, range} from "./numbers.js";
 import * as state from "./state.js";
 
-const DIRECTIONS = /** @type {Record<string, string>} */ ({up: "higher is better", down: "lower is better", none: "neither direction is better", band: "healthy within its band"});
-/** @type {Element | null} */
-let before = null;
+const DIRECTIONS = /** @type {Record<string, string>} */ ({
+  up: "higher is better",
+  down: "lower is better",
+  none: "neither direction is better",
+  band: "healthy within its band",
+});
 let asked = "";
 
 /** @param {string} name opens the drawer on a metric, or closes it */
 export function explain(name) {
-  before = document.activeElement;
   state.go({explain: state.get("explain") === name ? null : name});
 }
 
@@ -23,18 +25,30 @@ export function explain(name) {
  * @returns {HTMLElement}
  */
 export function explainable(name, text = name) {
-  return el("button", {class: "explain", title: `${name}: explain`, on: {click: () => explain(name)}}, text);
+  return el(
+    "button",
+    {class: "explain", title: `${name}: explain`, data: {explains: name}, on: {click: () => explain(name)}},
+    text,
+  );
+}
+
+/** @param {string} name the metric that was explained */
+function giveFocusBack(name) {
+  const places = [...document.querySelectorAll(`#content [data-explains="${CSS.escape(name)}"]`)];
+  const place = places[0] ?? byId("content");
+  if (place instanceof HTMLElement) place.focus({preventScroll: true});
 }
 
 /** Shows what the address asks for. */
 export async function showExplanation() {
   const drawer = byId("drawer");
   const name = state.get("explain");
+  const before = asked;
   asked = name;
   if (!name) {
     const hadFocus = drawer.contains(document.activeElement);
     drawer.hidden = true;
-    if (hadFocus && before instanceof HTMLElement && before.isConnected) before.focus();
+    if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // panels are laid out anew for the width first
     return;
   }
   /** @type {any} */
@@ -58,18 +72,52 @@ export async function showExplanation() {
 function content(name, entry) {
   const sources = (entry.sources ?? []).filter((/** @type {any} */ source) => source.definition || source.trap);
   return [
-    el("header", {}, el("h2", {}, entry.title ?? name),
-      el("button", {class: "plain", "aria-label": "Close the explanation", on: {click: () => state.go({explain: null})}}, "✕")),
+    el(
+      "header",
+      {},
+      el("h2", {}, entry.title ?? name),
+      el(
+        "button",
+        {class: "plain", "aria-label": "Close the explanation", on: {click: () => state.go({explain: null})}},
+        "✕",
+      ),
+    ),
     el("p", {class: "mono faint"}, name, entry.id && entry.id !== name ? ` → ${entry.id}` : ""),
     el("p", {}, entry.what),
-    el("p", {class: "faint"}, [DIRECTIONS[entry.direction], entry.unit && `in ${entry.unit}`].filter(Boolean).join(" · ")),
+    el(
+      "p",
+      {class: "faint"},
+      [DIRECTIONS[entry.direction], entry.unit && `in ${entry.unit}`].filter(Boolean).join(" · "),
+    ),
     part("Formula", entry.formula && el("pre", {}, entry.formula), entry.estimator && el("p", {}, entry.estimator)),
     part("Healthy", ...(entry.bands ?? []).map(band)),
-    part("When it is off", ...(entry.symptoms ?? []).map((/** @type {any} */ symptom) => el("div", {class: "symptom"},
-      el("p", {class: "strong"}, symptom.when), el("p", {}, symptom.means), el("p", {class: "do"}, symptom.do)))),
-    part("Worth knowing", entry.notes && el("p", {}, entry.notes),
-      ...sources.map((/** @type {any} */ source) => el("p", {}, el("code", {}, source.framework), " ",
-        source.definition ?? "", " ", source.trap && el("strong", {}, source.trap)))),
+    part(
+      "When it is off",
+      ...(entry.symptoms ?? []).map((/** @type {any} */ symptom) =>
+        el(
+          "div",
+          {class: "symptom"},
+          el("p", {class: "strong"}, symptom.when),
+          el("p", {}, symptom.means),
+          el("p", {class: "do"}, symptom.do),
+        ),
+      ),
+    ),
+    part(
+      "Worth knowing",
+      entry.notes && el("p", {}, entry.notes),
+      ...sources.map((/** @type {any} */ source) =>
+        el(
+          "p",
+          {},
+          el("code", {}, source.framework),
+          " ",
+          source.definition ?? "",
+          " ",
+          source.trap && el("strong", {}, source.trap),
+        ),
+      ),
+    ),
     part("Other names", aliases(entry.aliases ?? {})),
   ].filter(Boolean);
 }
@@ -86,14 +134,37 @@ function part(title, ...content) {
 /** @param {any} given */
 function band(given) {
   const where = [given.algorithm, given.stage].filter((word) => word && word !== "any").join(", ");
-  return el("p", {}, el("strong", {}, range([given.low, given.high])), where ? ` (${where})` : "",
-    given.note ? ` ${given.note}` : "", el("span", {class: "faint"}, ` — ${given.source}`));
+  return el(
+    "p",
+    {},
+    el("strong", {}, range([given.low, given.high])),
+    where ? ` (${where})` : "",
+    given.note ? ` ${given.note}` : "",
+    el("span", {class: "faint"}, ` — ${given.source}`),
+  );
 }
 
 /** @param {Record<string, any>} names */
 function aliases(names) {
   const rows = Object.entries(names);
   if (!rows.length) return null;
-  return el("table", {}, rows.map(([framework, list]) => el("tr", {}, el("th", {scope: "row"}, framework),
-    el("td", {class: "mono"}, [list].flat().map((item) => typeof item === "string" ? item : item.name ?? number(item)).join(", ")))));
+  return el(
+    "table",
+    {},
+    rows.map(([framework, list]) =>
+      el(
+        "tr",
+        {},
+        el("th", {scope: "row"}, framework),
+        el(
+          "td",
+          {class: "mono"},
+          [list]
+            .flat()
+            .map((item) => (typeof item === "string" ? item : (item.name ?? number(item))))
+            .join(", "),
+        ),
+      ),
+    ),
+  );
 }

@@ -43,9 +43,17 @@ function pressed(event) {
  * @returns {HTMLDialogElement}
  */
 export function dialog(title, ...content) {
-  const made = el("dialog", {"aria-label": title}, el("header", {},
-    el("h2", {}, title),
-    el("button", {class: "plain", "aria-label": "Close", on: {click: () => made.close()}}, "✕")), ...content);
+  const made = el(
+    "dialog",
+    {"aria-label": title},
+    el(
+      "header",
+      {},
+      el("h2", {}, title),
+      el("button", {class: "plain", "aria-label": "Close", on: {click: () => made.close()}}, "✕"),
+    ),
+    ...content,
+  );
   made.addEventListener("click", (event) => event.target === made && made.close());
   made.addEventListener("close", () => made.remove());
   document.body.append(made);
@@ -55,11 +63,29 @@ export function dialog(title, ...content) {
 
 /** Shows every key that does something here. */
 export function help() {
-  const parts = [...known].filter(([, keys]) => keys.length).map(([part, keys]) => el("section", {},
-    el("h3", {}, part),
-    el("dl", {class: "keys"}, keys.map((key) => [
-      el("dt", {}, ...key.key.split("+").flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))])),
-      el("dd", {}, key.says)]).flat())));
+  const parts = [...known]
+    .filter(([, keys]) => keys.length)
+    .map(([part, keys]) =>
+      el(
+        "section",
+        {},
+        el("h3", {}, part),
+        el(
+          "dl",
+          {class: "keys"},
+          keys
+            .map((key) => [
+              el(
+                "dt",
+                {},
+                ...key.key.split("+").flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
+              ),
+              el("dd", {}, key.says),
+            ])
+            .flat(),
+        ),
+      ),
+    );
   dialog("Keyboard", el("div", {class: "help"}, ...parts));
 }
 

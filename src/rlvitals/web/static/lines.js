@@ -25,7 +25,12 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 export function lineOf(given, label = given.name, style = 0) {
   const isThinned = given.shown < given.total;
   return {
-    label, style, x: given.x, y: given.y, total: given.total, shown: given.shown,
+    label,
+    style,
+    x: given.x,
+    y: given.y,
+    total: given.total,
+    shown: given.shown,
     low: isThinned ? given.low : undefined,
     high: isThinned ? given.high : undefined,
     ghosts: ghostsOf(given.ghosts),

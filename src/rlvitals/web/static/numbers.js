@@ -45,7 +45,11 @@ export function duration(seconds) {
   if (seconds < 10) return `${Number(seconds.toPrecision(2))} s`;
   const whole = Math.round(seconds);
   /** @type {[number, string, number, string][]} */
-  const units = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
+  const units = [
+    [86400, "d", 3600, "h"],
+    [3600, "h", 60, "min"],
+    [60, "min", 1, "s"],
+  ];
   for (const [size, word, small, smallWord] of units) {
     if (whole >= size) {
       const rest = Math.floor((whole % size) / small);

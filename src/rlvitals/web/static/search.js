@@ -12,21 +12,38 @@ const MOST = 40;
 /** @returns {Promise<Choice[]>} everything there is to go to */
 async function choices() {
   const run = state.get("run");
-  const nothing = () => ({});
+  const nothing = () => /** @type {any} */ ({});
   const [runs, metrics, findings] = await Promise.all([
     ask("runs").catch(nothing),
-    run ? ask("metrics", {run}).catch(nothing) : {},
-    run ? ask("findings", {run}).catch(nothing) : {},
+    run ? ask("metrics", {run}).catch(nothing) : nothing(),
+    run ? ask("findings", {run}).catch(nothing) : nothing(),
   ]);
   const rules = new Map((findings.findings ?? []).map((/** @type {any} */ finding) => [finding.rule, finding]));
   return [
-    ...(run ? state.SCREENS : []).map((name) => ({kind: "screen", text: name, more: "", does: () => state.go({}, {screen: name})})),
-    ...(metrics.metrics ?? []).map((/** @type {any} */ metric) => ({kind: "metric", text: metric.name, more: metric.title === metric.name ? "" : metric.title,
-      does: () => state.go({one: metric.name, filter: null, group: null}, {screen: "metrics"})})),
-    ...[...rules.values()].map((/** @type {any} */ finding) => ({kind: "rule", text: finding.rule, more: finding.title,
-      does: () => state.go({rule: finding.rule}, {screen: "health"})})),
-    ...(runs.runs ?? []).map((/** @type {any} */ item) => ({kind: "run", text: item.run, more: item.name,
-      does: () => state.go({run: item.run}, {screen: "vitals"})})),
+    ...(run ? state.SCREENS : []).map((name) => ({
+      kind: "screen",
+      text: name,
+      more: "",
+      does: () => state.go({}, {screen: name}),
+    })),
+    ...(metrics.metrics ?? []).map((/** @type {any} */ metric) => ({
+      kind: "metric",
+      text: metric.name,
+      more: metric.title === metric.name ? "" : metric.title,
+      does: () => state.go({one: metric.name, filter: null, group: null}, {screen: "metrics"}),
+    })),
+    ...[...rules.values()].map((/** @type {any} */ finding) => ({
+      kind: "rule",
+      text: finding.rule,
+      more: finding.title,
+      does: () => state.go({rule: finding.rule}, {screen: "health"}),
+    })),
+    ...(runs.runs ?? []).map((/** @type {any} */ item) => ({
+      kind: "run",
+      text: item.run,
+      more: item.name,
+      does: () => state.go({run: item.run}, {screen: "vitals"}),
+    })),
   ];
 }
 
@@ -43,13 +60,23 @@ function matching(all, text) {
     return words.every((word) => said.includes(word)) ? said.indexOf(words[0] ?? "") : -1;
   };
   const found = all.map((choice) => ({choice, at: place(choice)})).filter(({at}) => at >= 0);
-  return found.sort((one, other) => one.at - other.at).slice(0, MOST).map(({choice}) => choice);
+  return found
+    .sort((one, other) => one.at - other.at)
+    .slice(0, MOST)
+    .map(({choice}) => choice);
 }
 
 export async function search() {
   if (document.querySelector("dialog[open]")) return;
-  const field = el("input", {type: "search", placeholder: "metric, run, screen, rule, or a text in the rollouts", "aria-label": "Search",
-    role: "combobox", "aria-expanded": "true", "aria-controls": "found", autocomplete: "off"});
+  const field = el("input", {
+    type: "search",
+    placeholder: "metric, run, screen, rule, or a text in the rollouts",
+    "aria-label": "Search",
+    role: "combobox",
+    "aria-expanded": "true",
+    "aria-controls": "found",
+    autocomplete: "off",
+  });
   const list = el("ul", {id: "found", role: "listbox", "aria-label": "Found"});
   const box = dialog("Search", field, list);
   box.classList.add("search");
@@ -58,10 +85,29 @@ export async function search() {
   /** @type {Choice[]} */
   let all = [];
   let at = 0;
-  const take = (/** @type {Choice} */ choice) => { box.close(); choice.does(); };
+  const take = (/** @type {Choice} */ choice) => {
+    box.close();
+    choice.does();
+  };
   const draw = () => {
-    fill(list, ...shown.map((choice, place) => el("li", {role: "option", id: `found-${place}`, "aria-selected": String(place === at),
-      on: {click: () => take(choice)}}, el("span", {class: "kind"}, choice.kind), el("span", {class: "mono"}, choice.text), " ", el("span", {class: "faint"}, choice.more))));
+    fill(
+      list,
+      ...shown.map((choice, place) =>
+        el(
+          "li",
+          {
+            role: "option",
+            id: `found-${place}`,
+            "aria-selected": String(place === at),
+            on: {click: () => take(choice)},
+          },
+          el("span", {class: "kind"}, choice.kind),
+          el("span", {class: "mono"}, choice.text),
+          " ",
+          el("span", {class: "faint"}, choice.more),
+        ),
+      ),
+    );
     field.setAttribute("aria-activedescendant", shown.length ? `found-${at}` : "");
     list.children[at]?.scrollIntoView({block: "nearest"});
   };
@@ -69,7 +115,12 @@ export async function search() {
     const text = field.value.trim();
     shown = matching(all, text);
     if (text && state.get("run")) {
-      shown.push({kind: "rollouts", text, more: "search in all rollouts", does: () => state.go({search: text, step: null}, {screen: "rollouts"})});
+      shown.push({
+        kind: "rollouts",
+        text,
+        more: "search in all rollouts",
+        does: () => state.go({search: text, step: null}, {screen: "rollouts"}),
+      });
     }
     at = 0;
     draw();

@@ -1,6 +1,6 @@
 /** Fetches the lines of the metrics in view, several at once, and keeps what it has for as long as it is true. */
 
-import {ask, wasCalledOff} from "./api.js";
+import {ask, Refused, wasCalledOff} from "./api.js";
 
 const AT_ONCE = 12;
 const KEPT = 400;
@@ -60,14 +60,28 @@ export class SeriesStore {
         this.keep(name, {
           lines: answer.lines.filter((/** @type {any} */ line) => line.name === name),
           band: answer.bands[name] ?? null,
-          findings: answer.findings.filter((/** @type {any} */ found) => !found.metrics || found.metrics.includes(name)),
+          findings: answer.findings.filter(
+            (/** @type {any} */ found) => !found.metrics || found.metrics.includes(name),
+          ),
         });
       }
     } catch (error) {
-      if (!wasCalledOff(error) && view === this.view) this.failed(error instanceof Error ? error.message : String(error));
+      if (!wasCalledOff(error) && view === this.view) await this.without(names, error);
     } finally {
       if (view === this.view) names.forEach((name) => this.underWay.delete(name));
     }
+  }
+
+  /**
+   * One name that cannot be answered must not take the others with it: each is asked for alone, and says itself why not.
+   * @param {string[]} names
+   * @param {unknown} error
+   */
+  async without(names, error) {
+    const sentence = error instanceof Error ? error.message : String(error);
+    if (!(error instanceof Refused) || error.status === 0) this.failed(sentence);
+    else if (names.length > 1) await Promise.all(names.map((name) => this.fetch([name])));
+    else this.keep(names[0], {lines: [], band: null, findings: [], problem: sentence});
   }
 
   /**

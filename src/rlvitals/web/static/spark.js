@@ -12,7 +12,12 @@ const HEIGHT = 44;
  * @returns {SVGElement}
  */
 export function spark(points, band) {
-  const root = svg("svg", {class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true"});
+  const root = svg("svg", {
+    class: "spark",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
   const values = /** @type {number[]} */ (points.map(([, y]) => y).filter((y) => y !== null));
   if (!values.length) return root;
   const low = Math.min(...values);
@@ -20,8 +25,9 @@ export function spark(points, band) {
   const span = high - low || Math.abs(high) || 1;
   const first = points[0][0];
   const across = points[points.length - 1][0] - first || 1;
-  const x = (/** @type {number} */ value) => (value - first) / across * WIDTH;
-  const y = (/** @type {number} */ value) => high === low ? HEIGHT / 2 : HEIGHT - 3 - (value - low) / span * (HEIGHT - 6);
+  const x = (/** @type {number} */ value) => ((value - first) / across) * WIDTH;
+  const y = (/** @type {number} */ value) =>
+    high === low ? HEIGHT / 2 : HEIGHT - 3 - ((value - low) / span) * (HEIGHT - 6);
   if (band) {
     const top = band[1] === null ? 0 : clamp(y(band[1]));
     const bottom = band[0] === null ? HEIGHT : clamp(y(band[0]));

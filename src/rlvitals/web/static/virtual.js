@@ -3,10 +3,7 @@
  * measuring; panels are made as shells at once and finished bit by bit between frames, so that scrolling stays fluid.
  */
 
-/**
- * @template T
- * @typedef {{node: HTMLElement, remove(): void}} Panel
- */
+/** @typedef {{node: HTMLElement, remove(): void}} Panel */
 /**
  * @template T
  * @typedef {{heading: string | null, items: T[]}} Section
@@ -29,7 +26,7 @@ export class VirtualGrid {
   /**
    * @param {HTMLElement} scroller what scrolls
    * @param {HTMLElement} root what holds the panels
-   * @param {{minWidth: number, height: number, make(item: T): Panel<T>, heading(text: string): HTMLElement, seen(items: T[]): void}} how
+   * @param {{minWidth: number, height: number, make(item: T): Panel, heading(text: string): HTMLElement, seen(items: T[]): void}} how
    */
   constructor(scroller, root, how) {
     this.scroller = scroller;
@@ -39,7 +36,7 @@ export class VirtualGrid {
     this.sections = [];
     /** @type {Row<T>[]} */
     this.rows = [];
-    /** @type {Map<T | string, Panel<T>>} */
+    /** @type {Map<T | string, Panel>} */
     this.alive = new Map();
     this.isQueued = false;
     this.columns = 0;
@@ -47,7 +44,10 @@ export class VirtualGrid {
     this.queue = () => {
       if (this.isQueued) return;
       this.isQueued = true;
-      requestAnimationFrame(() => { this.isQueued = false; this.show(); });
+      requestAnimationFrame(() => {
+        this.isQueued = false;
+        this.show();
+      });
     };
     scroller.addEventListener("scroll", this.queue, {passive: true});
     this.watcher = new ResizeObserver(() => this.arrange());
@@ -128,7 +128,7 @@ export class VirtualGrid {
    * @param {T | string} key
    * @param {Row<T>} row
    * @param {number} column
-   * @param {() => Panel<T>} make
+   * @param {() => Panel} make
    */
   place(key, row, column, make) {
     if (this.alive.has(key)) return;

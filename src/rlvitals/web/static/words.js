@@ -23,8 +23,12 @@ const WORDS = {
  */
 export function badge(word, isShort = false) {
   const [symbol, said, style] = WORDS[word ?? ""] ?? ["?", word || "Not judged", "unsure"];
-  return el("span", {class: `badge ${style}${isShort ? " short" : ""}`, title: said},
-    el("span", {"aria-hidden": "true"}, symbol), el("span", {class: isShort ? "unseen" : ""}, said));
+  return el(
+    "span",
+    {class: `badge ${style}${isShort ? " short" : ""}`, title: said},
+    el("span", {"aria-hidden": "true"}, symbol),
+    el("span", {class: isShort ? "unseen" : ""}, said),
+  );
 }
 
 /** @param {string | null | undefined} word @returns {string} the style's name */

@@ -1,46 +1,58 @@
 /** Metrics: a tree and a filter at the side, panels that exist while they are in view, one zoom for all of them. */
 
 import {ask} from "../api.js";
-import {calm, el, fill, say} from "../dom.js";
+import {atMostEvery, calm, el, fill, say} from "../dom.js";
 import {explain} from "../drawer.js";
-import {counted} from "../numbers.js";
-import {MetricPanel} from "../panel.js";
+import {counted, number} from "../numbers.js";
+import {MetricPanel} from "../parts/panel.js";
 import {SeriesStore} from "../series.js";
 import * as state from "../state.js";
-import {tree} from "../tree.js";
+import {tree} from "../parts/tree.js";
 import {VirtualGrid} from "../virtual.js";
-import {controls} from "../viewcontrols.js";
+import {controls} from "../parts/viewcontrols.js";
 import {notice} from "../words.js";
 
 const HEIGHT = 232;
 const LARGE = 480;
+const ROW = 3; // panels of a row on a usual screen
 const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolling
 const LIVE_AGAIN = 900;
 
-/** @typedef {import("../panel.js").Metric} Metric */
+/** @typedef {import("../parts/panel.js").Metric} Metric */
 
 /**
  * @param {import("../app.js").Place} place
  * @returns {Promise<import("../app.js").Screen>}
  */
-export async function mount({run, root, signal}) {
+export async function mount({run, root, signal, again}) {
   const answer = await ask("metrics", {run}, signal);
   const metrics = byName(answer.metrics);
   if (!metrics.length) {
     fill(root, notice("No metric was logged yet."));
-    return {};
+    return {
+      live: ({kind}) => {
+        if (kind === "rows") again();
+      },
+    };
   }
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
   /** @type {Map<string, any>} */
   const waiting = new Map();
   let isDrawing = false;
-  let liveTimer = 0;
   const problem = el("p", {class: "problem", role: "alert"});
   const count = el("span", {class: "faint"});
   const area = el("div", {class: "panels"});
-  const store = new SeriesStore(run, signal, (name, series) => later(name, series), (sentence) => { problem.textContent = sentence; });
-  const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) => state.go({from: rounded(from), to: rounded(to)});
+  const store = new SeriesStore(
+    run,
+    signal,
+    (name, series) => later(name, series),
+    (sentence) => {
+      problem.textContent = sentence;
+    },
+  );
+  const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) =>
+    state.go({from: rounded(from), to: rounded(to)});
 
   /** @param {string} name @param {any} series */
   function later(name, series) {
@@ -59,10 +71,15 @@ export async function mount({run, root, signal}) {
     isDrawing = waiting.size > 0;
     if (isDrawing) requestAnimationFrame(drawSome);
   }
-  const widthOf = (/** @type {MetricPanel} */ panel) => panel.height === LARGE ? area.clientWidth : grid.panelWidth;
+  const widthOf = (/** @type {MetricPanel} */ panel) => (panel.height === LARGE ? area.clientWidth : grid.panelWidth);
   const how = () => ({
-    log: state.get("log") === "1", smooth: Number(state.get("smooth")) || 0, sync: "metrics",
-    isTime: state.get("x") === "time", xLabel: (state.get("x") || "step").replace("_", " "), onZoom: zoomTo, zoom: zoom(),
+    log: state.get("log") === "1",
+    smooth: Math.min(Math.max(state.getNumber("smooth") ?? 0, 0), 0.999),
+    sync: "metrics",
+    isTime: state.get("x") === "time",
+    xLabel: (state.get("x") || "step").replace("_", " "),
+    onZoom: zoomTo,
+    zoom: zoom(),
   });
   const zoom = () => {
     const [from, to] = [state.getNumber("from"), state.getNumber("to")];
@@ -70,12 +87,20 @@ export async function mount({run, root, signal}) {
   };
   /** @type {VirtualGrid<Metric>} */
   const grid = new VirtualGrid(root, area, {
-    minWidth: 340, height: HEIGHT,
+    minWidth: 340,
+    height: HEIGHT,
     heading: (text) => el("h2", {class: "group"}, text),
     make: (metric) => {
       const panel = new MetricPanel(metric, HEIGHT);
       panels.set(metric.name, panel);
-      return {node: panel.node, remove: () => { panel.remove(); panels.delete(metric.name); waiting.delete(metric.name); }};
+      return {
+        node: panel.node,
+        remove: () => {
+          panel.remove();
+          panels.delete(metric.name);
+          waiting.delete(metric.name);
+        },
+      };
     },
     seen: (items) => {
       for (const {name} of items) {
@@ -93,7 +118,11 @@ export async function mount({run, root, signal}) {
   function showLarge() {
     const name = state.get("one");
     const metric = metrics.find((candidate) => candidate.name === name);
-    if (large) { large.remove(); panels.delete(large.metric.name); large = null; }
+    if (large) {
+      large.remove();
+      panels.delete(large.metric.name);
+      large = null;
+    }
     fill(top);
     if (!metric) return;
     large = new MetricPanel(metric, LARGE);
@@ -107,15 +136,25 @@ export async function mount({run, root, signal}) {
   function look(isNew) {
     if (isNew) {
       problem.textContent = "";
-      store.setView({x: state.get("x") || "step", from: state.get("from"), to: state.get("to"), points: 800});
+      const [from, to] = zoom() ?? [null, null];
+      store.setView({x: state.get("x") || "step", from, to, points: 800});
     }
     const {sections, shown, complaint} = chosen(metrics, state.get("filter"), state.get("group"), state.get("one"));
     if (complaint) problem.textContent = complaint;
-    count.textContent = shown === metrics.length ? counted(shown, "metric") : `${shown} of ${counted(metrics.length, "metric")}`;
+    count.textContent =
+      shown === metrics.length ? counted(shown, "metric") : `${shown} of ${counted(metrics.length, "metric")}`;
+    if (answer.left_out) count.textContent += `, and ${number(answer.left_out)} more that are not listed`;
     grid.setSections(sections);
     showLarge();
     say(count.textContent);
   }
+  const newer = atMostEvery(LIVE_AGAIN, () => {
+    store.grow();
+    grid.show();
+    if (large) store.want([large.metric.name]);
+  });
+  const names = new Set(metrics.map(({name}) => name));
+  const anew = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
   fill(root, el("div", {class: "with-tree"}, tree(metrics), el("div", {class: "stage"}, bar.node, problem, top, area)));
   look(true);
@@ -129,21 +168,39 @@ export async function mount({run, root, signal}) {
       else if (now.list !== last.list || now.look !== last.look) look(false);
       last = now;
     },
-    live: ({kind}) => {
-      if (kind !== "rows" || liveTimer) return;
-      liveTimer = setTimeout(() => { liveTimer = 0; store.grow(); grid.show(); if (large) store.want([large.metric.name]); }, LIVE_AGAIN);
+    live: ({kind, facts}) => {
+      if (kind !== "rows") return;
+      for (const panel of panels.values()) panel.heard(facts.values?.[panel.metric.name]);
+      if (!answer.left_out && Object.keys(facts.values ?? {}).some((name) => !names.has(name))) anew.ask();
+      else newer.ask();
     },
-    stop: () => { clearTimeout(liveTimer); grid.stop(); large?.remove(); },
-    keys: [...bar.keys,
-      {key: "e", says: "explain the panel that has the focus", does: () => { const name = focused(); if (name) explain(name); }},
-      {key: "j", says: "next panel", does: () => walk(1)}, {key: "k", says: "panel before", does: () => walk(-1)},
-      {key: "Escape", says: "close the explanation, the large panel, the zoom", does: back}],
+    stop: () => {
+      newer.stop();
+      anew.stop();
+      grid.stop();
+      large?.remove();
+    },
+    keys: [
+      ...bar.keys,
+      {
+        key: "e",
+        says: "explain the panel that has the focus",
+        does: () => {
+          const name = focused();
+          if (name) explain(name);
+        },
+      },
+      {key: "j", says: "next panel", does: () => walk(1)},
+      {key: "k", says: "panel before", does: () => walk(-1)},
+      {key: "Escape", says: "close the explanation, the large panel, the zoom", does: back},
+    ],
   };
 
   /** @param {number} by */
   function walk(by) {
     const order = grid.rows.flatMap((row) => row.items);
-    const next = order[Math.min(Math.max(order.findIndex((metric) => metric.name === focused()) + by, 0), order.length - 1)];
+    const next =
+      order[Math.min(Math.max(order.findIndex((metric) => metric.name === focused()) + by, 0), order.length - 1)];
     if (!next) return;
     grid.reveal(next);
     panels.get(next.name)?.node.focus({preventScroll: true});
@@ -217,5 +274,23 @@ function chosen(metrics, filter, group, one) {
     if (known) known.push(metric);
     else groups.set(metric.group, [metric]);
   }
-  return {sections: [...groups].map(([heading, items]) => ({heading, items})), shown, complaint};
+  return {sections: filled([...groups]), shown, complaint};
+}
+
+/**
+ * Groups too small for a row share one.
+ * @param {[string, Metric[]][]} groups
+ * @returns {import("../virtual.js").Section<Metric>[]}
+ */
+function filled(groups) {
+  /** @type {{heading: string, items: Metric[]}[]} */
+  const sections = [];
+  for (const [heading, items] of groups) {
+    const before = sections[sections.length - 1];
+    if (before && before.items.length + items.length <= ROW) {
+      before.heading += ` · ${heading}`;
+      before.items = [...before.items, ...items];
+    } else sections.push({heading, items});
+  }
+  return sections;
 }

@@ -17,12 +17,35 @@ const ORDER = /** @type {Record<string, number>} */ ({act: 0, watch: 1, healthy:
 export async function mount({root, signal}) {
   const answer = await ask("runs", {}, signal);
   let most = STEP;
-  const field = el("input", {type: "search", placeholder: "filter by name, status, algorithm, verdict", "aria-label": "Filter runs", value: state.get("filter"),
-    on: {input: calm(() => state.go({filter: field.value}, {replace: true}), 150)}});
-  const order = el("select", {"aria-label": "Order", on: {change: () => state.go({order: order.value}, {replace: true})}},
-    [["updated", "newest first"], ["verdict", "gravest first"], ["name", "by name"]].map(([value, text]) => el("option", {value, selected: state.get("order") === value}, text)));
+  const field = el("input", {
+    type: "search",
+    placeholder: "filter by name, status, algorithm, verdict",
+    "aria-label": "Filter runs",
+    value: state.get("filter"),
+    on: {input: calm(() => state.go({filter: field.value}, {replace: true}), 150)},
+  });
+  const order = el(
+    "select",
+    {"aria-label": "Order", on: {change: () => state.go({order: order.value}, {replace: true})}},
+    [
+      ["updated", "newest first"],
+      ["verdict", "gravest first"],
+      ["name", "by name"],
+    ].map(([value, text]) => el("option", {value, selected: state.get("order") === value}, text)),
+  );
   const body = el("tbody");
-  const more = el("button", {on: {click: () => { most += STEP; draw(); }}}, "Show more");
+  const more = el(
+    "button",
+    {
+      on: {
+        click: () => {
+          most += STEP;
+          draw();
+        },
+      },
+    },
+    "Show more",
+  );
   const count = el("p", {class: "faint"});
   const compare = el("button", {class: "primary", on: {click: () => compareMarked()}}, "Compare");
   /** @type {Set<string>} */
@@ -40,23 +63,54 @@ export async function mount({root, signal}) {
   const draw = () => {
     const words = state.get("filter").toLowerCase().split(/\s+/).filter(Boolean);
     const found = answer.runs.filter((/** @type {any} */ run) => {
-      const said = `${run.run} ${run.name} ${run.status} ${run.algorithm ?? ""} ${run.framework ?? ""} ${run.verdict}`.toLowerCase();
+      const said =
+        `${run.run} ${run.name} ${run.status} ${run.algorithm ?? ""} ${run.framework ?? ""} ${run.verdict}`.toLowerCase();
       return words.every((word) => said.includes(word));
     });
     found.sort(sorting(state.get("order")));
     fill(body, ...found.slice(0, most).map((/** @type {any} */ run) => row(run, marked.has(run.run), mark)));
     more.hidden = found.length <= most;
-    count.textContent = found.length === answer.runs.length ? counted(found.length, "run") : `${found.length} of ${counted(answer.runs.length, "run")}`;
+    count.textContent =
+      found.length === answer.runs.length
+        ? counted(found.length, "run")
+        : `${found.length} of ${counted(answer.runs.length, "run")}`;
   };
 
   mark("", false);
-  fill(root,
+  fill(
+    root,
     el("div", {class: "head"}, el("h1", {}, `Runs in ${answer.folder}`), count),
     answer.runs.length
-      ? [el("div", {class: "controls"}, field, order, compare),
-        el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": "Runs"}, el("table", {class: "runs"}, el("thead", {}, el("tr", {}, el("th", {}, el("span", {class: "unseen"}, "Compare")),
-          ["Verdict", "Run", "Algorithm", "Status", "Step", "Metrics", "Updated"].map((title) => el("th", {scope: "col"}, title)))), body)), more]
-      : notice("There is no run here.", "A run is made by rlvitals.start(\"out/my-run\"), or from a log by: rlvitals import LOG --to out/my-run"));
+      ? [
+          el("div", {class: "controls"}, field, order, compare),
+          el(
+            "div",
+            {class: "wide", tabindex: 0, role: "region", "aria-label": "Runs"},
+            el(
+              "table",
+              {class: "runs"},
+              el(
+                "thead",
+                {},
+                el(
+                  "tr",
+                  {},
+                  el("th", {}, el("span", {class: "unseen"}, "Compare")),
+                  ["Verdict", "Run", "Algorithm", "Status", "Step", "Metrics", "Updated"].map((title) =>
+                    el("th", {scope: "col"}, title),
+                  ),
+                ),
+              ),
+              body,
+            ),
+          ),
+          more,
+        ]
+      : notice(
+          "There is no run here.",
+          'A run is made by rlvitals.start("out/my-run"), or from a log by: rlvitals import LOG --to out/my-run',
+        ),
+  );
   draw();
   return {
     update: draw,
@@ -68,7 +122,8 @@ export async function mount({root, signal}) {
 function sorting(order) {
   if (order === "name") return (one, other) => one.run.localeCompare(other.run);
   const newest = (/** @type {any} */ one, /** @type {any} */ other) => (other.updated ?? 0) - (one.updated ?? 0);
-  if (order === "verdict") return (one, other) => (ORDER[one.verdict] ?? 3) - (ORDER[other.verdict] ?? 3) || newest(one, other);
+  if (order === "verdict")
+    return (one, other) => (ORDER[one.verdict] ?? 3) - (ORDER[other.verdict] ?? 3) || newest(one, other);
   return newest;
 }
 
@@ -80,14 +135,40 @@ function sorting(order) {
 function row(run, isMarked, mark) {
   const to = {run: run.run};
   const step = run.total_steps ? `${number(run.last_step)} of ${number(run.total_steps)}` : number(run.last_step);
-  return el("tr", {},
-    el("td", {}, el("input", {type: "checkbox", checked: isMarked, "aria-label": `Compare ${run.run}`, on: {change: (/** @type {any} */ event) => mark(run.run, event.target.checked)}})),
+  return el(
+    "tr",
+    {},
+    el(
+      "td",
+      {},
+      el("input", {
+        type: "checkbox",
+        checked: isMarked,
+        "aria-label": `Compare ${run.run}`,
+        on: {change: (/** @type {any} */ event) => mark(run.run, event.target.checked)},
+      }),
+    ),
     el("td", {}, badge(run.verdict)),
-    el("td", {}, el("a", {href: state.address(to, "vitals"), on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({...to, filter: null}, {screen: "vitals"}))}}, run.run === "." ? run.name : run.run),
-      el("div", {class: "faint small"}, run.reason)),
+    el(
+      "td",
+      {},
+      el(
+        "a",
+        {
+          href: state.address(to, "vitals"),
+          on: {
+            click: (/** @type {MouseEvent} */ event) =>
+              follow(event, () => state.go({...to, filter: null}, {screen: "vitals"})),
+          },
+        },
+        run.run === "." ? run.name : run.run,
+      ),
+      el("div", {class: "faint small"}, run.reason),
+    ),
     el("td", {}, [run.algorithm, run.framework].filter(Boolean).join(" · ") || "–"),
     el("td", {}, run.status, run.status_note && el("div", {class: "faint small"}, run.status_note)),
     el("td", {class: "num"}, step),
     el("td", {class: "num"}, number(run.metrics)),
-    el("td", {title: run.updated ? new Date(run.updated * 1000).toLocaleString() : ""}, ago(run.updated)));
+    el("td", {title: run.updated ? new Date(run.updated * 1000).toLocaleString() : ""}, ago(run.updated)),
+  );
 }

@@ -1,11 +1,11 @@
 /** One panel of the Metrics screen: what it is, its last value, its chart, and how many points are shown of how many. */
 
-import {Chart} from "./charts.js";
-import {el} from "./dom.js";
-import {explainable} from "./drawer.js";
-import {howMany, lineOf} from "./lines.js";
-import {number} from "./numbers.js";
-import * as state from "./state.js";
+import {Chart} from "../charts.js";
+import {el} from "../dom.js";
+import {explainable} from "../drawer.js";
+import {howMany, lineOf} from "../lines.js";
+import {number} from "../numbers.js";
+import * as state from "../state.js";
 
 /** @typedef {{name: string, title: string, group: string, unit: string, points: number, last: number | null, has_band: boolean, streams: string[], key: string}} Metric */
 
@@ -26,12 +26,43 @@ export class MetricPanel {
     this.readout = el("span", {class: "readout"});
     this.count = el("span", {class: "faint small count"});
     this.body = el("div", {class: "plot"});
-    this.node = el("article", {class: "panel", tabindex: 0, data: {metric: metric.name}, "aria-label": metric.title,
-      on: {keydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event)}},
-      el("header", {}, el("h3", {}, explainable(metric.name, metric.title)), this.readout,
-        el("button", {class: "plain", title: "Large", "aria-label": `${metric.title}: large or small`, on: {click: () => this.enlarge()}}, "⤢")),
-      el("div", {class: "sub"}, el("span", {class: "mono faint small", title: metric.name}, metric.title === metric.name ? metric.unit : metric.name), this.count),
-      this.body);
+    this.node = el(
+      "article",
+      {
+        class: "panel",
+        tabindex: 0,
+        data: {metric: metric.name},
+        "aria-label": metric.title,
+        on: {keydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event)},
+      },
+      el(
+        "header",
+        {},
+        el("h3", {}, explainable(metric.name, metric.title)),
+        this.readout,
+        el(
+          "button",
+          {
+            class: "plain",
+            title: "Large",
+            "aria-label": `${metric.title}: large or small`,
+            on: {click: () => this.enlarge()},
+          },
+          "⤢",
+        ),
+      ),
+      el(
+        "div",
+        {class: "sub"},
+        el(
+          "span",
+          {class: "mono faint small", title: metric.name},
+          metric.title === metric.name ? metric.unit : metric.name,
+        ),
+        this.count,
+      ),
+      this.body,
+    );
     this.say("");
   }
 
@@ -51,9 +82,16 @@ export class MetricPanel {
     this.readout.textContent = text || number(this.metric.last);
   }
 
+  /** @param {number | null | undefined} value what a new row says */
+  heard(value) {
+    if (value === undefined) return;
+    this.metric.last = value;
+    this.say("");
+  }
+
   /**
    * @param {any} series the answer of the server for this metric: lines, band, findings
-   * @param {Partial<import("./charts.js").Picture>} how
+   * @param {Partial<import("../charts.js").Picture>} how
    * @param {number} width
    */
   draw(series, how, width) {
@@ -62,15 +100,20 @@ export class MetricPanel {
     this.chart?.destroy();
     this.chart = null;
     this.body.replaceChildren();
-    const lines = series.lines.map((/** @type {any} */ line, /** @type {number} */ place) => lineOf(line, line.stream, place));
+    const lines = series.lines.map((/** @type {any} */ line, /** @type {number} */ place) =>
+      lineOf(line, line.stream, place),
+    );
     const most = lines.reduce((/** @type {number} */ sum, /** @type {any} */ line) => sum + line.x.length, 0);
     this.count.textContent = howMany(lines) + lost(series.lines) + (how.log ? ", log" : "");
     if (!most) {
-      this.body.append(el("p", {class: "faint empty"}, "no point in this stretch"));
+      this.body.append(el("p", {class: "faint empty"}, series.problem ?? "no point in this stretch"));
       return;
     }
-    this.chart = new Chart(this.body, {lines, band: series.band, marks: series.findings, onHover: (text) => this.say(text), ...how},
-      {width: width - 18, height: this.height - HEAD});
+    this.chart = new Chart(
+      this.body,
+      {lines, band: series.band, marks: series.findings, onHover: (text) => this.say(text), ...how},
+      {width: width - 18, height: this.height - HEAD},
+    );
   }
 
   remove() {

@@ -1,0 +1,63 @@
+"""`rlvitals report RUN_OR_LOG [--compare RUN...]`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from rlvitals.cli.output import add_json_flag, print_json
+from rlvitals.errors import ConfigError, RunError
+from rlvitals.store.cards import replace_file
+from rlvitals.views.report import gather
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log any other tool wrote")
+    parser.add_argument(
+        "--compare", metavar="RUN", nargs="+", action="extend", default=[], help="runs or logs to lay beside it"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE",
+        help="the file to write; - for standard output (default: NAME-report.html, or .md, in the working directory)",
+    )  # fmt: skip
+    parser.add_argument("--markdown", action="store_true", help="Markdown for a pull request instead of a page")
+    add_json_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    is_markdown = arguments.markdown or Path(arguments.output or "").suffix.lower() in (".md", ".markdown")
+    if arguments.output and Path(arguments.output).is_dir():
+        raise ConfigError(f"--output {arguments.output} is a folder: name a file in it")
+    report = gather(arguments.path, arguments.compare)
+    if arguments.json:
+        print_json(report.to_dict())
+        if not arguments.output:
+            return 0
+    if is_markdown:
+        from rlvitals.render.report_markdown import markdown
+
+        data = markdown(report).encode("utf-8", "replace")
+    else:
+        from rlvitals.render.report_html import page
+
+        data = page(report).encode("utf-8", "replace")
+    if arguments.output == "-":
+        sys.stdout.buffer.write(data)
+        return 0
+    name = re.sub(r"[^\w.-]+", "_", report.name).strip("._") or "run"
+    target = Path(arguments.output or f"{name[:80]}-report.{'md' if is_markdown else 'html'}")
+    write_file(target, data)
+    if not arguments.json:
+        sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def write_file(target: Path, data: bytes) -> None:
+    """Replace a file at once."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, data)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror or error}") from error

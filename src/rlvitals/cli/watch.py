@@ -1,0 +1,72 @@
+"""`rlvitals watch RUN_OR_LOG`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from rlvitals.cli.check import survive_narrow_encodings
+from rlvitals.codec import encode, parse_json, to_json
+from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.store.importers import NotALog
+from rlvitals.tui.plain import Event, follow, line
+from rlvitals.tui.watched import Watched
+from rlvitals.views.sources import places_in
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", metavar="RUN_OR_LOG", help="a run, or a log any other tool writes; it need not be there yet"
+    )
+    parser.add_argument("--plain", action="store_true", help="lines instead of a screen, as when it is no terminal")
+    parser.add_argument(
+        "--rules", action="append", metavar="RULES",
+        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again)",
+    )  # fmt: skip
+    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
+    parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
+    parser.add_argument(
+        "--until-idle", type=float, metavar="SECONDS", help="with lines: end when no row came for so long"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
+        raise ConfigError("--interval and --until-idle are seconds above 0")
+    watched = Watched(_one_place(Path(arguments.path)), arguments.rules, arguments.algorithm)
+    if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        survive_narrow_encodings()
+        say = _say_json if arguments.json else _say
+        with contextlib.suppress(KeyboardInterrupt):
+            follow(watched, say, interval=arguments.interval, until_idle=arguments.until_idle)
+        return 0
+    try:
+        from rlvitals.tui.app import WatchApp
+    except ImportError as error:
+        raise MissingDependency("the terminal view (lines come with --plain)", "watch") from error
+    WatchApp(watched, arguments.interval).run()
+    return 0
+
+
+def _say(event: Event) -> None:
+    sys.stdout.write(f"{line(event)}\n")
+    sys.stdout.flush()
+
+
+def _say_json(event: Event) -> None:
+    sys.stdout.write(encode(parse_json(to_json(event))).decode())
+    sys.stdout.flush()
+
+
+def _one_place(path: Path) -> Path:
+    """What is to be watched; an empty folder may become a run."""
+    try:
+        places = places_in(path)
+    except NotALog:
+        places = None
+    if places is not None and len(places) > 1:
+        raise ConfigError(f"watch takes one run or log, and {path} holds {len(places)}: name one of them")
+    return places[0] if places else path

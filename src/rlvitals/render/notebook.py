@@ -1,0 +1,67 @@
+"""How a run shows itself in a notebook: a small card. Colours are the notebook's own, light or dark; the verdict has a
+symbol and a coloured edge. Every text of the run is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from rlvitals.records import Finding
+from rlvitals.render.numbers import number
+from rlvitals.render.svg import Frame
+from rlvitals.render.text import visible
+
+SHOWN_FINDINGS = 3
+SHOWN_VALUES = 8
+_EDGES = {"act": "#c62828", "watch": "#b8860b", "healthy": "#2e8b57"}
+_WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
+
+
+class Sign(NamedTuple):
+    """One metric of the card."""
+
+    name: str
+    value: float | None
+    course: Sequence[tuple[float, float]] = ()
+    """A few points of it."""
+
+
+def run_card(
+    name: str, about: Sequence[str], verdict: tuple[str, str] | None, signs: Sequence[Sign], findings: Sequence[Finding]
+) -> str:
+    """The whole card. `verdict` is one with its reason; None where nobody has judged the run."""
+    edge = _EDGES.get(verdict[0], "#888888") if verdict else "#888888"
+    words = f"{_WORDS[verdict[0]]}: {_said(verdict[1])}" if verdict else ""
+    rows = "".join(
+        f'<tr><td style="text-align:left">{_said(sign.name)}</td><td>{number(sign.value)}</td>'
+        f"<td>{_spark(sign.course)}</td></tr>"
+        for sign in signs[:SHOWN_VALUES]
+    )
+    told = "".join(finding._repr_html_() for finding in findings[-SHOWN_FINDINGS:])
+    left = len(findings) - SHOWN_FINDINGS
+    more = f"<div>and {left} earlier findings</div>" if left > 0 else ""
+    return (
+        f'<div style="border-left:4px solid {edge};padding-left:10px"><b>{_said(name)}</b> {words}'
+        f'<div style="opacity:.75">{_said(" · ".join(about))}</div><table>{rows}</table>{more}{told}</div>'
+    )
+
+
+def last_values(numbers: Mapping[str, float]) -> list[Sign]:
+    """The signs of one row."""
+    return [Sign(name, value) for name, value in list(numbers.items())[:SHOWN_VALUES]]
+
+
+def _spark(course: Sequence[tuple[float, float]]) -> str:
+    if len(course) < 2:
+        return ""
+    xs, ys = zip(*course, strict=True)
+    frame = Frame(98, 40, 2, (min(xs), max(xs)), (min(ys), max(ys)), top=2)
+    style = 'style="fill:none;stroke:currentColor;stroke-width:1.3"'
+    line = frame.line(course, "").replace(' class=""', f" {style}")
+    return f'<svg width="92" height="20" viewBox="0 0 92 20" aria-hidden="true">{line}</svg>'
+
+
+def _said(text: str) -> str:
+    return escape(visible(text))

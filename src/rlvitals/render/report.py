@@ -1,0 +1,269 @@
+"""What a report holds, and its tables as plain text: the page and the Markdown differ in their markup alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rlvitals.records import Group, Rollout
+from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
+from rlvitals.render.numbers import duration, moment, number
+from rlvitals.render.run_plots import Picture
+from rlvitals.render.text import visible
+from rlvitals.render.transcript import transcript
+
+MOST_EPOCHS = 30
+MOST_EVALUATIONS = 30
+MOST_COLUMNS = 9
+MOST_SETTINGS = 300
+LONGEST_VALUE = 200
+LONGEST_TRANSCRIPT = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRollout:
+    """A rollout with where it is and the group it is from."""
+
+    step: int
+    group_number: int
+    number: int
+    group: Group
+    rollout: Rollout
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where to find it, for `rlvitals rollouts`."""
+        facts = {"step": self.step, "group": self.group_number, "rollout": self.number}
+        return facts | {"reward": self.rollout.reward, "outcome": self.rollout.outcome, "prompt": self.group.prompt}
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What there is to tell of a run, as plain facts. What a run does not have is None or empty."""
+
+    name: str
+    about: dict[str, Any]
+    """Status, algorithm, framework, rows, steps, times."""
+    check: dict[str, Any]
+    """What the doctor says: `Report.to_dict()`."""
+    done: dict[str, str]
+    """What was asked of the trainer because of a rule, and its answer."""
+    tiles: list[dict[str, Any]]
+    step_bar: list[dict[str, Any]]
+    curves: Picture | None
+    values: list[dict[str, Any]]
+    """Best and last values, the vital signs first."""
+    values_left_out: int
+    epochs: dict[str, Any] | None
+    evaluations: dict[str, Any] | None
+    best_rollouts: list[ShownRollout]
+    worst_rollouts: list[ShownRollout]
+    config: dict[str, Any]
+    """Dotted key -> value, secrets masked."""
+    environment: dict[str, Any]
+    attempts: list[dict[str, Any]]
+    compared: dict[str, Any] | None
+    compared_curves: Picture | None
+    """None where no metric compares."""
+    made: float
+    """Unix seconds."""
+    written_by: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys. Of curves it names what is drawn; the points are the run's own."""
+        plain = ("name", "about", "check", "done", "tiles", "step_bar", "values", "epochs", "evaluations", "config",
+                 "environment", "attempts", "compared", "made", "written_by")  # fmt: skip
+        return {key: getattr(self, key) for key in plain} | {
+            "curves": _drawn(self.curves),
+            "best_rollouts": [shown.place for shown in self.best_rollouts],
+            "worst_rollouts": [shown.place for shown in self.worst_rollouts],
+        }
+
+
+class Table(NamedTuple):
+    """Cells as plain text; what comes from a log is still to be escaped."""
+
+    headers: list[str]
+    rows: list[list[str]]
+    note: str = ""
+    words: int = 1
+    """So many columns from the left hold words, the others numbers."""
+
+
+def about_words(report: RunReport) -> list[str]:
+    """Where the verdict comes from, in a few phrases."""
+    about = report.about
+    told = [f"{number(about['rows'])} {'row' if about['rows'] == 1 else 'rows'}"]
+    if about["first_step"] is not None:
+        total = f" of {number(about['total_steps'])}" if about["total_steps"] else ""
+        told.append(f"steps {number(about['first_step'])} to {number(about['last_step'])}{total}")
+    told.append(about["status"] or f"{about['format']} log")
+    told += [str(about[key]) for key in ("algorithm", "framework") if about[key]]
+    if about["started"]:
+        told.append(f"started {moment(about['started'])}, {duration(about['seconds'])}")
+    if len(report.attempts) > 1:
+        told.append(f"{len(report.attempts)} attempts, {number(about['ghost_rows'])} rows overtaken")
+    return told
+
+
+def values_table(report: RunReport) -> Table | None:
+    """Last and best value of each metric."""
+    if not report.values:
+        return None
+    rows = [
+        [best["name"], number(best["last"]), number(best["last_step"]), number(best["best"]), number(best["best_step"]),
+         number(best["points"])]
+        for best in report.values
+    ]  # fmt: skip
+    left = report.values_left_out
+    note = f"and {number(left)} more metrics" if left else ""
+    return Table(["metric", "last", "at step", "best", "at step", "points"], rows, note)
+
+
+def epochs_table(facts: Mapping[str, Any]) -> Table:
+    """The epochs, the newest of many."""
+    shown = [name for name in COLUMNS if any(name in epoch["metrics"] for epoch in facts["epochs"])]
+    rows = []
+    for epoch in facts["epochs"][-MOST_EPOCHS:]:
+        cells = [_signed(name, epoch["metrics"].get(name)) for name in shown]
+        steps = f"{number(epoch['first_step'])} to {number(epoch['last_step'])}"
+        rows.append([number(epoch["epoch"]), steps, number(epoch["rows"]), *cells])
+    notes = [f"epochs told by {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
+    if (count := len(facts["epochs"])) > MOST_EPOCHS:
+        notes.insert(0, f"the last {MOST_EPOCHS} of {number(count)} epochs")
+    return Table(["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows, "; ".join(notes), words=0)
+
+
+def evaluations_table(facts: Mapping[str, Any]) -> Table:
+    """The evaluations over the steps, the newest of many, with the numbers most of them have."""
+    listed = facts["evaluations"]
+    counts: dict[str, int] = {}
+    for stats in listed:
+        for name, value in stats.items():
+            if _is_number(value) and name != "step":
+                counts[name] = counts.get(name, 0) + 1
+    first = [name for name in ("accuracy",) if name in counts]
+    names = (first + sorted((name for name in counts if name not in first), key=lambda name: -counts[name]))[
+        : MOST_COLUMNS - 1
+    ]
+    rows = [
+        [number(stats["step"]), *[number(value) if _is_number(value := stats.get(name)) else "-" for name in names]]
+        for stats in listed[-MOST_EVALUATIONS:]
+    ]
+    notes = []
+    if len(listed) > MOST_EVALUATIONS:
+        notes.append(f"the last {MOST_EVALUATIONS} of {number(len(listed))} evaluations")
+    if len(counts) > len(names):
+        notes.append(f"{len(counts) - len(names)} more numbers each")
+    return Table(["step", *names], rows, "; ".join(notes), words=0)
+
+
+def differences_table(compared: Mapping[str, Any]) -> Table | None:
+    """Settings that are not the same in all runs."""
+    differences = compared["config_differences"]
+    if not differences:
+        return None
+    rows = [[key, *map(setting, values)] for key, values in list(differences.items())[:MOST_SETTINGS]]
+    return Table(["setting", *run_names(compared)], rows, words=1 + len(compared["runs"]))
+
+
+def compared_table(compared: Mapping[str, Any]) -> Table | None:
+    """Best and last values side by side; what is not the same quantity is left out and said."""
+    rows, refused = [], []
+    for row in compared["metrics"]:
+        if row["verdict"] == "different":
+            refused.append(row["name"])
+            continue
+        cells = []
+        for best in row["best"]:
+            last = "-" if best is None else number(best["last"])
+            top = "" if best is None or best["best"] is None else f" (best {number(best['best'])})"
+            cells.append(last + top)
+        parted = "-" if row["first_divergence"] is None else number(row["first_divergence"])
+        rows.append([row["name"] + ("" if row["verdict"] == "same" else f" ({row['verdict']})"), *cells, parted])
+    if not rows:
+        return None
+    note = f"left out, not the same quantity: {', '.join(refused[:8])}" if refused else ""
+    return Table(["metric", *run_names(compared), "they part at step"], rows[:60], note)
+
+
+def run_names(compared: Mapping[str, Any]) -> list[str]:
+    """What to call each run: its name, or its path where two have the same."""
+    names = [run["name"] for run in compared["runs"]]
+    return names if len(set(names)) == len(names) else [run["path"] for run in compared["runs"]]
+
+
+def config_table(report: RunReport) -> Table | None:
+    """The settings, the user's first."""
+    if not report.config:
+        return None
+    keys = sorted(report.config, key=lambda key: key.startswith("rlvitals."))
+    rows = [[key, setting(report.config[key])] for key in keys[:MOST_SETTINGS]]
+    left = len(keys) - len(rows)
+    return Table(["setting", "value"], rows, f"and {number(left)} more" if left else "", words=2)
+
+
+def environment_table(report: RunReport) -> Table:
+    """Where the run was made."""
+    rows = [["source", report.about["source"]]]
+    for key, value in report.environment.items():
+        said = ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, Mapping) else str(value)
+        rows.append([key.replace("_", " "), said])
+    for attempt in report.attempts[1:]:
+        changed = ", ".join(
+            f"{key}: {setting(was)} -> {setting(now)}" for key, (was, now) in _pairs(attempt["changed"])
+        )
+        begun = "" if attempt["from_step"] is None else f"from step {number(attempt['from_step'])}"
+        rows.append([f"attempt {attempt['number']}", "; ".join(filter(None, (begun, changed))) or "resumed"])
+    return Table(["", ""], rows, words=2)
+
+
+def told_rollout(rollout: Rollout) -> str:
+    """A rollout's transcript, cut where it is very long; control characters are visible."""
+    told = transcript(rollout, full=True)
+    left = len(told) - LONGEST_TRANSCRIPT
+    return told if left <= 0 else f"{told[:LONGEST_TRANSCRIPT]}\n[+{number(left)} characters]"
+
+
+def setting(value: Any) -> str:
+    """A setting's value on one line.
+
+    >>> setting(5e-7), setting("a"), setting([1, 2]), setting(None)
+    ('5e-07', 'a', '[1, 2]', '-')
+    """
+    if value is None:
+        return "-"
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    said = visible(said)
+    return said if len(said) <= LONGEST_VALUE else f"{said[:LONGEST_VALUE]} [+{number(len(said) - LONGEST_VALUE)}]"
+
+
+def _pairs(changed: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
+    return [(key, pair) for key, pair in changed.items() if isinstance(pair, list | tuple) and len(pair) == 2]
+
+
+def _signed(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"+{number(value)}" if name in SIGNED and value > 0 else number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _drawn(picture: Picture | None) -> list[dict[str, Any]]:
+    panels = picture.panels if picture is not None else []
+    return [
+        {
+            "title": panel.title,
+            "band": panel.band,
+            "lines": [
+                {"name": line.label, "points": len(line.y), "last": float(line.y[-1]) if len(line.y) else None}
+                for line in panel.lines
+            ],
+        }
+        for panel in panels
+    ]

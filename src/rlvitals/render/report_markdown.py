@@ -1,0 +1,196 @@
+"""A run's report as Markdown for a pull request: short, what is long folded, nothing of the run taken for markup.
+
+Texts of a run go into code (where GitHub and GitLab neither render nor link nor notify anybody), or have every
+letter that could mean something escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rlvitals.render.check import cases, evidence, joined, when
+from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import moment, number
+from rlvitals.render.report import (
+    RunReport,
+    ShownRollout,
+    Table,
+    about_words,
+    compared_table,
+    config_table,
+    differences_table,
+    environment_table,
+    epochs_table,
+    evaluations_table,
+    told_rollout,
+)
+from rlvitals.render.text import visible
+from rlvitals.render.transcript import rollout_heading
+
+_VERDICTS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
+_SEVERITIES = {"critical": "✖ critical", "warning": "! warning", "info": "· info"}
+_STATUS = {"ok": "✔", "watch": "!", "act": "✖", "unknown": ""}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK_LETTERS = 24
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
+_NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{_BLOCKS} ]+")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", "@": "@&#8203;", "#": "#&#8203;"}
+"""A space without width behind @ and #: people and issues are looked for in what has been rendered."""
+
+
+def markdown(report: RunReport) -> str:
+    """The whole text."""
+    return "\n".join(_parts(report)) + "\n"
+
+
+def _parts(report: RunReport) -> Iterator[str]:
+    check = report.check
+    yield f"## {_VERDICTS[check['verdict']]}: {plain(report.name)}\n"
+    yield f"{plain(check['reason'])}  "
+    yield plain(" · ".join(about_words(report)))
+    if report.about["status_note"]:
+        yield "\n" + plain(report.about["status_note"])
+    yield from _tiles(report.tiles)
+    yield from _findings(report)
+    if report.epochs is not None:
+        yield f"\n### Epochs\n\n{plain(report.epochs['verdict'])}: {plain(report.epochs['why'])}\n"
+        yield from _table(epochs_table(report.epochs))
+    if report.evaluations is not None:
+        yield "\n### Evaluations\n"
+        yield from _table(evaluations_table(report.evaluations))
+    yield from _rollouts("Best rollouts", report.best_rollouts)
+    yield from _rollouts("Worst rollouts", report.worst_rollouts)
+    yield from _compared(report.compared)
+    notes = [*(finding["title"] for finding in check["normal"]), *check["notes"]]
+    if notes:
+        yield from _folded("Worth knowing", [f"- {plain(note)}" for note in dict.fromkeys(notes)])
+    for title, table in (("Settings", config_table(report)), ("Environment", environment_table(report))):
+        if table is not None:
+            yield from _folded(title, list(_table(table)))
+    yield f"\n<sub>{plain(report.written_by)}, {moment(report.made)}</sub>"
+
+
+def _tiles(tiles: Sequence[dict[str, Any]]) -> Iterator[str]:
+    if not tiles:
+        return
+    rows = []
+    for tile in tiles:
+        change = tile["change"]
+        moved = "-" if change is None else f"{'+' if change > 0 else ''}{number(change)}"
+        healthy = "" if tile["band"] is None else said_band(*tile["band"])
+        value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
+        rows.append([tile["name"], value, moved, healthy, spark(tile["spark"])])
+    yield ""
+    yield from _table(Table(["vital sign", "now", "change", "healthy", "course"], rows))
+
+
+def _findings(report: RunReport) -> Iterator[str]:
+    found = cases(report.check["findings"])
+    if found:
+        yield "\n### Findings\n"
+    for case in found:
+        finding = case.finding
+        yield f"- **{_SEVERITIES[finding['severity']]}**: {plain(finding['title'])}"
+        told = [
+            when(finding, case.others),
+            evidence(finding),
+            f"do: {joined(finding['advice'])}" if finding["advice"] else "",
+            f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
+            f"done: {report.done[finding['rule']]}" if finding["rule"] in report.done else "",
+        ]
+        yield from (f"  - {plain(text)}" for text in told if text)
+
+
+def _rollouts(title: str, listed: Sequence[ShownRollout]) -> Iterator[str]:
+    for shown in listed:
+        head = f"step {number(shown.step)}, {rollout_heading(shown.number, shown.rollout).strip()}"
+        prompt = "\n".join(visible(line) for line in shown.group.prompt.split("\n"))
+        yield from _folded(f"{title}: {head}", [_block(f"{prompt}\n\n{told_rollout(shown.rollout)}")])
+
+
+def _compared(facts: dict[str, Any] | None) -> Iterator[str]:
+    if facts is None:
+        return
+    yield "\n### Compared\n"
+    if facts["first_divergence"] is not None:
+        yield f"Their numbers part at step {number(facts['first_divergence'])}.\n"
+    differences = differences_table(facts)
+    yield from _table(differences) if differences else ("No setting differs.",)
+    if table := compared_table(facts):
+        yield ""
+        yield from _table(table)
+
+
+def _table(table: Table) -> Iterator[str]:
+    words = max(table.words, 1)
+    yield "| " + " | ".join(map(plain, table.headers)) + " |"
+    yield "|" + "|".join("---" if place < words else "---:" for place in range(len(table.headers))) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(_cell(cell) for cell in row) + " |"
+    if table.note:
+        yield f"\n{plain(table.note)}"
+
+
+def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
+    yield f"\n<details><summary>{_entities(visible(title))}</summary>\n"
+    yield from lines
+    yield "\n</details>"
+
+
+def _cell(text: str) -> str:
+    """A table's cell: numbers as they are, words as code."""
+    shown = visible(" ".join(text.split()))
+    return shown if not shown or _NUMBERS.fullmatch(shown) else code(shown).replace("|", r"\|")
+
+
+def plain(text: str) -> str:
+    r"""A text that means nothing but itself, on one line.
+
+    >>> plain("*kl* <b> @you #1")
+    '\\*kl\\* &lt;b> @&#8203;you #&#8203;1'
+    """
+    return _entities(_SPECIAL.sub(r"\\\1", visible(" ".join(text.split()))))
+
+
+def code(text: str) -> str:
+    """A text as code, whatever backticks it holds.
+
+    >>> code("kl"), code("a`b")
+    ('`kl`', '``a`b``')
+    """
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def spark(points: Sequence[Sequence[float | None]]) -> str:
+    """A line of blocks from the lowest to the highest value; a space where nothing is known.
+
+    >>> spark([[1, 0.0], [2, 1.0], [3, None], [4, 0.5]])
+    '▁█ ▅'
+    """
+    values = [point[1] for point in points]
+    size = -(-len(values) // SPARK_LETTERS) or 1
+    means = []
+    for place in range(0, len(values), size):
+        known = [value for value in values[place : place + size] if value is not None]
+        means.append(sum(known) / len(known) if known else None)
+    finite = [mean for mean in means if mean is not None]
+    if not finite:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    return "".join(
+        " " if mean is None else _BLOCKS[min(7, int((mean - low) / span * 8)) if 0 < span < float("inf") else 3]
+        for mean in means
+    )
+
+
+def _block(text: str) -> str:
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _entities(text: str) -> str:
+    return re.sub("[&<@#]", lambda found: _ENTITIES[found[0]], text)

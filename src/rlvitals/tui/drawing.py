@@ -1,0 +1,186 @@
+"""What the screens draw, as lines of text: a metric's chart, a small course, the bar of steps, words in a width.
+
+Every text of a log goes through `visible`, and into `Text`, where nothing is taken for markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rlvitals.render.charts import Series, chart
+from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import number
+from rlvitals.render.text import visible
+from rlvitals.views.tree import Band
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+STATUS = {"ok": ("✔", "green"), "watch": ("!", "yellow"), "act": ("✖", "red"), "unknown": ("·", "")}
+VERDICTS = {"act": ("✖", "bold red"), "watch": ("!", "bold yellow"), "healthy": ("✔", "bold green")}
+SEVERITIES = {"critical": ("✖", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "cyan")}
+CURVE = "cyan"
+FAINT = "dim"
+
+
+def cut(text: str, width: int) -> str:
+    """A text in a width, its middle left out where it is too long: names differ at both ends.
+
+    >>> cut("critic/rewards/mean", 11), cut("loss", 8), cut("loss", 0)
+    ('criti…/mean', 'loss', '')
+    """
+    text = visible(text)
+    if len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    tail = (width - 1) // 2
+    return f"{text[: width - tail - 1]}…{text[-tail:] if tail else ''}"
+
+
+def course(series: Series, width: int) -> str:
+    """A series in one line of blocks, the newest at the right; a space where nothing is known.
+
+    >>> course(Series([1, 2, 3], [1, 2, 3], [0.0, None, 1.0], [0.0, None, 1.0]), 3)
+    '▁ █'
+    """
+    count = len(series.rows)
+    limits = series.range
+    if limits is None or width < 1:
+        return ""
+    low, span = limits[0], limits[1] - limits[0]
+    letters = []
+    for place in range(min(width, count)):
+        start, end = place * count // min(width, count), (place + 1) * count // min(width, count)
+        known = [
+            (lowest + highest) / 2
+            for lowest, highest in zip(series.low[start:end], series.high[start:end], strict=True)
+            if lowest is not None and highest is not None
+        ]
+        if not known:
+            letters.append(" ")
+        elif 0 < span < math.inf:
+            letters.append(BLOCKS[min(7, int((sum(known) / len(known) - low) / span * 8))])
+        else:
+            letters.append(BLOCKS[3])
+    return "".join(letters)
+
+
+def chart_lines(
+    series: Series | None,
+    size: tuple[int, int],
+    *,
+    band: Band | None = None,
+    mark: tuple[float, str] | None = None,
+    log: bool = False,
+    ascii_only: bool = False,
+) -> list[Text]:
+    """A chart of this width and height, axis and steps included. The wall at the left is green where the healthy range
+    is.
+    """
+    width, height = size
+    drawn = (
+        []
+        if series is None
+        else chart(
+            series, *(mark or (None, "")), width=width, height=max(1, height - 2), log=log, ascii_only=ascii_only
+        )
+    )
+    if not drawn or series is None:
+        why = "no value above 0 for a log scale" if log and series and series.range else "no finite value yet"
+        return [Text(cut(why, width), style=FAINT)] + [Text("")] * (height - 1)
+    wall = "|" if ascii_only else "│"
+    lines = []
+    for place, line in enumerate(drawn):
+        scale, found, curve = line.partition(wall) if place < len(drawn) - 2 else (line, "", "")
+        style = "green" if found and _is_healthy(series, band, place, len(drawn) - 2, log) else FAINT
+        lines.append(Text.assemble((scale, FAINT), (found, style), (curve, CURVE), no_wrap=True, overflow="crop"))
+    return lines
+
+
+def _is_healthy(series: Series, band: Band | None, row: int, rows: int, log: bool) -> bool:
+    """Whether a row of the chart shows values of the healthy range."""
+    limits = series.logarithms().range if log else series.range
+    if band is None or limits is None:
+        return False
+    low, high = limits
+    top = high - (high - low) * row / rows
+    bottom = high - (high - low) * (row + 1) / rows
+    if log:
+        top, bottom = 10**top, 10**bottom
+    return (band[0] is None or top >= band[0]) and (band[1] is None or bottom <= band[1])
+
+
+def panel_title(name: str, title: str, value: float | None, band: Band | None, width: int) -> Text:
+    """A chart's head: what it is, what it is now, what would be healthy."""
+    now = number(value)
+    healthy = f"  [{said_band(*band)}]" if band else ""
+    room = width - len(now) - len(healthy) - 1
+    if room < 8:
+        healthy, room = "", width - len(now) - 1
+    words = name if title == name else f"{title}  {name}"
+    label = cut(words if len(words) <= room else name, room)
+    is_inside = (
+        band is None
+        or value is None
+        or ((band[0] is None or value >= band[0]) and (band[1] is None or value <= band[1]))
+    )
+    return Text.assemble((label, "bold"), " ", (now, "" if is_inside else "bold yellow"), (healthy, "green"))
+
+
+def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | None, width: int) -> Text:
+    """The steps so far from left to right; where something was found a letter says how grave."""
+    if first is None or last is None or width < 1:
+        return Text("")
+    gravity = [""] * width
+    span = max(last - first, 1)
+    order = ("", "info", "warning", "critical")
+    for found in findings:
+        end = last if found["ongoing"] else found["step"]
+        start = max(0, min(width - 1, int((found["onset_step"] - first) / span * (width - 1))))
+        stop = max(start, min(width - 1, int((end - first) / span * (width - 1))))
+        for place in range(start, stop + 1):
+            gravity[place] = max(gravity[place], found["severity"], key=order.index)
+    bar = Text(no_wrap=True)
+    letters = {"": ("─", FAINT), "info": ("·", "cyan"), "warning": ("!", "yellow"), "critical": ("✖", "red")}
+    for word in gravity:
+        bar.append(*letters[word])
+    return bar
+
+
+def wrapped(texts: Iterable[Text], width: int, console: Console) -> list[Text]:
+    """Texts as lines of at most this width."""
+    lines: list[Text] = []
+    for text in texts:
+        lines += text.wrap(console, max(width, 1)) or [Text("")]
+    return lines
+
+
+def window(count: int, selected: int, room: int) -> range:
+    """Which of `count` lines to show in `room` so that the selected one is among them.
+
+    >>> window(10, 9, 4), window(3, 0, 4), window(10, 5, 4)
+    (range(6, 10), range(0, 3), range(3, 7))
+    """
+    if room <= 0:
+        return range(0)
+    start = max(0, min(selected - room // 2, count - room))
+    return range(start, min(count, start + room))
+
+
+def joined_columns(columns: Sequence[list[Text]], width: int) -> list[Text]:
+    """Blocks of lines side by side, each padded to one width."""
+    height = max(map(len, columns), default=0)
+    lines = []
+    for row in range(height):
+        line = Text(no_wrap=True)
+        for column in columns:
+            cell = column[row].copy() if row < len(column) else Text("")
+            cell.truncate(width, pad=True)
+            line.append_text(cell)
+            line.append("  ")
+        lines.append(line)
+    return lines

@@ -1,0 +1,276 @@
+"""The screens of the terminal view. Each draws the lines that fit and no more, however many metrics there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+from textual.widget import Widget
+
+from rlvitals.render.charts import Series
+from rlvitals.render.check import Case, cases, evidence, joined, kind, when
+from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import number
+from rlvitals.render.text import visible
+from rlvitals.tui.drawing import (
+    CURVE,
+    FAINT,
+    SEVERITIES,
+    STATUS,
+    chart_lines,
+    course,
+    cut,
+    joined_columns,
+    panel_title,
+    window,
+    wrapped,
+)
+from rlvitals.tui.watched import Watched
+
+PANEL_WIDTH, PANEL_HEIGHT = 38, 8
+"""The least columns and lines of one chart."""
+LIST_SHARE = 3
+"""The list of findings takes one line in so many."""
+
+
+class Pane(Widget):
+    """One screen. Keys are the app's; it moves the selection and asks for what is selected."""
+
+    def __init__(self, watched: Watched, name: str) -> None:
+        super().__init__(id=name)
+        self.watched = watched
+        self.selected = 0
+        self.filter = ""
+        self.scrolled_away = 0
+        """Lines of the details that are scrolled away."""
+
+    @property
+    def count(self) -> int:
+        """Things to select from."""
+        return 0
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that is selected."""
+        return None
+
+    def move(self, by: int) -> None:
+        """Select another one."""
+        self.selected = max(0, min(self.selected + by, self.count - 1))
+        self.scrolled_away = 0
+        self.refresh()
+
+    def scroll_details(self, by: int) -> None:
+        """Move within the details."""
+        self.scrolled_away = max(0, self.scrolled_away + by)
+        self.refresh()
+
+    def render(self) -> Text:
+        width, height = self.size
+        if width < 1 or height < 1:
+            return Text("")
+        with self.watched.lock:
+            lines = self.lines(width, height)
+        return Text("\n").join(lines[:height])
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """What is shown."""
+        raise NotImplementedError
+
+    def page(self, details: list[Text], height: int) -> list[Text]:
+        """The part of the details that is scrolled to, with a word on what is below."""
+        self.scrolled_away = max(0, min(self.scrolled_away, len(details) - height))
+        shown = details[self.scrolled_away : self.scrolled_away + height]
+        left = len(details) - self.scrolled_away - len(shown)
+        if left > 0 and shown:
+            shown[-1] = Text(f"... {left + 1} more lines: J and K, or page down", style=FAINT)
+        return shown
+
+
+def matching(names: Sequence[str], pattern: str) -> list[str]:
+    """The names a regular expression is found in, upper and lower case alike; one that is none counts as plain text.
+
+    >>> matching(["loss", "kl", "KL/ref"], "^kl"), matching(["a(b"], "a(")
+    (['kl', 'KL/ref'], ['a(b'])
+    """
+    try:
+        found = re.compile(pattern, re.IGNORECASE)
+    except re.error:
+        found = re.compile(re.escape(pattern), re.IGNORECASE)
+    return [name for name in names if found.search(name)]
+
+
+class VitalsPane(Pane):
+    """The vital signs, one a line: how it stands, value, change, healthy range, course."""
+
+    @property
+    def count(self) -> int:
+        return len(self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return matching(self.watched.vital_names, self.filter)
+
+    @property
+    def metric(self) -> str | None:
+        names = self._names
+        return names[min(self.selected, len(names) - 1)] if names else None
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        names = set(self._names)
+        tiles = [tile for tile in self.watched.tiles() if tile.name in names]
+        if not tiles:
+            words = "no vital sign is called so" if self.filter else "no rows yet"
+            return [Text(words, style=FAINT)]
+        self.selected = min(self.selected, len(tiles) - 1)
+        label = min(34, max(18, width // 4 + 3))
+        healthy = 22 if width >= 100 else 14 if width >= 76 else 0
+        room = width - label - 2 - 11 - 11 - healthy - 3
+        lines = [
+            Text(f"  {'vital sign':<{label}}{'now':>11}{'change':>11}  {'healthy':<{healthy}}"[:width], style=FAINT)
+        ]
+        for place in window(len(tiles), self.selected, height - 3):
+            tile = tiles[place]
+            symbol, style = STATUS[tile.status]
+            change = "-" if tile.change is None else f"{'+' if tile.change > 0 else ''}{number(tile.change)}"
+            band = cut("" if tile.band is None else said_band(*tile.band), healthy - 1) if healthy else ""
+            series = self.watched.series(tile.name)
+            lines.append(
+                Text.assemble(
+                    (f"{symbol} ", style),
+                    (f"{cut(tile.title, label - 1):<{label}}", "reverse" if place == self.selected else ""),
+                    (f"{cut(number(tile.value), 11):>11}", style),
+                    (f"{cut(change, 10):>11}", FAINT),
+                    f"  {band:<{healthy}}",
+                    (course(series, room) if series else "", CURVE),
+                    no_wrap=True,
+                )
+            )
+        chosen = tiles[self.selected]
+        lines.append(Text(""))
+        lines.append(Text(cut(f"{chosen.name}: {chosen.why}", width), style=STATUS[chosen.status][1] or FAINT))
+        return [*lines, *self._large(chosen.name, width, height - len(lines))]
+
+    def _large(self, name: str, width: int, room: int) -> list[Text]:
+        """The selected one's chart, where there is room below."""
+        if room < 7:
+            return []
+        size = (min(width, 120), min(room - 1, 16))
+        return [Text(""), *chart_lines(self.watched.series(name), size, band=self.watched.band(name))]
+
+
+class ChartsPane(Pane):
+    """Every metric as a chart, in a grid; one alone when it is opened."""
+
+    def __init__(self, watched: Watched, name: str) -> None:
+        super().__init__(watched, name)
+        self.is_log = False
+        self.is_single = False
+        self._grave: list[dict[str, Any]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return matching(self.watched.names, self.filter)
+
+    @property
+    def metric(self) -> str | None:
+        names = self._names
+        return names[min(self.selected, len(names) - 1)] if names else None
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        names = self._names
+        if not names:
+            return [Text("no metric is called so" if self.filter else "no rows yet", style=FAINT)]
+        self.selected = min(self.selected, len(names) - 1)
+        self._grave = [found for found in self.watched.facts if found["severity"] != "info"]
+        if self.is_single:
+            return self._panel(self.selected, names, width, height)
+        columns = max(1, (width + 2) // (PANEL_WIDTH + 2))
+        rows = max(1, height // PANEL_HEIGHT)
+        size = (width + 2) // columns - 2, height // rows
+        shown = window(-(-len(names) // columns), self.selected // columns, rows)
+        lines: list[Text] = []
+        for row in shown:
+            places = range(row * columns, min(len(names), (row + 1) * columns))
+            lines += joined_columns([self._panel(place, names, *size) for place in places], size[0])
+        return lines
+
+    def _panel(self, place: int, names: list[str], width: int, height: int) -> list[Text]:
+        name = names[place]
+        watched = self.watched
+        band, series = watched.band(name), watched.series(name)
+        title = panel_title(name, watched.title(name), watched.latest.get(name), band, width - 2)
+        title.stylize("reverse" if place == self.selected and not self.is_single else "")
+        head = Text.assemble(("▶ " if place == self.selected else "  ", CURVE), title)
+        room = max(3, height - 2)
+        mark = self._mark(name, series)
+        return [head, *chart_lines(series, (width, room), band=band, mark=mark, log=self.is_log), Text("")]
+
+    def _mark(self, name: str, series: Series | None) -> tuple[float, str] | None:
+        """Where the gravest finding about it began."""
+        found = next((found for found in self._grave if name in found["metrics"]), None)
+        if found is None or series is None:
+            return None
+        at = series.onset(found["onset_step"], found["row"])
+        return None if at is None else (at, f"since {found['onset_step']}")
+
+
+class FindingsPane(Pane):
+    """What was found: a line each, and the selected one with evidence, advice, causes and its chart."""
+
+    @property
+    def count(self) -> int:
+        return len(cases(self.watched.facts))
+
+    @property
+    def metric(self) -> str | None:
+        found = cases(self.watched.facts)
+        names = found[min(self.selected, len(found) - 1)].finding["metrics"] if found else ()
+        return names[0] if names else None
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        found = cases(self.watched.facts)
+        if not found:
+            return [Text(f"nothing was found in {number(self.watched.judge.points)} rows", style=FAINT)]
+        self.selected = min(self.selected, len(found) - 1)
+        lines = []
+        for place in window(len(found), self.selected, max(3, height // LIST_SHARE)):
+            finding = found[place].finding
+            symbol, style = SEVERITIES[finding["severity"]]
+            title = cut(f"step {finding['onset_step']}: {finding['title']}", width - 4)
+            lines.append(Text.assemble((f"{symbol} ", style), (title, "reverse" if place == self.selected else "")))
+        lines.append(Text("─" * width, style=FAINT))
+        return [*lines, *self.page(self._details(found[self.selected], width), height - len(lines))]
+
+    def _details(self, case: Case, width: int) -> list[Text]:
+        finding = case.finding
+        symbol, style = SEVERITIES[finding["severity"]]
+        told = [
+            Text.assemble((f"{symbol} {finding['severity']}  ", style), (visible(finding["title"]), "bold")),
+            Text(visible(when(finding, case.others)), style=FAINT),
+            Text(visible(kind(finding)), style=FAINT),
+        ]
+        parts = [
+            ("evidence", evidence(finding)),
+            ("do", joined(finding["advice"])),
+            ("causes", joined(finding["causes"])),
+        ]
+        told += [Text.assemble((f"{word}: ", FAINT), visible(text)) for word, text in parts if text]
+        lines = wrapped(told, width, self.app.console)
+        for name in finding["metrics"]:
+            series = self.watched.series(name)
+            if series is not None:
+                at = series.onset(finding["onset_step"], finding["row"])
+                mark = None if at is None else (at, f"since {finding['onset_step']}")
+                lines += [
+                    Text(""),
+                    Text(cut(name, width), style="bold"),
+                    *chart_lines(series, (min(width, 100), 8), band=self.watched.band(name), mark=mark),
+                ]
+        return lines

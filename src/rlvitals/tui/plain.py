@@ -1,0 +1,83 @@
+"""What is watched, line by line: for a pipe, a file, a program, or a terminal without a cursor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rlvitals.render.check import joined
+from rlvitals.render.numbers import duration, number
+from rlvitals.render.text import visible
+from rlvitals.tui.watched import Watched
+
+SHOWN_VALUES = 6
+
+Event = dict[str, Any]
+"""`type` is row, finding, problem or end."""
+
+
+def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, until_idle: float | None) -> None:
+    """An event for every look that brought rows, and one for every finding, until the run ends or nothing comes."""
+    said, points, problem = 0, -1, ""
+    while True:
+        watched.poll()
+        for event in list(_findings(watched, said)):
+            say(event)
+        said = len(watched.judge.said)
+        if watched.judge.points != points:
+            points = watched.judge.points
+            say(_row(watched))
+        if watched.problem and watched.problem != problem:
+            say({"type": "problem", "reason": watched.problem})
+        problem = watched.problem
+        idle = time.monotonic() - watched.heard
+        ending = watched.ending
+        if not ending and until_idle is not None and idle >= until_idle:
+            ending = f"no row came for {duration(idle)}"
+        if ending:
+            verdict, reason = watched.verdict
+            return say({"type": "end", "why": ending, "verdict": verdict, "reason": reason})
+        time.sleep(interval)
+
+
+def line(event: Event) -> str:
+    """An event for people."""
+    kind = event["type"]
+    if kind == "finding":
+        advice = f"; do: {joined(event['advice'])}" if event["advice"] else ""
+        return visible(f"{event['severity']} since step {event['onset_step']}: {event['title']}{advice}")
+    if kind == "problem":
+        return visible(event["reason"])
+    if kind == "end":
+        return visible(f"{event['why']}; {event['verdict']}: {event['reason']}")
+    if not event["rows"]:
+        return visible(f"{event['source']}: no rows yet")
+    total = f"/{number(event['total_steps'])}" if event["total_steps"] else ""
+    told = [f"step {number(event['step'])}{total}", event["verdict"]]
+    told += [f"{name} {number(value)}" for name, value in list(event["values"].items())[:SHOWN_VALUES]]
+    if event["seconds_left"] is not None:
+        told.append(f"{duration(event['seconds_left'])} left")
+    return visible(" | ".join(told))
+
+
+def _row(watched: Watched) -> Event:
+    return {
+        "type": "row",
+        "source": str(watched.path),
+        "step": watched.judge.last_step,
+        "total_steps": watched.total_steps,
+        "rows": watched.judge.points,
+        "verdict": watched.verdict[0],
+        "values": {name: watched.latest[name] for name in watched.vital_names},
+        "seconds_left": watched.seconds_left,
+    }
+
+
+def _findings(watched: Watched, said: int) -> Iterator[Event]:
+    """The findings that were not there before; after a start from the beginning all of them."""
+    found = watched.judge.said
+    for item in found[said if said <= len(found) else 0 :]:
+        if item.finding.severity != "info":
+            yield {"type": "finding", **asdict(item.finding)}

@@ -1,0 +1,237 @@
+"""What is watched: a run or a foreign log that may still grow. Rows come in by polls and are judged one by one; what
+the screens draw is kept thinned, so that nothing grows with the length of a run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlvitals import catalog
+from rlvitals.errors import RlvitalsError
+from rlvitals.records import SEVERITIES, Finding
+from rlvitals.render.charts import Series
+from rlvitals.views.check import Verdict, new_monitor, verdict_on
+from rlvitals.views.findings import Diagnosis
+from rlvitals.views.judging import Judge, Trace
+from rlvitals.views.live import Feed, News, open_feed
+from rlvitals.views.query import open_run
+from rlvitals.views.sources import Source, is_run
+from rlvitals.views.tree import Band, band_of, meaning_of
+from rlvitals.views.vitals import change, status_of, time_left, vital_names
+
+ROWS_AT_ONCE = 400
+"""Rows taken before others may look: a long log must not freeze the screen."""
+MOST_METRICS = 5000
+"""Names that are kept; a log with more has logged something else than metrics."""
+PACE_ROWS = 50
+_HEADS = frozenset({"step", "timestamp", "attempt"})
+
+
+class Tile(NamedTuple):
+    """One vital sign."""
+
+    name: str
+    title: str
+    value: float | None
+    change: float | None
+    band: Band | None
+    status: str
+    why: str
+
+
+class Watched:
+    """One run or log. `poll` may run in a thread of its own; those who look hold `lock`."""
+
+    def __init__(self, path: Path, rules: Sequence[str] | None = None, algorithm: str | None = None) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._rules = rules
+        self._algorithm = algorithm
+        self._feed: Feed = open_feed(path)
+        self._start_again(None)
+        self.ending = ""
+        """Why no more rows will come."""
+        self.problem = ""
+        """Why nothing can be read just now."""
+        self.heard = time.monotonic()
+        """When the last row came."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    @property
+    def judge(self) -> Judge:
+        return self._judge
+
+    @property
+    def algorithm(self) -> str | None:
+        return self._judge.monitor.case.algorithm
+
+    @property
+    def framework(self) -> str | None:
+        return self._judge.monitor.case.framework
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric: the vital signs first, then as they came."""
+        with self.lock:
+            return list(dict.fromkeys([*self.vital_names, *self._traces]))
+
+    @property
+    def vital_names(self) -> list[str]:
+        with self.lock:
+            return vital_names(list(self._traces), self.framework, self.algorithm)
+
+    @property
+    def verdict(self) -> tuple[Verdict, str]:
+        with self.lock:
+            return verdict_on(self._judge, [found for found in self.findings if found.severity != "info"])
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was said, the gravest first, each gravity as it came."""
+        with self.lock:
+            said = [said.finding for said in self._judge.said]
+        return sorted(said, key=lambda found: -SEVERITIES.index(found.severity))
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """The findings as reports have them: with the row each was said at, and whether it is still so."""
+        with self.lock:
+            raised = self._judge.monitor.case.raised
+            facts = [
+                asdict(said.finding) | {"row": said.point, "ongoing": said.finding.rule in raised}
+                for said in self._judge.said
+            ]
+        return sorted(facts, key=lambda found: -SEVERITIES.index(found["severity"]))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        with self.lock:
+            for name, value in self.latest.items():
+                meaning = meaning_of(name, self.framework)
+                if meaning is not None and meaning.metric.id == "perf.tokens_per_s":
+                    return value
+        return None
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self.ending else time_left(list(self._stamps), self.total_steps)
+
+    def tiles(self) -> list[Tile]:
+        """The vital signs as they are now."""
+        with self.lock:
+            diagnosis = Diagnosis("healthy", "", self.findings, frozenset(self._judge.monitor.case.raised))
+            return [self._tile(name, diagnosis) for name in self.vital_names]
+
+    def series(self, name: str) -> Series | None:
+        """One metric, thinned; None for a name that never came."""
+        with self.lock:
+            trace = self._traces.get(name)
+            return None if trace is None else Series.from_dict(trace.to_dict())
+
+    def band(self, name: str) -> Band | None:
+        """Its healthy range."""
+        return band_of(meaning_of(name, self.framework), self.algorithm)
+
+    def title(self, name: str) -> str:
+        """What people call it."""
+        meaning = meaning_of(name, self.framework)
+        return meaning.metric.title if meaning else name
+
+    def explanation(self, name: str) -> catalog.Explanation | None:
+        """What the catalogue says of it; None for a name nobody knows."""
+        known = {framework.id for framework in catalog.frameworks()}
+        try:
+            return catalog.explain(name, self.framework if self.framework in known else None)
+        except RlvitalsError:
+            return None
+
+    def poll(self) -> bool:
+        """Read what is new; returns whether anything is. What cannot be read now is said in `problem`."""
+        try:
+            ending = self._feed.ending  # asked before the poll: what was written until then is still read
+            news = self._feed.poll()
+            if not self._judge.points and not news.rows:
+                self._feed = open_feed(self.path)  # it may be a run that had not begun yet
+            is_new = news.before is not None or (bool(news.rows) and not self._judge.points)
+            source = self._feed.source() if is_new else None
+        except (RlvitalsError, OSError) as error:
+            changed = self.problem != str(error)
+            self.problem = str(error)
+            return changed
+        changed = bool(news.rows) or news.before is not None or ending != self.ending or bool(self.problem)
+        self.problem, self.ending = "", ending
+        self._take(news, source)
+        with self.lock:
+            return bool(self._judge.tick(time.time())) or changed if not ending else changed
+
+    def _take(self, news: News, source: Source | None) -> None:
+        if source is not None:  # only now is it known what the log says of itself
+            with self.lock:
+                self._start_again(source)
+        rows = [*(news.before or ()), *news.rows]
+        if rows:
+            self.heard = time.monotonic()
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            with self.lock:
+                for row in rows[start : start + ROWS_AT_ONCE]:
+                    self._judge.take(row)
+                    self._keep(row)
+
+    def _start_again(self, source: Source | None) -> None:
+        self._judge = Judge(new_monitor(source, self._rules, self._algorithm))
+        self.total_steps = source.total_steps if source else None
+        self._traces: dict[str, Trace] = {}
+        self.latest: dict[str, float] = {}
+        """The newest value of every metric."""
+        self.left_out = 0
+        """Values of names beyond MOST_METRICS."""
+        self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        step = self._judge.last_step or 0
+        stamp = row.get("timestamp")
+        if isinstance(stamp, float | int) and math.isfinite(stamp):
+            self._stamps.append((step, float(stamp)))
+        for name, value in row.items():
+            if name in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
+                continue
+            trace = self._traces.get(name)
+            if trace is None:
+                if len(self._traces) >= MOST_METRICS:
+                    self.left_out += 1
+                    continue
+                trace = self._traces[name] = Trace()
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            trace.add(self._judge.points, step, number)
+            self.latest[name] = number
+
+    def _tile(self, name: str, diagnosis: Diagnosis) -> Tile:
+        value, band, trace = self.latest[name], self.band(name), self._traces[name]
+        status, why = status_of(name, value, band, diagnosis)
+        moved = change((np.array(trace.lows) + np.array(trace.highs)) / 2)
+        return Tile(name, self.title(name), value, moved, band, status, why)
+
+
+def status_line(watched: Watched) -> str:
+    """How the run stands: recorded runs know it, foreign logs do not."""
+    if not is_run(watched.path):
+        return "log"
+    try:
+        return open_run(watched.path).status
+    except RlvitalsError:
+        return "run"

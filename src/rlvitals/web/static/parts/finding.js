@@ -1,0 +1,172 @@
+/** One finding as a card: what to do, why it happens, how it is known, what was done, and its curves. */
+
+import {follow} from "../bar.js";
+import {Chart} from "../charts.js";
+import {el} from "../dom.js";
+import {explainable} from "../drawer.js";
+import {lineOf} from "../lines.js";
+import {number, range} from "../numbers.js";
+import * as state from "../state.js";
+import {badge, styleOf} from "../words.js";
+
+const ANSWERS = /** @type {Record<string, string>} */ ({
+  done: "done",
+  declined: "declined",
+  replaced: "replaced by a graver one",
+  withdrawn: "withdrawn on recovery",
+});
+
+/**
+ * @param {any} finding
+ * @param {number} place
+ */
+export function card(finding, place) {
+  const row = (/** @type {string} */ title, /** @type {any} */ content, style = "") =>
+    content && [el("dt", {}, title), el("dd", {class: style}, content)];
+  const list = (/** @type {string[]} */ items) =>
+    items?.length
+      ? el(
+          "ul",
+          {},
+          items.map((item) => el("li", {}, item)),
+        )
+      : null;
+  const around = Math.max(20, 2 * (finding.step - finding.onset_step));
+  const window = {from: Math.max(finding.onset_step - around, 0), to: finding.step + around, x: null};
+  const filter = finding.metrics
+    .map((/** @type {string} */ name) => `^${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`)
+    .join("|");
+  const jump = (/** @type {string} */ text, /** @type {string} */ screen, /** @type {any} */ to) =>
+    el(
+      "a",
+      {
+        class: "jump",
+        href: state.address(to, screen),
+        on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go(to, {screen}))},
+      },
+      text,
+    );
+  const made = el(
+    "article",
+    {class: `finding ${styleOf(finding.severity)}`, id: `finding-${place}`, tabindex: -1},
+    el("header", {}, el("h2", {}, badge(finding.severity), " ", finding.title)),
+    el(
+      "p",
+      {class: "faint"},
+      `since step ${number(finding.onset_step)}, said at step ${number(finding.step)} · ${finding.kind.replaceAll("_", " ")} · rule `,
+      el("code", {}, finding.rule),
+      ` · right in about ${Math.round(finding.confidence * 100)} % of such cases`,
+      finding.ongoing === null ? "" : finding.ongoing ? " · still so at the end" : " · over at the end",
+    ),
+    el(
+      "dl",
+      {class: "told"},
+      row("Do", list(finding.advice), "do"),
+      row("Likely causes", list(finding.causes)),
+      row(
+        "Evidence",
+        Object.keys(finding.evidence).length &&
+          el(
+            "ul",
+            {class: "evidence"},
+            Object.entries(finding.evidence)
+              .filter(([name]) => name !== "metric")
+              .map(([name, value]) =>
+                el(
+                  "li",
+                  {},
+                  el("span", {class: "faint"}, `${name.replaceAll("_", " ")} `),
+                  el("span", {class: "mono"}, number(/** @type {any} */ (value))),
+                ),
+              ),
+          ),
+      ),
+      row(
+        "Read from",
+        finding.metrics.length && finding.metrics.map((/** @type {string} */ name) => [explainable(name), " "]).flat(),
+      ),
+      row("Asked and done", done(finding)),
+    ),
+    finding.trace?.length > 0 && el("div", {class: "traces"}),
+    el(
+      "footer",
+      {},
+      finding.metrics.length > 0 && jump("These steps in Metrics", "metrics", {...window, filter}),
+      jump(`Rollouts at step ${finding.step}`, "rollouts", {step: finding.step}),
+    ),
+  );
+  const traces = made.querySelector(".traces");
+  if (traces) /** @type {any} */ (traces).finding = finding;
+  return made;
+}
+
+/** @param {any} finding */
+function done(finding) {
+  if (!finding.requests?.length)
+    return finding.action && finding.action !== "none"
+      ? `${finding.action.replaceAll("_", " ")} would be asked of a trainer that may act`
+      : "";
+  return el(
+    "ul",
+    {},
+    finding.requests.map((/** @type {any} */ request) =>
+      el(
+        "li",
+        {},
+        `${(request.action ?? "").replaceAll("_", " ")} asked at step ${number(request.step)}: `,
+        el(
+          "strong",
+          {},
+          request.answer
+            ? (ANSWERS[request.answer] ?? request.answer)
+            : request.action === "warn"
+              ? "said"
+              : "no answer",
+        ),
+        request.answer_text ? `, ${request.answer_text}` : "",
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {HTMLElement} holder
+ * @param {Chart[]} charts
+ */
+export function drawTraces(holder, charts) {
+  const {finding} = /** @type {any} */ (holder);
+  const columns = finding.trace.length > 1 && holder.clientWidth > 640 ? 2 : 1;
+  const width = Math.floor(holder.clientWidth / columns) - 10;
+  for (const line of finding.trace) {
+    const body = el("div");
+    const readout = el("span", {class: "readout small"});
+    holder.append(
+      el(
+        "figure",
+        {},
+        el(
+          "figcaption",
+          {class: "faint small"},
+          el("span", {class: "mono"}, line.name),
+          range(line.band) ? ` · healthy ${range(line.band)} ` : " ",
+          readout,
+        ),
+        body,
+      ),
+    );
+    charts.push(
+      new Chart(
+        body,
+        {
+          lines: [lineOf(line)],
+          band: line.band,
+          marks: [{x: finding.onset_step, severity: finding.severity, title: finding.title}],
+          onHover: (text) => {
+            readout.textContent = text;
+          },
+        },
+        {width, height: 150},
+      ),
+    );
+  }
+}

@@ -1,0 +1,102 @@
+/** The turn-by-turn advantage table: rollouts down, turns across, blue for above and orange for below the group. */
+
+import {el} from "../dom.js";
+import {number} from "../numbers.js";
+import * as state from "../state.js";
+
+const MOST_TURNS = 60;
+
+/**
+ * @param {any} group
+ * @param {number} chosen
+ * @returns {HTMLElement}
+ */
+export function heatTable(group, chosen) {
+  const rollouts = group.rollouts ?? [];
+  const turns = Math.min(
+    Math.max(0, ...rollouts.map((/** @type {any} */ rollout) => rollout.turns?.length ?? 0)),
+    MOST_TURNS,
+  );
+  const largest = Math.max(
+    1e-9,
+    ...rollouts.flatMap((/** @type {any} */ rollout) =>
+      (rollout.turns ?? []).map((/** @type {any} */ turn) => size(turn.advantage)),
+    ),
+  );
+  const head = ["#", "Reward", "Outcome", ...Array.from({length: turns}, (_, place) => `T${place + 1}`)];
+  return el(
+    "div",
+    {class: "wide", tabindex: 0, role: "region", "aria-label": "Advantages turn by turn"},
+    el(
+      "table",
+      {class: "heat"},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          head.map((title) => el("th", {scope: "col"}, title)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rollouts.map((/** @type {any} */ rollout, /** @type {number} */ place) =>
+          row(rollout, place + 1, turns, largest, chosen),
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {any} rollout
+ * @param {number} place
+ * @param {number} turns
+ * @param {number} largest
+ * @param {number} chosen
+ */
+function row(rollout, place, turns, largest, chosen) {
+  const cells = Array.from({length: turns}, (_, at) => {
+    const turn = rollout.turns?.[at];
+    if (!turn) return el("td", {class: "none"}, "–");
+    const cell = el(
+      "td",
+      {
+        class: "num",
+        title: [turn.outcome, ...(turn.calls ?? []).map((/** @type {any} */ call) => call.name)]
+          .filter(Boolean)
+          .join(" · "),
+      },
+      signed(turn.advantage),
+    );
+    const share = size(turn.advantage) / largest;
+    if (share)
+      cell.style.backgroundColor = `color-mix(in srgb, var(${turn.advantage > 0 ? "--above" : "--below"}) ${Math.round(8 + share * 42)}%, transparent)`;
+    return cell;
+  });
+  return el(
+    "tr",
+    {class: place === chosen ? "here" : "", on: {click: () => state.go({rollout: place}, {replace: true})}},
+    el(
+      "th",
+      {scope: "row"},
+      el("button", {class: "plain", "aria-label": `Rollout ${place}`, "aria-pressed": String(place === chosen)}, place),
+    ),
+    el("td", {class: "num"}, number(rollout.reward)),
+    el("td", {}, rollout.outcome || rollout.stop || "–"),
+    cells,
+  );
+}
+
+/** @param {any} value @returns {number} */
+function size(value) {
+  return typeof value === "number" && Number.isFinite(value) ? Math.abs(value) : 0;
+}
+
+/** @param {any} value @returns {string} */
+function signed(value) {
+  if (typeof value !== "number") return value === undefined || value === null ? "·" : String(value);
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}`;
+}

@@ -1,0 +1,53 @@
+/** One vital sign: its value, its curve in its band, how it changes, and why it worries where it does. */
+
+import {follow} from "../bar.js";
+import {el} from "../dom.js";
+import {explainable} from "../drawer.js";
+import {number, range} from "../numbers.js";
+import {spark} from "../spark.js";
+import * as state from "../state.js";
+import {badge, styleOf} from "../words.js";
+
+/** @param {any} tile */
+export function tile(tile) {
+  return el(
+    "article",
+    {class: `tile ${styleOf(tile.status)}`, data: {tile: tile.name}},
+    el(
+      "header",
+      {},
+      el("h2", {}, explainable(tile.name, tile.title)),
+      tile.status !== "unknown" && badge(tile.status, true),
+    ),
+    el(
+      "p",
+      {class: "value"},
+      el("span", {data: {value: ""}}, number(tile.value)),
+      tile.unit && !["none", "1"].includes(tile.unit) && el("span", {class: "unit"}, tile.unit),
+    ),
+    el(
+      "a",
+      {
+        class: "sparklink",
+        href: state.address({one: tile.name}, "metrics"),
+        "aria-label": `${tile.title}: chart`,
+        on: {
+          click: (/** @type {MouseEvent} */ event) =>
+            follow(event, () => state.go({one: tile.name}, {screen: "metrics"})),
+        },
+      },
+      spark(tile.spark, tile.band),
+    ),
+    el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · healthy ${range(tile.band)}`),
+    (tile.status === "watch" || tile.status === "act") && el("p", {class: "small why"}, tile.why),
+  );
+}
+
+/** @param {any} tile @returns {string} */
+function changeText(tile) {
+  if (tile.change === null || tile.change === undefined) return "no change to tell yet";
+  if (tile.change === 0) return "→ unchanged";
+  const isBetter = tile.direction === "up" ? tile.change > 0 : tile.direction === "down" ? tile.change < 0 : null;
+  const word = isBetter === null ? "" : isBetter ? ", better" : ", worse";
+  return `${tile.change > 0 ? "▲ +" : "▼ −"}${number(Math.abs(tile.change))}${word}`;
+}

@@ -1,0 +1,179 @@
+/** Health: findings along the steps, each with its evidence, likely causes, advice and what was done about it. */
+
+import {ask} from "../api.js";
+import {follow} from "../bar.js";
+import {atMostEvery, el, fill} from "../dom.js";
+import {counted, number} from "../numbers.js";
+import {card, drawTraces} from "../parts/finding.js";
+import * as state from "../state.js";
+import {badge, notice, styleOf} from "../words.js";
+
+const SYMBOLS = /** @type {Record<string, string>} */ ({critical: "✖", warning: "!", info: "·"});
+
+/**
+ * @param {import("../app.js").Place} place
+ * @returns {Promise<import("../app.js").Screen>}
+ */
+export async function mount({run, root, signal}) {
+  let answer = await ask("findings", {run}, signal);
+  /** @type {import("../charts.js").Chart[]} */
+  let charts = [];
+  const newer = atMostEvery(500, () => {
+    ask("findings", {run}, signal)
+      .then((told) => {
+        answer = told;
+        draw();
+      })
+      .catch(() => {});
+  });
+  const watcher = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        watcher.unobserve(entry.target);
+        drawTraces(/** @type {HTMLElement} */ (entry.target), charts);
+      }
+    },
+    {root, rootMargin: "300px"},
+  );
+
+  const draw = () => {
+    charts.forEach((chart) => chart.destroy());
+    charts = [];
+    const severity = state.get("severity");
+    const rule = state.get("rule");
+    const shown = answer.findings
+      .map((/** @type {any} */ finding, /** @type {number} */ place) => ({finding, place}))
+      .filter(
+        (/** @type {any} */ {finding}) =>
+          (!severity || finding.severity === severity) && (!rule || finding.rule === rule),
+      );
+    const cards = shown.map((/** @type {any} */ {finding, place}) => card(finding, place));
+    fill(
+      root,
+      el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),
+      answer.findings.length > 0 && el("div", {class: "controls"}, filters(answer.findings, severity, rule)),
+      answer.findings.length > 0 && timeline(answer.findings, shown),
+      answer.left_out > 0 && el("p", {class: "faint"}, `${counted(answer.left_out, "older finding")} not shown`),
+      shown.length
+        ? el("div", {class: "cards"}, cards)
+        : notice(
+            answer.findings.length ? "No finding of this kind." : "Nothing was found.",
+            answer.was_watched ? "" : "The log was judged as it is; nobody watched the training.",
+          ),
+    );
+    for (const made of cards) if (made.querySelector(".traces")) watcher.observe(made.querySelector(".traces"));
+    show();
+  };
+  const show = () => {
+    const at = state.getNumber("finding");
+    const wanted = at === null ? null : document.getElementById(`finding-${at}`);
+    for (const made of root.querySelectorAll(".finding")) made.classList.toggle("chosen", made === wanted);
+    wanted?.scrollIntoView({block: "start"});
+    wanted?.focus({preventScroll: true});
+  };
+  const walk = (/** @type {number} */ by) => {
+    const all = [...root.querySelectorAll(".finding")];
+    const at = all.findIndex((made) => made.classList.contains("chosen"));
+    const next = all[Math.min(Math.max(at + by, 0), all.length - 1)];
+    if (next) state.go({finding: next.id.slice("finding-".length)}, {replace: true});
+  };
+  draw();
+  let filtered = state.get("severity") + state.get("rule");
+  return {
+    update: () => {
+      const now = state.get("severity") + state.get("rule");
+      if (now !== filtered) draw();
+      else show();
+      filtered = now;
+    },
+    live: ({kind}) => {
+      if (kind === "findings") newer.ask();
+    },
+    stop: () => {
+      newer.stop();
+      watcher.disconnect();
+      charts.forEach((chart) => chart.destroy());
+    },
+    keys: [
+      {key: "j", says: "next finding", does: () => walk(1)},
+      {key: "k", says: "finding before", does: () => walk(-1)},
+    ],
+  };
+}
+
+/**
+ * @param {any[]} findings
+ * @param {string} severity
+ * @param {string} rule
+ */
+function filters(findings, severity, rule) {
+  const rules = [...new Set(findings.map((finding) => finding.rule))].sort();
+  const chips = ["", "critical", "warning", "info"].map((name) => {
+    const count = name ? findings.filter((finding) => finding.severity === name).length : findings.length;
+    return el(
+      "button",
+      {
+        class: "chip",
+        "aria-pressed": String(severity === name),
+        disabled: !count,
+        on: {click: () => state.go({severity: name || null, finding: null})},
+      },
+      name ? `${SYMBOLS[name]} ${name}` : "all",
+      " ",
+      el("span", {class: "faint"}, count),
+    );
+  });
+  const select = el(
+    "select",
+    {"aria-label": "Rule", on: {change: () => state.go({rule: select.value || null, finding: null})}},
+    el("option", {value: ""}, "every rule"),
+    rules.map((name) => el("option", {value: name, selected: name === rule}, name)),
+  );
+  return [...chips, select];
+}
+
+/**
+ * @param {any[]} all
+ * @param {{finding: any, place: number}[]} shown
+ */
+function timeline(all, shown) {
+  const last = Math.max(...all.map((finding) => finding.step), 1);
+  const first = Math.min(...all.map((finding) => finding.onset_step), 0);
+  const at = (/** @type {number} */ step) => `${((step - first) / Math.max(last - first, 1)) * 100}%`;
+  const lanes = new Map(shown.map(({finding}) => [finding.rule, ""]));
+  const rows = [...lanes.keys()].map((rule) => {
+    const marks = shown
+      .filter(({finding}) => finding.rule === rule)
+      .flatMap(({finding, place}) => {
+        const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
+        bar.style.left = at(finding.onset_step);
+        bar.style.width = `calc(${at(finding.step)} - ${at(finding.onset_step)})`;
+        const mark = el(
+          "a",
+          {
+            class: `mark ${styleOf(finding.severity)}`,
+            href: state.address({finding: place}),
+            title: `step ${finding.step}: ${finding.title}`,
+            "aria-label": `${finding.severity} at step ${finding.step}: ${finding.title}`,
+            on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({finding: place}))},
+          },
+          SYMBOLS[finding.severity] ?? "·",
+        );
+        mark.style.left = at(finding.step);
+        return [bar, mark];
+      });
+    return el("div", {class: "lane"}, el("span", {class: "mono small"}, rule), el("div", {class: "track"}, marks));
+  });
+  return el(
+    "section",
+    {class: "timeline", "aria-label": "Findings along the steps"},
+    rows,
+    el(
+      "div",
+      {class: "lane"},
+      el("span"),
+      el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
+    ),
+  );
+}

@@ -1,0 +1,299 @@
+/** Rollouts: groups at the left, the table of turns in the middle, the transcript at the right, keys to walk through. */
+
+import {ask, Refused} from "../api.js";
+import {atMostEvery, calm, el, fill, say} from "../dom.js";
+import {heatTable} from "../parts/heat.js";
+import {number} from "../numbers.js";
+import {groupList, hitList, kept} from "../parts/rolloutlists.js";
+import * as state from "../state.js";
+import {transcript} from "../parts/transcript.js";
+import {notice} from "../words.js";
+
+const LIVE_AGAIN = 3000;
+
+/**
+ * @param {import("../app.js").Place} place
+ * @returns {Promise<import("../app.js").Screen>}
+ */
+export async function mount({run, root, signal, again}) {
+  /** @type {any} */
+  let overview;
+  try {
+    overview = await ask("rollouts", {run}, signal);
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 404) throw error;
+    fill(root, notice("This run has no rollouts.", error.message));
+    const later = atMostEvery(LIVE_AGAIN, again);
+    return {
+      live: ({kind}) => {
+        if (kind === "rows") later.ask();
+      },
+      stop: later.stop,
+    };
+  }
+  /** @type {number[]} */
+  let steps = overview.steps.map((/** @type {any} */ row) => row.step);
+  const newer = atMostEvery(LIVE_AGAIN, () => {
+    ask("rollouts", {run}, signal)
+      .then((told) => {
+        overview = told;
+        steps = told.steps.map((/** @type {any} */ row) => row.step);
+        if (state.get("step")) drawBar(step());
+        else look();
+      })
+      .catch(() => {});
+  });
+  const list = el("div", {class: "groups"});
+  const middle = el("div", {class: "turns"});
+  const right = el("div", {class: "transcript", tabindex: 0, role: "region", "aria-label": "Transcript"});
+  const bar = el("div", {class: "controls"});
+  /** @type {any} */
+  let shown = {groups: [], hits: null, group: null};
+  let asked = 0;
+
+  /** The first hit is looked at until another is chosen. @type {any} */
+  let first = null;
+  const step = () => {
+    const wanted = state.getNumber("step") ?? first?.step ?? null;
+    if (wanted === null) return steps[steps.length - 1];
+    return steps.includes(wanted)
+      ? wanted
+      : steps.reduce((best, known) => (Math.abs(known - wanted) < Math.abs(best - wanted) ? known : best));
+  };
+  const isFinding = () => Boolean(state.get("search") || state.get("outcome") || state.get("worst"));
+  const number1 = (/** @type {"group" | "rollout"} */ key) =>
+    state.getNumber(key) ?? (state.getNumber("step") === null ? first?.[key] : null) ?? 1;
+  const isHere = (/** @type {any} */ hit) =>
+    hit.step === step() && hit.group === number1("group") && hit.rollout === number1("rollout");
+
+  async function look() {
+    const turn = ++asked;
+    let at = step();
+    const page = state.getNumber("page") ?? 0;
+    try {
+      const listed = isFinding()
+        ? await ask(
+            "rollouts",
+            {
+              run,
+              step: state.get("everywhere") === "0" ? at : null,
+              outcome: state.get("outcome"),
+              search: state.get("search"),
+              worst: state.get("worst"),
+              page,
+            },
+            signal,
+          )
+        : await ask("rollouts", {run, step: at, page}, signal);
+      first = listed.hits?.[0] ?? null;
+      at = step();
+      const whole = await ask("rollouts", {run, step: at, group: number1("group")}, signal);
+      if (turn !== asked) return;
+      shown = {
+        groups: listed.groups ?? [],
+        hits: listed.hits ?? null,
+        more: listed.more,
+        total: whole.total,
+        group: whole.groups[0],
+        page,
+      };
+      draw(at);
+    } catch (error) {
+      if (turn !== asked || signal.aborted) return;
+      fill(middle, notice(error instanceof Error ? error.message : String(error)));
+      fill(right);
+    }
+  }
+
+  /** @param {number} at */
+  function draw(at) {
+    const {group} = shown;
+    const chosen = Math.min(number1("rollout"), group.rollouts?.length ?? 1);
+    fill(list, ...(shown.hits ? hitList(shown.hits, isHere) : groupList(shown.groups, group.number)), ...pages());
+    fill(
+      middle,
+      el("h2", {}, `Group ${group.number} of ${shown.total}`, el("span", {class: "faint"}, ` at step ${number(at)}`)),
+      el("p", {class: "prompt"}, group.prompt),
+      group.answer && el("p", {}, el("span", {class: "faint"}, "reference answer "), group.answer),
+      el("p", {class: "faint small"}, kept(group)),
+      heatTable(group, chosen),
+    );
+    fill(right, transcript(group.rollouts?.[chosen - 1], chosen, state.get("search")));
+    right.scrollTop = 0;
+    list.querySelector(".here")?.scrollIntoView({block: "nearest"});
+    drawBar(at);
+  }
+
+  function pages() {
+    const size = 50;
+    const more = shown.hits ? shown.more : (shown.page + 1) * size < shown.total;
+    const button = (/** @type {string} */ text, /** @type {number} */ page) =>
+      el("button", {on: {click: () => state.go({page: page || null})}}, text);
+    return [shown.page > 0 && button("Before", shown.page - 1), more && button("More", shown.page + 1)].filter(Boolean);
+  }
+
+  /** @param {number} at */
+  function drawBar(at) {
+    if (bar.contains(document.activeElement)) return;
+    const row = overview.steps.find((/** @type {any} */ item) => item.step === at);
+    const field = el("input", {
+      type: "search",
+      placeholder: "search texts",
+      "aria-label": "Search rollouts",
+      value: state.get("search"),
+      on: {
+        change: () => state.go({search: field.value, page: null, ...nowhere}),
+        input: calm(() => field.value === "" && state.go({search: null, page: null, ...nowhere}), 100),
+      },
+    });
+    const select = el(
+      "select",
+      {
+        "aria-label": "Step",
+        on: {
+          change: () => {
+            const to = select.value;
+            select.blur();
+            state.go({step: to, group: null, rollout: null, page: null});
+          },
+        },
+      },
+      steps.map((known) => el("option", {value: known, selected: known === at}, `step ${known}`)),
+    );
+    const outcomes = el(
+      "select",
+      {
+        "aria-label": "Outcome",
+        on: {
+          change: () => {
+            const to = outcomes.value;
+            outcomes.blur();
+            state.go({outcome: to || null, page: null, ...nowhere});
+          },
+        },
+      },
+      el("option", {value: ""}, "every outcome"),
+      known().map((name) => el("option", {value: name, selected: name === state.get("outcome")}, name)),
+    );
+    const worst = el(
+      "button",
+      {
+        class: "chip",
+        "aria-pressed": String(Boolean(state.get("worst"))),
+        on: {
+          click: () => {
+            worst.blur();
+            state.go({worst: state.get("worst") ? null : 1, page: null, ...nowhere});
+          },
+        },
+      },
+      "lowest rewards",
+    );
+    const here = el(
+      "button",
+      {
+        class: "chip",
+        "aria-pressed": String(state.get("everywhere") === "0"),
+        on: {
+          click: () => {
+            here.blur();
+            state.go({everywhere: state.get("everywhere") === "0" ? null : 0, page: null});
+          },
+        },
+      },
+      "this step only",
+    );
+    fill(
+      bar,
+      el("button", {"aria-label": "Step before", title: "Step before (,)", on: {click: () => walkSteps(-1)}}, "‹"),
+      select,
+      el("button", {"aria-label": "Next step", title: "Next step (.)", on: {click: () => walkSteps(1)}}, "›"),
+      field,
+      outcomes,
+      worst,
+      isFinding() && here,
+      isFinding() &&
+        el(
+          "button",
+          {on: {click: () => state.go({search: null, outcome: null, worst: null, everywhere: null, page: null})}},
+          "All groups",
+        ),
+      row &&
+        el(
+          "span",
+          {class: "faint"},
+          `${row.groups} groups, ${row.kept} kept, ${row.rollouts} rollouts, mean reward ${number(row.mean)}`,
+        ),
+    );
+  }
+  /** @type {Set<string>} */
+  const seen = new Set(state.get("outcome") ? [state.get("outcome")] : []);
+  const known = () => {
+    for (const group of shown.groups) Object.keys(group.outcomes ?? {}).forEach((name) => seen.add(name));
+    for (const rollout of shown.group?.rollouts ?? []) if (rollout.outcome) seen.add(rollout.outcome);
+    return [...seen].sort();
+  };
+
+  const walkSteps = (/** @type {number} */ by) => {
+    const next = steps[Math.min(Math.max(steps.indexOf(step()) + by, 0), steps.length - 1)];
+    state.go({step: next, group: null, rollout: null, page: null});
+  };
+  const walkGroups = (/** @type {number} */ by) => {
+    const next = number1("group") + by;
+    if (next >= 1 && next <= shown.total)
+      state.go(
+        {group: next, rollout: null, page: isFinding() ? state.get("page") : Math.floor((next - 1) / 50) || null},
+        {replace: true},
+      );
+  };
+  const walk = (/** @type {number} */ by) => {
+    if (shown.hits) {
+      const at = shown.hits.findIndex(isHere);
+      const hit = shown.hits[Math.min(Math.max(at + by, 0), shown.hits.length - 1)];
+      if (hit) state.go({step: hit.step, group: hit.group, rollout: hit.rollout}, {replace: true});
+      return;
+    }
+    const next = number1("rollout") + by;
+    if (next >= 1 && next <= (shown.group?.rollouts?.length ?? 0)) {
+      state.go({rollout: next}, {replace: true});
+      say(`rollout ${next}`);
+    }
+  };
+  fill(root, bar, el("div", {class: "rollouts"}, list, middle, right));
+  await look();
+  let before = signature();
+  return {
+    update: () => {
+      const now = signature();
+      if (now !== before) look();
+      else draw(step());
+      before = now;
+    },
+    live: ({kind}) => {
+      if (kind === "rows") newer.ask();
+    },
+    stop: newer.stop,
+    keys: [
+      {key: "j", says: "next rollout", does: () => walk(1)},
+      {key: "k", says: "rollout before", does: () => walk(-1)},
+      {key: "]", says: "next group", does: () => walkGroups(1)},
+      {key: "[", says: "group before", does: () => walkGroups(-1)},
+      {key: ".", says: "next step", does: () => walkSteps(1)},
+      {key: ",", says: "step before", does: () => walkSteps(-1)},
+      {key: "/", says: "search texts", does: () => /** @type {HTMLElement} */ (bar.querySelector("input")).focus()},
+      {
+        key: "w",
+        says: "lowest rewards",
+        does: () => state.go({worst: state.get("worst") ? null : 1, page: null, ...nowhere}),
+      },
+    ],
+  };
+}
+
+/** Another list begins at its own first entry. */
+const nowhere = {step: null, group: null, rollout: null};
+
+/** @returns {string} what in the address asks the server for something else */
+function signature() {
+  return ["step", "group", "search", "outcome", "worst", "everywhere", "page"].map(state.get).join("\n");
+}

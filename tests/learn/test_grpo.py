@@ -1,0 +1,57 @@
+"""GRPO on the mini mailbox, for real: what learns must learn, and what is broken must be found in time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rlvitals
+from rlvitals.train import grpo, recipe
+
+STEPS = 30
+
+
+def accuracies(folder: Path) -> list[float]:
+    return [
+        json.loads(path.read_text())["accuracy"] for path in sorted((folder / "eval_logs").glob("eval_step_*.json"))
+    ]
+
+
+def train(folder: Path, **given: object) -> recipe.Outcome:
+    return grpo.train(
+        recipe.load(
+            "grpo", grpo.Settings, None, {"output_dir": str(folder), "max_steps": STEPS, "display": "none", **given}
+        )
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_held_out_accuracy_rises_by_a_quarter(tmp_path: Path, seed: int) -> None:
+    train(tmp_path, seed=seed)
+    first, *_, last = accuracies(tmp_path)
+    print(f"seed {seed}: held-out accuracy {first:.2f} -> {last:.2f}")
+    assert last >= first + 0.25
+    assert not [finding for finding in rlvitals.open_run(tmp_path).findings if finding.severity == "critical"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_far_too_high_learning_rate_collapses_and_the_doctor_says_so_before_half_of_it(tmp_path: Path) -> None:
+    train(tmp_path, learning_rate=0.02, early_stopping=0)
+    assert accuracies(tmp_path)[-1] <= 0.05
+    critical = [finding for finding in rlvitals.open_run(tmp_path).findings if finding.severity == "critical"]
+    print(f"found at step {critical[0].step} of {STEPS}: {critical[0].title}")
+    assert critical[0].step < STEPS / 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_doctor_who_may_act_stops_the_collapse(tmp_path: Path) -> None:
+    outcome = train(tmp_path, learning_rate=0.02, early_stopping=0, actions="act")
+    assert outcome.status == "stopped"
+    assert outcome.steps < STEPS / 2
+    assert "the doctor asked for it" in outcome.verdict

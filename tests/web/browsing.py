@@ -1,0 +1,92 @@
+"""A real browser on a real server: how the tests of the pages look at them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+STATIC = REPO / "src" / "rlvitals" / "web" / "static"
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+WAIT_MS = 30_000
+
+
+def chromium() -> str:
+    """The browser, or a skip that says how to get one."""
+    found = os.environ.get("RLVITALS_CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), "")
+    if not found:
+        pytest.skip("the tests of the pages need a browser: apt-get install chromium, or its path in RLVITALS_CHROMIUM")
+    return found
+
+
+def node_module(name: str) -> Path:
+    """A tool from npm that only the tests use, or a skip that says how to get it."""
+    folder = Path(os.environ.get("RLVITALS_NODE_MODULES", REPO / ".venv" / "node" / "node_modules")) / name
+    if not folder.is_dir():
+        pytest.skip(f"needs {name}: npm install --prefix .venv/node with the versions in tests/web/package.json")
+    return folder
+
+
+class Screen:
+    """One page of the browser, and what went wrong on it."""
+
+    def __init__(self, page, port: int) -> None:
+        self.page = page
+        self.home = f"http://localhost:{port}/"
+        self.complaints: list[str] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", self._asked)
+
+    def _asked(self, request) -> None:
+        if not request.url.startswith((self.home, "data:")):
+            self.complaints.append(f"a request left this machine: {request.url}")
+
+    def open(self, screen: str = "", **query):
+        """Go to a screen and wait until it is there."""
+        place = f"#{screen}?{urlencode(query, doseq=True)}" if query else f"#{screen}"
+        if self.page.url.startswith(self.home):
+            self.page.goto("about:blank")  # another hash alone would not load the page anew
+        self.page.goto(self.home + (place if screen else ""))
+        self.ready()
+        return self.page
+
+    def ready(self) -> None:
+        self.page.wait_for_selector("#content[aria-busy=false]")
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+    def forgive(self, words: str) -> None:
+        """Browsers tell the console themselves of an answer that is no data; here it was asked for."""
+        assert any(words in complaint for complaint in self.complaints)
+        self.complaints = [complaint for complaint in self.complaints if words not in complaint]
+
+    def until(self, script: str, argument=None):
+        """Wait until a function in the page gives something true."""
+        for _ in range(WAIT_MS // 50):
+            if found := self.page.evaluate(script, argument):
+                return found
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never true: {script}")
+
+
+@contextmanager
+def browsing(browser, port: int, **how):
+    """A fresh window; a complaint of the page fails the test."""
+    context = browser.new_context(viewport=how.pop("viewport", {"width": 1280, "height": 900}), **how)
+    screen = Screen(context.new_page(), port)
+    try:
+        yield screen
+    finally:
+        context.close()
+    assert not screen.complaints

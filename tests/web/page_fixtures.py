@@ -1,0 +1,45 @@
+"""One browser and one folder of runs for all tests of the pages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from browsing import FLAGS, REPO, browsing, chromium
+from page_runs import make_runs
+from serving import serving
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the tests of the pages need playwright")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A folder with a healthy and a failing training, an agent's run, a long run and an imported log."""
+    folder = tmp_path_factory.mktemp("served")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    for name, *flags in (("healthy", "--steps", "80"), ("failing", "--learning-rate", "0.1")):
+        command = [sys.executable, REPO / "examples" / "numpy_grpo.py", folder / name, *flags]
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+    make_runs(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def port(runs):
+    with serving(runs) as client:
+        yield client.port
+
+
+@pytest.fixture
+def screen(browser, port):
+    with browsing(browser, port) as opened:
+        yield opened

@@ -1,0 +1,283 @@
+"""What the addresses answer, against the runs they are about."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from serving import serving
+
+import rlvitals
+from conftest import SHARED
+from rlvitals.cli.main import main
+from rlvitals.records import Group, Rollout, Turn
+
+
+def write_run(path, rows=300, seed=0, **options):
+    noise = np.random.default_rng(seed)
+    settings = {"algorithm": "grpo", "total_steps": 1000, "hardware": False, "display": "none", "monitor": False}
+    with rlvitals.start(path, config={"lr": 1e-6, "seed": seed}, **settings | options) as run:
+        for step in range(1, rows + 1):
+            reward = 0.3 + 0.5 * step / rows + noise.normal(0, 0.02)
+            run.log({"reward": reward, "kl": 0.001 * step, "grad_norm": 1.0, "entropy": 0.5}, step=step)
+            if step % 100 == 0:
+                run.log_eval({"accuracy": step / rows}, step=step)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "grpo" / "one")
+    write_run(folder / "grpo" / "two", seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    with serving(folder) as served:
+        yield served
+
+
+def test_every_run_below_the_folder_is_a_line(client, folder):
+    told = client.api("runs").facts
+    assert told["folder"] == folder.name
+    lines = {line["run"]: line for line in told["runs"]}
+    assert lines.keys() == {"grpo/one", "grpo/two"}
+    view = rlvitals.open_run(folder / "grpo" / "one")
+    line = lines["grpo/one"]
+    assert (line["rows"], line["last_step"], line["total_steps"]) == (view.rows, view.last_step, 1000)
+    assert (line["algorithm"], line["status"], line["metrics"]) == ("grpo", "finished", 4)
+
+
+def test_the_folder_may_be_a_run_itself(folder):
+    with serving(folder / "grpo" / "one") as client:
+        assert [line["run"] for line in client.api("runs").facts["runs"]] == ["."]
+        assert client.api("run", run=".").facts["name"] == "one"
+
+
+def test_a_run_s_vitals_are_those_of_the_run(client, folder):
+    told = client.api("run", run="grpo/one").facts
+    view = rlvitals.open_run(folder / "grpo" / "one")
+    assert told["config"]["lr"] == 1e-6
+    assert told["rows"] == 300
+    tiles = {tile["name"]: tile for tile in told["tiles"]}
+    assert tiles["reward"]["value"] == view.series("reward").values[-1]
+    assert told["now"]["step"] == 300
+
+
+def test_metrics_of_both_streams_are_listed_with_their_last_values(client, folder):
+    told = client.api("metrics", run="grpo/one").facts
+    listed = {(line["stream"], line["name"]): line for line in told["metrics"]}
+    assert listed.keys() == {("train", name) for name in ("reward", "kl", "grad_norm", "entropy")} | {
+        ("eval", "accuracy")
+    }
+    assert listed["train", "kl"]["last"] == pytest.approx(0.3)
+    assert listed["eval", "accuracy"]["points"] == 3
+
+
+def test_a_series_is_the_run_s_own(client, folder):
+    line = client.api("series", run="grpo/one", name="reward").facts["lines"][0]
+    steps, values = rlvitals.open_run(folder / "grpo" / "one").series("reward")
+    assert (line["x"], line["y"]) == (steps.tolist(), values.tolist())
+    assert line["total"] == line["shown"] == 300
+
+
+def test_a_thinned_series_shows_the_extremes_and_says_how_many_points_there_are(client, folder):
+    line = client.api("series", run="grpo/one", name="reward", points=20).facts["lines"][0]
+    values = rlvitals.open_run(folder / "grpo" / "one").series("reward").values
+    assert (line["total"], line["shown"]) == (300, 20)
+    assert (min(line["low"]), max(line["high"])) == (values.min(), values.max())
+
+
+def test_zooming_in_brings_the_points_back(client):
+    line = client.api("series", run="grpo/one", name="reward", points=20, **{"from": 100, "to": 119}).facts["lines"][0]
+    assert line["steps"] == list(range(100, 120))
+    assert line["low"] == line["high"] == line["y"]
+
+
+def test_time_is_an_axis_and_one_the_run_lacks_is_said_to_be_missing(client, folder):
+    line = client.api("series", run="grpo/one", name="reward", x="time").facts["lines"][0]
+    assert line["x"] == sorted(line["x"])
+    assert line["steps"] == list(range(1, 301))
+    answer = client.api("series", run="grpo/one", name="reward", x="tokens")
+    assert answer.status == 400
+    assert "tokens" in answer.facts["error"]
+
+
+def test_a_metric_nobody_logged_is_not_found(client):
+    answer = client.api("series", run="grpo/one", name="rewrad")
+    assert answer.status == 404
+    assert "reward" in answer.facts["error"]
+    assert client.api("series", run="grpo/one").status == 400
+    assert client.api("series", name="reward").status == 400
+
+
+def test_explaining_gives_what_the_command_gives(client, capsys):
+    assert main(["explain", "kl", "--framework", "trl_grpo", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    told = client.api("explain", name="kl").facts
+    assert told["title"]
+    assert told.keys() == expected.keys()
+    assert client.api("explain", name="no such thing at all").status == 404
+
+
+def test_runs_are_compared_and_laid_over_each_other(client):
+    told = client.api("compare", run=["grpo/one", "grpo/two"]).facts
+    assert [line["run"] for line in told["runs"]] == ["grpo/one", "grpo/two"]
+    assert "seed" in told["config_differences"]
+    assert "/tmp" not in json.dumps(told["only_in_one"])
+    drawn = client.api("overlay", run=["grpo/one", "grpo/two"], name="reward").facts
+    assert [line["run"] for line in drawn["lines"]] == ["grpo/one", "grpo/two"]
+    assert client.api("compare", run=["grpo/one"]).status == 400
+
+
+def test_runs_that_differ_by_their_seed_alone_have_a_band(client, folder):
+    band = client.api("overlay", run=["grpo/one", "grpo/two"], name="reward").facts["bands"][0]
+    one, two = (rlvitals.open_run(folder / "grpo" / name).series("reward").values for name in ("one", "two"))
+    assert band["runs"] == ["grpo/one", "grpo/two"]
+    assert (band["low"][0], band["high"][0]) == (min(one[0], two[0]), max(one[0], two[0]))
+    assert band["mean"][-1] == pytest.approx((one[-1] + two[-1]) / 2)
+
+
+def test_overlaying_names_the_runs_without_the_metric(tmp_path):
+    write_run(tmp_path / "one", rows=5)
+    with rlvitals.start(tmp_path / "other", monitor=False, hardware=False, display="none") as run:
+        run.log({"mine": 1.0}, step=1)
+    with serving(tmp_path) as client:
+        told = client.api("overlay", run=["one", "other"], name="grad_norm").facts
+    assert told["missing"] == ["other"]
+    assert len(told["lines"]) == 1
+
+
+def test_evaluations_are_those_of_the_command(client, folder, capsys):
+    assert main(["evals", str(folder / "grpo" / "one"), "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["runs"][0]
+    told = client.api("evaluations", run="grpo/one").facts
+    assert told["evaluations"] == expected["evaluations"]
+    assert told["metrics"] == ["accuracy"]
+
+
+def test_a_missing_address_is_a_sentence(client):
+    assert client.get("/api/nonsense").status == 404
+    assert client.get("/api/nonsense").facts["error"]
+
+
+def test_a_run_still_written_unreadably_is_a_503_with_the_reason(tmp_path):
+    write_run(tmp_path / "run", rows=3)
+    (tmp_path / "run" / "run.json").write_text('{"schema": 99, "written_by": "9.0"}')
+    with serving(tmp_path) as client:
+        answer = client.api("run", run="run")
+        assert answer.status == 503
+        assert "9.0" in answer.facts["error"]
+        assert client.api("runs").facts["runs"][0]["status"] == "unreadable"
+
+
+def test_a_row_logged_since_is_in_the_next_answer(tmp_path):
+    with serving(tmp_path) as client:
+        run = rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none")
+        for step in range(1, 4):
+            run.log({"loss": float(step)}, step=step)
+            assert client.api("series", run="run", name="loss").facts["lines"][0]["y"][-1] == step
+            assert client.api("run", run="run").facts["now"]["step"] == step
+            assert client.api("runs").facts["runs"][0]["rows"] == step
+        assert client.api("run", run="run").facts["status"] == "running"
+        run.finish()
+        assert client.api("run", run="run").facts["status"] == "finished"
+
+
+def test_numbers_that_are_none_are_null(tmp_path):
+    with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
+        for step, value in enumerate([1.0, math.nan, math.inf, 4.0], start=1):
+            run.log({"loss": value}, step=step)
+    with serving(tmp_path) as client:
+        line = client.api("series", run="run", name="loss").facts["lines"][0]
+    assert line["y"] == [1.0, None, None, 4.0]
+    assert line["nonfinite"] == 2
+
+
+def test_what_an_abandoned_attempt_logged_is_a_ghost(tmp_path):
+    with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
+        for step in range(1, 11):
+            run.log({"loss": float(step)}, step=step)
+    with rlvitals.start(tmp_path / "run", resume=5, monitor=False, hardware=False, display="none") as run:
+        run.log({"loss": 60.0}, step=6)
+    with serving(tmp_path) as client:
+        line = client.api("series", run="run", name="loss").facts["lines"][0]
+    assert line["y"] == [1.0, 2.0, 3.0, 4.0, 5.0, 60.0]
+    assert [ghost["y"] for ghost in line["ghosts"]] == [6.0, 7.0, 8.0, 9.0, 10.0]
+
+
+def test_rollouts_are_listed_by_step_and_group_and_found_by_text(tmp_path):
+    with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
+        groups = [
+            Group(
+                prompt=f"Who wrote {place}?",
+                rollouts=(
+                    Rollout(turns=(Turn(text="I think Ann."),), reward=1.0, outcome="correct"),
+                    Rollout(turns=(Turn(text="Nobody."),), reward=0.0, outcome="wrong"),
+                ),
+            )
+            for place in range(60)
+        ]
+        run.log_groups(groups, step=1)
+        run.log({"reward": 0.5}, step=1)
+    with serving(tmp_path) as client:
+        assert client.api("rollouts", run="run").facts["steps"][0]["groups"] == 60
+        page = client.api("rollouts", run="run", step=1, page=1).facts
+        assert (page["total"], [group["number"] for group in page["groups"]]) == (60, list(range(51, 61)))
+        assert page["groups"][0]["mean"] == 0.5
+        whole = client.api("rollouts", run="run", step=1, group=3).facts["groups"][0]
+        assert whole["rollouts"][0]["turns"][0]["text"] == "I think Ann."
+        hits = client.api("rollouts", run="run", search="nobody").facts
+        assert len(hits["hits"]) == 50
+        assert hits["more"]
+        assert {hit["outcome"] for hit in hits["hits"]} == {"wrong"}
+        assert client.api("rollouts", run="run", step=9).status == 404
+        assert client.api("rollouts", run="run", search="x", page=10**6).status == 400
+
+
+def test_a_run_without_rollouts_says_so(client):
+    answer = client.api("rollouts", run="grpo/one")
+    assert answer.status == 404
+    assert "log_groups" in answer.facts["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "logs").is_dir(), reason="needs the collected logs")
+@pytest.mark.parametrize(
+    "name", ["verl_agent_collapse_step30.log", "ppo_trl_v2_100.json", "dpo_zephyr_reference_114.csv"]
+)
+def test_an_imported_log_is_judged_as_check_judges_it(tmp_path, name):
+    assert main(["import", str(SHARED / "logs" / name), "--to", str(tmp_path / "run")]) == 0
+    with serving(tmp_path) as client:
+        told = client.api("findings", run="run").facts
+        assert client.api("runs").facts["runs"][0]["verdict"] == told["verdict"]
+    report = rlvitals.check(tmp_path / "run")
+    assert (told["verdict"], told["reason"]) == (report.verdict, report.reason)
+    assert [found["rule"] for found in told["findings"] if found["severity"] != "info"] == [
+        found.rule for found in report.findings
+    ]
+
+
+def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", hardware=False, display="none", actions="act") as run:
+        for step in range(1, 120):
+            run.log({"reward": 0.5, "kl": 0.01 if step < 60 else 0.01 * 1.5 ** (step - 60), "loss": 0.1}, step=step)
+            if (request := run.request()) is not None:
+                request.done("halved")
+    with serving(tmp_path) as client:
+        told = client.api("findings", run="run").facts
+        assert told["verdict"] == client.api("runs").facts["runs"][0]["verdict"] == "act"
+        about_kl = next(found for found in told["findings"] if "kl" in found["metrics"])
+        answers = [request for found in told["findings"] for request in found["requests"]]
+        assert {(request["answer"], request["answer_text"]) for request in answers} == {("done", "halved")}
+        assert about_kl["causes"]
+        assert about_kl["advice"]
+        trace = about_kl["trace"][0]
+        assert trace["name"] == "kl"
+        assert about_kl["onset_step"] in range(trace["steps"][0], trace["steps"][-1] + 1)
+        marks = client.api("series", run="run", name="kl").facts["findings"]
+        assert about_kl["rule"] in {mark["rule"] for mark in marks}

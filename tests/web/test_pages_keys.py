@@ -1,0 +1,133 @@
+"""The keyboard alone: every screen, the list of keys, search, dialogs, focus."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["page_fixtures"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
+
+
+def test_a_question_mark_lists_the_keys_of_the_screen(screen):
+    page = screen.open("metrics", run="healthy")
+    page.keyboard.press("?")
+    listed = page.locator("dialog").inner_text()
+    for words in ("Everywhere", "This screen", "light or dark", "log scale", "next panel", "Ctrl"):
+        assert words in listed
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+
+
+def test_digits_go_to_every_screen_and_r_to_all_runs(screen):
+    page = screen.open("vitals", run="healthy")
+    names = ["vitals", "metrics", "health", "rollouts", "compare", "performance", "evaluations"]
+    for place, name in enumerate(names, 1):
+        page.keyboard.press(str(place))
+        page.wait_for_selector(f"#content.screen-{name}[aria-busy=false]")
+        assert page.locator("nav a[aria-current]").inner_text().lower() == name
+    page.keyboard.press("r")
+    page.wait_for_selector(".runs")
+    screen.forgive("status of 404")  # the run has no rollouts
+
+
+def test_ctrl_k_finds_a_metric_a_run_and_a_text_in_rollouts(screen):
+    page = screen.open("vitals", run="healthy")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("entropy")
+    page.wait_for_selector("[role=option]:has-text('entropy')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".large .panel[data-metric=entropy]")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("agent")
+    page.wait_for_selector("[role=option]:has-text('run')")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**run=agent**")
+    page.wait_for_selector(".tile")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("found river page 4")
+    page.wait_for_selector("[role=option]:has-text('search in all rollouts')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".transcript mark")
+
+
+def test_panels_are_walked_enlarged_explained_and_zoomed_by_keys(screen):
+    page = screen.open("metrics", run="healthy")
+    page.wait_for_selector(".panel canvas")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    name = page.evaluate("document.activeElement.dataset.metric")
+    assert name
+    page.keyboard.press("e")
+    page.wait_for_selector("#drawer h2")
+    page.keyboard.press("Escape")
+    screen.until("() => document.querySelector('#drawer').hidden")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".large .panel canvas")
+    page.keyboard.press("Escape")
+    screen.until("() => !document.querySelector('.large .panel')")
+    page.keyboard.press("+")
+    page.wait_for_url("**from=**")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("-")
+    page.keyboard.press("0")
+    screen.until("() => !location.hash.includes('from=')")
+    page.keyboard.press("y")
+    page.wait_for_url("**log=1**")
+    page.keyboard.press("s")
+    page.wait_for_url("**smooth=0.10**")
+    page.keyboard.press("x")
+    page.wait_for_url("**x=epoch**")
+    screen.until("() => document.querySelector('.panel .empty')")
+    screen.forgive("status of 400")
+
+
+def test_keys_belong_to_a_field_while_it_is_typed_in(screen):
+    page = screen.open("metrics", run="healthy")
+    page.keyboard.press("/")
+    page.keyboard.type("r1")
+    page.wait_for_url("**filter=r1**")
+    assert page.locator(".screen-metrics").count() == 1
+
+
+def test_findings_are_walked_by_keys(screen):
+    page = screen.open("health", run="failing")
+    page.keyboard.press("j")
+    page.wait_for_selector("#finding-0.chosen")
+    page.keyboard.press("j")
+    page.wait_for_selector("#finding-1.chosen")
+    assert "finding=1" in page.url
+
+
+def test_tab_reaches_everything_and_shows_where_it_is(screen):
+    page = screen.open("vitals", run="failing")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        told = page.evaluate("""() => {
+            const at = document.activeElement;
+            const style = getComputedStyle(at);
+            return [at.tagName, at.textContent.slice(0, 20), style.outlineStyle !== 'none' && style.outlineWidth !== '0px'];
+        }""")
+        if told[0] == "BODY":
+            break
+        assert told[2], f"no focus to be seen on {told}"
+        reached.add(told[0])
+    assert {"A", "BUTTON", "SUMMARY"} <= reached
+
+
+def test_the_theme_is_the_systems_until_t_changes_it(browser, port):
+    from browsing import browsing
+
+    with browsing(browser, port, color_scheme="dark") as screen:
+        page = screen.open("vitals", run="healthy")
+        paper = "() => getComputedStyle(document.body).backgroundColor"
+        dark = page.evaluate(paper)
+        page.keyboard.press("t")
+        screen.until(f"dark => ({paper})() !== dark", dark)
+        light = page.evaluate(paper)
+        page.reload()
+        screen.ready()
+        assert page.evaluate(paper) == light

@@ -1,0 +1,89 @@
+"""Pages that stay open while a run is being written."""
+
+from __future__ import annotations
+
+import pytest
+from browsing import browsing
+from page_runs import group, start
+from serving import serving
+
+from rlvitals.compute import groups
+
+pytest_plugins = ["page_fixtures"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
+
+
+@pytest.fixture
+def training(tmp_path):
+    run = start(tmp_path / "now", algorithm="grpo", total_steps=100)
+    for step in range(1, 11):
+        run.log({"reward": step / 10, "loss": 1.0}, step=step)
+    yield run
+    run.finish()
+
+
+def test_a_new_row_comes_to_an_open_page(training, tmp_path, browser):
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("vitals", run=".")
+        assert page.locator("[data-now=step]").inner_text() == "10 of 100"
+        page.wait_for_selector("#live:has-text('live')")
+        training.log({"reward": 7.25, "loss": 0.5}, step=11)
+        page.wait_for_selector("[data-now=step]:text('11 of 100')")
+        assert page.locator('[data-tile="reward"] [data-value]').inner_text() == "7.25"
+        training.log({"reward": float("nan"), "loss": 0.5}, step=12)
+        page.wait_for_selector("[data-now=step]:text('12 of 100')")
+
+
+def test_charts_grow_and_new_findings_appear(training, tmp_path, browser):
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("metrics", run=".")
+        screen.until("() => document.querySelector('[data-metric=loss] .count').textContent === '10 points'")
+        for step in range(11, 21):
+            training.log({"reward": 0.1, "loss": 1.0}, step=step)
+        screen.until("() => document.querySelector('[data-metric=loss] .count').textContent === '20 points'")
+        page.keyboard.press("3")
+        page.wait_for_selector(".notice")
+        for step in range(21, 25):
+            training.log({"reward": 0.1, "loss": float("nan")}, step=step)
+        page.wait_for_selector(".finding")
+
+
+def test_a_new_metric_gets_a_panel(training, tmp_path, browser):
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("metrics", run=".")
+        page.wait_for_selector("[data-metric=loss]")
+        training.log({"reward": 0.1, "brand_new": 3.0}, step=11)
+        page.wait_for_selector("[data-metric=brand_new]")
+
+
+def test_rollouts_of_a_new_step_are_shown(training, tmp_path, browser):
+    training.log_groups(groups.advantages([group("lake", 10)]), step=10)
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("rollouts", run=".")
+        page.wait_for_selector(".turns h2:has-text('at step 10')")
+        training.log_groups(groups.advantages([group("lake", 11)]), step=11)
+        training.log({"reward": 0.1, "loss": 0.5}, step=11)
+        page.wait_for_selector(".turns h2:has-text('at step 11')")
+
+
+def test_the_end_of_a_run_is_told(tmp_path, browser):
+    run = start(tmp_path / "now")
+    run.log({"loss": 1.0}, step=1)
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("vitals", run=".")
+        page.wait_for_selector("#live:has-text('live')")
+        run.finish()
+        page.wait_for_selector("#live:has-text('finished')")
+
+
+def test_a_server_that_is_gone_is_told(tmp_path, browser, training):
+    with serving(tmp_path / "now") as client:
+        context = browsing(browser, client.port)
+        screen = context.__enter__()
+        page = screen.open("vitals", run=".")
+        page.wait_for_selector("#live:has-text('live')")
+    page.wait_for_selector("#live:has-text('not connected')")
+    page.keyboard.press("2")
+    page.wait_for_selector(".notice:has-text('does not answer')")
+    screen.complaints.clear()
+    context.__exit__(None, None, None)
