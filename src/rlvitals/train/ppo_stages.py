@@ -168,7 +168,7 @@ class Stages:
                 self._encoded(preferences),
                 steps=steps,
                 batch_size=batch,
-                learning_rate=settings.reward_model_learning_rate or (2e-3 if settings.is_tiny else 1e-5),
+                learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
                 pad_id=pad_id,
                 generator=seeded("cpu", settings.seed, "reward model"),
                 noise=settings.reward_model_noise,

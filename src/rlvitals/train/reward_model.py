@@ -64,7 +64,7 @@ def learn(
     noise: float = 0.0,
     on_step: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Train on pairs with AdamW and a learning rate that falls to a tenth. `noise` is the share of pairs whose label is
+    """Train on pairs with AdamW, a short rise of the learning rate and a fall to a tenth. `noise` is the share of pairs whose label is
     drawn by lot: with 1 there is nothing to learn.
     """
     if not pairs:
@@ -74,7 +74,10 @@ def learn(
     swapped = (by_lot & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
     labelled = [(p, r, c) if wrong else (p, c, r) for (p, c, r), wrong in zip(pairs, swapped, strict=True)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - 0.9 * step / max(1, steps))
+    rise = max(1, min(40, steps // 10))  # the head is new: its first gradients would shake the body
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * step / max(1, steps))
+    )
     model.train()
     decks = dealt(len(labelled), batch_size, generator)
     for step in range(1, steps + 1):

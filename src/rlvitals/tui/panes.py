@@ -126,7 +126,7 @@ class VitalsPane(Pane):
             return [Text(words, style=FAINT)]
         self.selected = min(self.selected, len(tiles) - 1)
         label = min(34, max(18, width // 4 + 3))
-        healthy = 22 if width >= 100 else 14 if width >= 76 else 0
+        healthy = 22 if width >= 100 else 16 if width >= 76 else 0
         room = width - label - 2 - 11 - 11 - healthy - 3
         lines = [
             Text(f"  {'vital sign':<{label}}{'now':>11}{'change':>11}  {'healthy':<{healthy}}"[:width], style=FAINT)

@@ -19,17 +19,18 @@ from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
-from rlvitals.views.check import Verdict, new_monitor, verdict_on
+from rlvitals.views.check import new_monitor, verdict_on
 from rlvitals.views.findings import Diagnosis
 from rlvitals.views.judging import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.query import open_run
 from rlvitals.views.sources import Source, is_run
 from rlvitals.views.tree import Band, band_of, meaning_of
+from rlvitals.views.verdict import Verdict
 from rlvitals.views.vitals import change, status_of, time_left, vital_names
 
-ROWS_AT_ONCE = 400
-"""Rows taken before others may look: a long log must not freeze the screen."""
+BUSY_SECONDS = 0.05
+"""So long rows are taken before others may look: a long log must not freeze the screen."""
 MOST_METRICS = 5000
 """Names that are kept; a log with more has logged something else than metrics."""
 PACE_ROWS = 50
@@ -57,6 +58,8 @@ class Watched:
         self._rules = rules
         self._algorithm = algorithm
         self._feed: Feed = open_feed(path)
+        self._waiting: News | None = None
+        """Rows that are read, while what the run says of itself cannot be."""
         self._start_again(None)
         self.ending = ""
         """Why no more rows will come."""
@@ -161,7 +164,7 @@ class Watched:
         """Read what is new; returns whether anything is. What cannot be read now is said in `problem`."""
         try:
             ending = self._feed.ending  # asked before the poll: what was written until then is still read
-            news = self._feed.poll()
+            news = self._waiting = self._waiting or self._feed.poll()
             if not self._judge.points and not news.rows:
                 self._feed = open_feed(self.path)  # it may be a run that had not begun yet
             is_new = news.before is not None or (bool(news.rows) and not self._judge.points)
@@ -170,6 +173,7 @@ class Watched:
             changed = self.problem != str(error)
             self.problem = str(error)
             return changed
+        self._waiting = None
         changed = bool(news.rows) or news.before is not None or ending != self.ending or bool(self.problem)
         self.problem, self.ending = "", ending
         self._take(news, source)
@@ -183,11 +187,14 @@ class Watched:
         rows = [*(news.before or ()), *news.rows]
         if rows:
             self.heard = time.monotonic()
-        for start in range(0, len(rows), ROWS_AT_ONCE):
+        since = time.monotonic()
+        for row in rows:
             with self.lock:
-                for row in rows[start : start + ROWS_AT_ONCE]:
-                    self._judge.take(row)
-                    self._keep(row)
+                self._judge.take(row)
+                self._keep(row)
+            if time.monotonic() - since > BUSY_SECONDS:
+                time.sleep(0.002)  # a lock that is taken again at once lets nobody in
+                since = time.monotonic()
 
     def _start_again(self, source: Source | None) -> None:
         self._judge = Judge(new_monitor(source, self._rules, self._algorithm))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, did_you_mean
@@ -20,15 +20,9 @@ from rlvitals.store.importers import NotALog
 from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
 from rlvitals.views.sources import Source, open_all, open_source, places_in
 from rlvitals.views.unjudged import Unjudged, unjudged
-
-Verdict = Literal["healthy", "watch", "act", "cannot judge"]
-VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
-"""From good to grave; what could not be judged is worse than healthy."""
+from rlvitals.views.verdict import FEW_ROWS, VERDICTS, Verdict, counted, plural, worst
 
 Rules = str | Path | Sequence[Any] | None
-
-FEW_ROWS = 8
-"""Below so many rows silence says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,28 +231,5 @@ def verdict_on(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
     if not judge.monitor.case.signals:
         return "cannot judge", "none of its metrics is one that a rule reads"
     if judge.points < FEW_ROWS:
-        return "cannot judge", f"{_plural(judge.points, 'row')}: too few to say anything; {FEW_ROWS} are the least"
-    return "healthy", f"nothing to act on in {_plural(judge.points, 'row')}"
-
-
-def worst(findings: list[Finding]) -> Verdict:
-    """The verdict findings amount to."""
-    severities = {finding.severity for finding in findings}
-    return "act" if "critical" in severities else "watch" if "warning" in severities else "healthy"
-
-
-def counted(findings: list[Finding]) -> str:
-    """How many rules speak at their worst, and the first of the gravest."""
-    gravest: dict[str, Finding] = {}
-    for finding in findings:
-        gravest.setdefault(finding.rule, finding)
-    criticals = [finding for finding in gravest.values() if finding.severity == "critical"]
-    warnings = len(gravest) - len(criticals)
-    parts = [_plural(len(criticals), "critical finding")] if criticals else []
-    parts += [_plural(warnings, "warning")] if warnings else []
-    first = min(criticals or gravest.values(), key=lambda finding: finding.step)
-    return f"{', '.join(parts)}; first: {first.kind.replace('_', ' ')}, since step {first.onset_step}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+        return "cannot judge", f"{plural(judge.points, 'row')}: too few to say anything; {FEW_ROWS} are the least"
+    return "healthy", f"nothing to act on in {plural(judge.points, 'row')}"

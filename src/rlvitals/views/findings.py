@@ -6,23 +6,19 @@ its rows, once; a very long one is not, because nobody waits a minute for a page
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import Finding
 from rlvitals.store.findings import Event, read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.views.check import FEW_ROWS, Verdict, check_source, counted, worst
 from rlvitals.views.lines import Window, lines
 from rlvitals.views.query import RunView
-from rlvitals.views.sources import source_of_run
+from rlvitals.views.verdict import Verdict, verdict_of
 
-LONGEST_JUDGED = 20_000
-"""Rows of a log that is judged while somebody waits."""
-
-MOST_JUDGED = 5_000
-"""Metrics of such a log."""
+MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
+"""Rows times metrics, and metrics, of a log that is judged while somebody waits."""
 
 TRACED_METRICS = 2
 TRACE_POINTS = 120
@@ -52,24 +48,15 @@ def diagnose(view: RunView) -> Diagnosis:
     recorded = view.findings
     if recorded or was_watched(view):
         return Diagnosis(*verdict_of(recorded, view.rows), recorded)
-    if view.rows > LONGEST_JUDGED or len(view.metrics) > MOST_JUDGED:
+    if view.rows * len(view.metrics) > MOST_CELLS or len(view.metrics) > MOST_METRICS:
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         reason = f"nobody watched it while it trained, and {size} take long: run 'rlvitals check'"
         return Diagnosis("cannot judge", reason, [])
+    from rlvitals.views.check import check_source  # the rulebook and every reader of logs: a list of runs needs neither
+    from rlvitals.views.sources import source_of_run
+
     report = check_source(source_of_run(view))
     return Diagnosis(report.verdict, report.reason, [*report.findings, *report.normal], report.ongoing)
-
-
-def verdict_of(findings: Iterable[Finding], rows: int) -> tuple[Verdict, str]:
-    """The verdict recorded findings amount to, in the words of `check`."""
-    grave = sorted(
-        (found for found in findings if found.severity != "info"), key=lambda found: -SEVERITIES.index(found.severity)
-    )
-    if grave:
-        return worst(grave), counted(grave)
-    if rows < FEW_ROWS:
-        return "cannot judge", f"{rows} rows: too few to say anything; {FEW_ROWS} are the least"
-    return "healthy", f"nothing to act on in {rows:,} rows"
 
 
 def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:

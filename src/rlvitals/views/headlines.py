@@ -23,10 +23,11 @@ from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
-from rlvitals.views.findings import verdict_of, was_watched
+from rlvitals.views.findings import was_watched
 from rlvitals.views.query import RunView, open_run
+from rlvitals.views.verdict import verdict_of
 
-END_ROWS = 8
+END_ROWS = 4
 """Rows looked at at either end of a log."""
 
 MOST_NAMES = 2_000

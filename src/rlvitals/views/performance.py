@@ -49,7 +49,7 @@ def performance(view: RunView, first: int | None = None, last: int | None = None
 def shares(spans: list[Span]) -> dict[str, float]:
     """The share of each phase in the time of all outermost phases, its own inner phases taken off; the largest first.
 
-    >>> spans = [Span("load", 1.0, 2.0, 1, parent="train"), Span("train", 0.0, 4.0, 1), Span("save", 4.0, 5.0, 1)]
+    >>> spans = [Span("load", 1.0, 2.0, 1, 1, "train"), Span("train", 0.0, 4.0, 1, 1), Span("save", 4.0, 5.0, 1, 1)]
     >>> shares(spans)
     {'train': 0.6, 'load': 0.2, 'save': 0.2}
     """

@@ -1,30 +1,25 @@
-"""What each address under `/api` answers: a folder and a question in, facts out. No HTTP here."""
+"""What each address under `/api` answers: a folder and a question in, facts out. No HTTP here.
+
+What a first page does not need is imported when it is asked for: a server should be there at once.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from rlvitals import catalog
-from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
-from rlvitals.store.rollout_forms import plain
-from rlvitals.views.compare import compare_runs
-from rlvitals.views.evaluations import read_trend
+from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.views.findings import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
-from rlvitals.views.overlay import overlay
-from rlvitals.views.performance import performance
 from rlvitals.views.query import RunView
-from rlvitals.views.rollouts import outcomes, pick
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
 from rlvitals.web.folder import Folder
 
 Facts = dict[str, Any]
-PAGE_SIZE = 50
 
 
 def runs(folder: Folder, query: Query) -> Facts:
@@ -67,40 +62,22 @@ def findings(folder: Folder, query: Query) -> Facts:
 
 def speed(folder: Folder, query: Query) -> Facts:
     """Phases, throughput, memory, the machine."""
+    from rlvitals.views.performance import performance
+
     return performance(folder.view(_run(query)), query.whole("from"), query.whole("to"))
 
 
 def rollouts(folder: Folder, query: Query) -> Facts:
-    """Without a step: which steps there are. With outcome, search or worst: hits. With a group: whole transcripts."""
-    log = folder.view(_run(query)).rollout_log
-    step, page = query.whole("step"), query.whole("page", 0) or 0
-    outcome, text, worst = query.text("outcome"), query.text("search"), query.text("worst") == "1"
-    if outcome or text or worst:
-        wanted = PAGE_SIZE * (max(page, 0) + 1)
-        if wanted > 20 * PAGE_SIZE:
-            raise ConfigError(f"{20 * PAGE_SIZE} hits are the most; narrow the search")
-        hits = log.find(step=step, outcome=outcome, text=text or None, worst=worst, limit=wanted + 1)
-        shown = hits[wanted - PAGE_SIZE : wanted]
-        return {"hits": [plain(hit._asdict()) for hit in shown], "page": page, "more": len(hits) > wanted}
-    if step is None:
-        overview = log.overview()
-        if not overview:
-            raise RunNotFound("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
-        return {"steps": overview, "problems": log.problems}
-    groups = log.at(step)
-    if not groups:
-        raise RunNotFound(f"there are no rollouts at step {step}")
-    chosen = query.text("group")
-    if chosen is not None:
-        number, group = pick(groups, chosen)
-        return {"step": step, "groups": [_group(number, group)], "total": len(groups)}
-    first = max(page, 0) * PAGE_SIZE
-    listed = [_brief(number, group) for number, group in enumerate(groups, 1)]
-    return {"step": step, "groups": listed[first : first + PAGE_SIZE], "total": len(groups), "page": page}
+    """Rollouts by step, group, outcome and text."""
+    from rlvitals.web.rollouts import rollouts_told
+
+    return rollouts_told(folder.view(_run(query)).rollout_log, query)
 
 
 def evaluations(folder: Folder, query: Query) -> Facts:
     """The evaluations over the steps, and the epochs where the rows say where they end."""
+    from rlvitals.views.evaluations import read_trend
+
     path = folder.place(_run(query))
     told = asdict(read_trend(path))
     del told["path"]
@@ -111,6 +88,8 @@ def evaluations(folder: Folder, query: Query) -> Facts:
 
 def compare(folder: Folder, query: Query) -> Facts:
     """Runs beside the first one named."""
+    from rlvitals.views.compare import compare_runs
+
     names = query.all("run", MOST_RUNS)
     views = [folder.view(name) for name in names]
     told = asdict(compare_runs(views, query.all("name", MOST_NAMES)))
@@ -123,6 +102,8 @@ def compare(folder: Folder, query: Query) -> Facts:
 
 def overlaid(folder: Folder, query: Query) -> Facts:
     """One metric of several runs."""
+    from rlvitals.views.overlay import overlay
+
     views: dict[str, RunView] = {name: folder.view(name) for name in query.all("run", MOST_RUNS)}
     if not views:
         raise ConfigError("the question needs 'run'")
@@ -158,30 +139,3 @@ def _epochs(view: RunView) -> Facts:
         return view.epochs().to_dict() if view.rows else {}
     except RlvitalsError:  # nothing says where an epoch ends
         return {}
-
-
-def _group(number: int, group: Any) -> Facts:
-    told: Facts = {"number": number, "outcomes": outcomes(group), **plain(group)}
-    return told | {"early": len(group.early_rollouts)}
-
-
-def _brief(number: int, group: Any) -> Facts:
-    """A group for the list: its rollouts in a line each, without their texts."""
-    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
-    return {
-        "number": number,
-        "id": group.id,
-        "prompt": group.prompt[:300],
-        "mean": _finite(group.mean),
-        "std": _finite(group.std),
-        "rewards": [_finite(reward) for reward in rewards],
-        "kept": group.kept,
-        "reason": group.reason,
-        "outcomes": outcomes(group),
-        "early": len(group.early_rollouts),
-        "rollouts": len(group.rollouts),
-    }
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None

@@ -1,0 +1,405 @@
+"""The terminal view, driven by textual's pilot: on a live run and on foreign logs, small and large, by its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+
+import rlvitals
+from judged_logs import dying_rows, healthy_rows, write_jsonl
+from rlvitals.cli.main import main
+from rlvitals.compute import groups
+from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.render.charts import Series
+from rlvitals.render.numbers import number
+from rlvitals.tui.drawing import chart_lines, step_bar
+from rlvitals.tui.plain import follow, line
+from rlvitals.tui.watched import MOST_METRICS, Watched
+
+textual = pytest.importorskip("textual")
+
+from rlvitals.tui.app import KEYS, WatchApp  # noqa: E402
+from rlvitals.tui.panes import ChartsPane, FindingsPane  # noqa: E402
+from rlvitals.tui.rollouts import RolloutsPane  # noqa: E402
+
+SMALL, LARGE = (80, 24), (200, 60)
+
+
+def drive(path, size, script):
+    """Run the app on a path with a script of a pilot."""
+
+    async def go():
+        app = WatchApp(Watched(path), interval=0.02)
+        async with app.run_test(size=size) as pilot:
+            await script(app, pilot)
+
+    asyncio.run(go())
+
+
+async def settled(app, pilot, condition, tries=400):
+    """Wait until the app shows what it should."""
+    for _ in range(tries):
+        await pilot.pause(0.02)
+        if condition():
+            return
+    raise AssertionError(f"it never came; the screen says:\n{screen(app)}")
+
+
+def screen(app):
+    """What stands on the screen, line by line."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()
+    lines = ["".join(segment.text for segment in strip) for strip in strips]
+    assert len(lines) == height
+    assert all(len(line) <= width for line in lines)
+    return "\n".join(lines)
+
+
+def log_row(run, row):
+    run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+
+def shows(app, *words):
+    return lambda: all(word in screen(app) for word in words)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_live_runs_rows_findings_and_end_are_on_the_screen_as_they_come(tmp_path, size):
+    rows = dying_rows()
+    run = rlvitals.start(tmp_path / "run", algorithm="grpo", total_steps=70, display="none")
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "CANNOT JUDGE"))
+        for row in rows[:20]:
+            log_row(run, row)
+        await settled(app, pilot, shows(app, "HEALTHY", "step 20/70", "Mean reward", number(rows[19]["reward"])))
+        for row in rows[20:]:
+            log_row(run, row)
+        await settled(app, pilot, shows(app, "ACT", "step 70/70", "3 Health (1)"))
+        await pilot.press("3")
+        await settled(app, pilot, shows(app, "exactly zero", "since step 41", "do: check that parameters", "grad_norm"))
+        run.finish()
+        await settled(app, pilot, shows(app, "the run is finished"))
+
+    try:
+        drive(tmp_path / "run", size, script)
+    finally:
+        run.finish()
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_foreign_log_is_followed_from_before_its_first_line(tmp_path, size):
+    log = tmp_path / "train.jsonl"
+    rows = healthy_rows(40)
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "no rows yet"))
+        with log.open("w") as file:
+            for row in rows[:10]:
+                file.write(json.dumps(row) + "\n")
+            file.flush()
+            await settled(app, pilot, shows(app, "10 rows", number(rows[9]["reward"])))
+            file.write(json.dumps(rows[10])[:20])  # a torn line waits
+            file.flush()
+            await pilot.pause(0.1)
+            assert "10 rows" in screen(app)
+            file.write(json.dumps(rows[10])[20:] + "\n")
+            file.flush()
+            await settled(app, pilot, shows(app, "11 rows", number(rows[10]["reward"])))
+
+    drive(log, size, script)
+
+
+@pytest.mark.slow
+def test_charts_fill_the_screen_and_keys_walk_through_them(tmp_path):
+    noise = random.Random(3)
+    rows = [
+        {"step": step, **{f"mine/{n}": noise.random() for n in range(300)}, "loss": 1 / step} for step in range(1, 30)
+    ]
+    log = write_jsonl(tmp_path / "log.jsonl", rows)
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "29 rows"))
+        await pilot.press("2")
+        await settled(app, pilot, shows(app, "loss"))
+        pane = app.query_one(ChartsPane)
+        assert pane.count == 301
+        first = screen(app)
+        for _ in range(15):
+            await pilot.press("j")
+        await pilot.pause()
+        assert pane.selected == 15
+        assert screen(app) != first
+        assert pane.metric.split("/")[-1] in screen(app)
+        await pilot.press("k")
+        assert pane.selected == 14
+        await pilot.press("slash", *"e/29[01]$", "enter")
+        await settled(app, pilot, lambda: pane.count == 2)
+        assert "mine/290" in screen(app)
+        await pilot.press("escape", "slash", *"loss", "enter", "enter")
+        await settled(app, pilot, lambda: pane.is_single)
+        assert "0.03448" in screen(app)
+        await pilot.press("escape")
+        assert not pane.is_single
+        assert pane.count == 301
+
+    drive(log, SMALL, script)
+
+
+@pytest.mark.slow
+def test_log_scale_theme_help_and_explain_answer_to_the_dashboards_keys(tmp_path):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows())
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "60 rows"))
+        theme = app.theme
+        await pilot.press("t")
+        assert app.theme != theme
+        await pilot.press("question_mark")
+        await settled(app, pilot, shows(app, "Keys", "log scale"))
+        await pilot.press("escape", "e")
+        await settled(app, pilot, shows(app, "reward.total.mean"))
+        await pilot.press("escape", "2", "y")
+        await settled(app, pilot, lambda: app.query_one(ChartsPane).is_log)
+        await pilot.press("tab")
+        await settled(app, pilot, shows(app, "nothing was found in 60 rows"))
+        await pilot.press("q")
+
+    drive(log, SMALL, script)
+    assert {key for keys in KEYS.values() for key, _ in keys} >= {"?", "/", "e", "y", "t", "j k", "q"}
+
+
+def test_keys_are_commands_until_a_filter_is_asked_for(tmp_path):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows())
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "60 rows"))
+        await pilot.press("2")
+        await settled(app, pilot, shows(app, "grad_norm"))
+        await pilot.press("slash", "t", "q", "question_mark")
+        await settled(app, pilot, shows(app, "no metric is called so"))
+        assert app.is_running
+        await pilot.press("escape")
+        await settled(app, pilot, shows(app, "grad_norm"))
+
+    drive(log, SMALL, script)
+
+
+@pytest.mark.slow
+def test_rollouts_are_walked_by_step_group_and_rollout(tmp_path):
+    with rlvitals.start(tmp_path / "run", monitor=False, display="none") as run:
+        for step in (10, 20):
+            good = Rollout(
+                reward=1.0, outcome="correct", turns=(Turn(f"Look at {step}.", (ToolCall("search", {"q": 1}),)),)
+            )
+            bad = Rollout(reward=-float(step), outcome="wrong", turns=(Turn("Hm, no."),) * 3)
+            asked = [Group(prompt=f"question {n} of {step}", rollouts=(good, bad)) for n in (1, 2)]
+            run.log_groups(groups.advantages(asked), step=step)
+            run.log({"reward": 0.5}, step=step)
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "2 rows"))
+        await pilot.press("4")
+        await settled(app, pilot, shows(app, "step 20 (2 of 2)", "question 1 of 20", "Look at 20."))
+        await pilot.press("j")
+        await settled(app, pilot, shows(app, "Rollout 2: reward -20.000", "Hm, no."))
+        await pilot.press("right_square_bracket")
+        await settled(app, pilot, shows(app, "group 2 of 2", "question 2 of 20"))
+        await pilot.press("comma")
+        await settled(app, pilot, shows(app, "step 10 (1 of 2)", "question 1 of 10"))
+        await pilot.press("w")
+        await settled(app, pilot, shows(app, "lowest rewards first", "-20.000"))
+        await pilot.press("enter")
+        await settled(app, pilot, shows(app, "step 20 (2 of 2)", "Rollout 2: reward -20.000"))
+        await pilot.press("slash", *"Look at 10", "enter")
+        await settled(app, pilot, shows(app, "2 rollouts, with 'Look at 10'"))
+        assert isinstance(app.pane, RolloutsPane)
+
+    drive(tmp_path / "run", SMALL, script)
+
+
+def test_a_resumed_run_is_judged_again_from_its_living_rows(tmp_path):
+    rows = dying_rows()
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for row in rows:
+            log_row(run, row)
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    assert watched.verdict[0] == "act"
+    with rlvitals.start(tmp_path / "run", resume=40, display="none") as run:
+        for row in healthy_rows(60)[40:]:
+            log_row(run, row)
+    watched.poll()
+    assert (watched.verdict[0], watched.judge.last_step, watched.judge.points) == ("healthy", 60, 60)
+    assert watched.latest["grad_norm"] > 0
+
+
+@pytest.mark.slow
+def test_a_hostile_log_is_text_on_the_screen(tmp_path):
+    evil = "\x1b[2J[red]x[/red]{0}\n\t"
+    rows = [row | {f"{evil}{n}": n for n in range(4)} for row in dying_rows()]
+    with rlvitals.start(tmp_path / "run", name=evil, display="none") as run:
+        for row in rows:
+            log_row(run, row)
+        turn = Turn(evil, (ToolCall(evil, evil, evil, evil),), evil, evil)
+        run.log_groups(
+            [Group(prompt=evil, id=evil, rollouts=(Rollout(reward=1.0, outcome=evil, turns=(turn,)),))], step=70
+        )
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "70 rows"))
+        for key in "1234":
+            await pilot.press(key)
+            await pilot.pause(0.05)
+            assert "\x1b" not in screen(app)
+        await settled(app, pilot, shows(app, "[red]x[/red]"))
+        await pilot.press("2", "slash", *"red", "enter", "e")
+        await settled(app, pilot, shows(app, "in no catalogue"))
+
+    drive(tmp_path / "run", SMALL, script)
+
+
+def test_a_log_with_too_many_names_keeps_some_and_says_so(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"step": n, **{f"m{n}_{k}": 1.0 for k in range(2000)}}) + "\n" for n in range(4)))
+    watched = Watched(log)
+    watched.poll()
+    assert len(watched.names) == MOST_METRICS
+    assert watched.left_out == 8000 - MOST_METRICS
+
+
+def test_a_series_keeps_its_extremes_however_long_it_is(tmp_path):
+    rows = [{"step": step, "loss": 1.0} for step in range(1, 3001)]
+    rows[1234]["loss"] = 77.0
+    rows[2345]["loss"] = float("nan")
+    watched = Watched(write_jsonl(tmp_path / "log.jsonl", rows))
+    watched.poll()
+    series = watched.series("loss")
+    assert series.range == (1.0, 77.0)
+    assert len(series.rows) <= 240
+
+
+def test_the_tiles_have_the_dashboards_numbers(tmp_path):
+    from rlvitals.views.findings import diagnose
+    from rlvitals.views.vitals import tiles
+
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
+        for row in dying_rows():
+            log_row(run, row)
+    view = rlvitals.open_run(tmp_path / "run")
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    shown = {tile["name"]: tile for tile in tiles(view, diagnose(view))}
+    for tile in watched.tiles():
+        there = shown[tile.name]
+        assert (tile.title, tile.value, tile.status) == (there["title"], there["value"], there["status"])
+        assert tile.change == pytest.approx(there["change"])
+    assert [tile.name for tile in watched.tiles()] == list(shown)
+
+
+def test_the_wall_of_a_chart_is_green_where_the_healthy_range_is():
+    series = Series([1, 2], [1, 2], [0.0, 8.0], [0.0, 8.0])
+    lines = chart_lines(series, (30, 10), band=(6.0, None))
+    assert len(lines) == 10
+    green = [any(span.style == "green" for span in line.spans) for line in lines[:8]]
+    assert green == [True, True, True, *[False] * 5]
+
+
+def test_a_log_scale_without_anything_above_zero_says_so():
+    (first, *_) = chart_lines(Series([1], [1], [-1.0], [-1.0]), (40, 6), log=True)
+    assert first.plain == "no value above 0 for a log scale"
+    (first, *_) = chart_lines(Series([1], [1], [None], [None]), (40, 6))
+    assert first.plain == "no finite value yet"
+
+
+def test_the_bar_of_steps_says_where_and_how_grave():
+    found = {"onset_step": 51, "step": 60, "severity": "critical", "ongoing": False}
+    assert step_bar([found], 1, 101, 11).plain == "─────✖─────"
+    assert step_bar([found | {"ongoing": True}], 1, 101, 11).plain == "─────✖✖✖✖✖✖"
+    assert step_bar([], None, None, 11).plain == ""
+
+
+def test_without_a_terminal_it_is_plain_lines_to_the_runs_end(tmp_path, child_environment):
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
+        for row in dying_rows():
+            log_row(run, row)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlvitals.cli.main", "watch", str(tmp_path / "run")],
+        capture_output=True, text=True, check=True, env=child_environment, timeout=60,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("critical since step 41: the gradient has been exactly zero")
+    assert lines[1].startswith("step 70 | act | reward ")
+    assert lines[-1].startswith("the run is finished; act: 1 critical finding")
+    assert "\x1b" not in done.stdout
+
+
+def test_json_lines_hold_the_same_numbers(tmp_path, capsys):
+    rows = dying_rows()
+    log = write_jsonl(tmp_path / "log.jsonl", rows)
+    assert main(["watch", str(log), "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
+    told = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    row = next(event for event in told if event["type"] == "row")
+    assert (row["step"], row["rows"], row["values"]["reward"]) == (70, 70, rows[-1]["reward"])
+    assert [event["kind"] for event in told if event["type"] == "finding"] == ["dead_gradient"]
+    assert told[-1]["type"] == "end"
+
+
+def test_plain_lines_come_as_rows_come_and_end_when_nothing_does(tmp_path):
+    log = tmp_path / "log.jsonl"
+    watched = Watched(log)
+    said = []
+
+    def say(event):
+        said.append(line(event))
+        if "no rows yet" in said[-1]:
+            write_jsonl(log, healthy_rows(12))
+
+    follow(watched, say, interval=0.01, until_idle=0.3)
+    assert said[0].endswith("log.jsonl: no rows yet")
+    assert said[1].startswith("step 12 | healthy")
+    assert said[-1].startswith("no row came for")
+
+
+def test_a_run_that_cannot_be_read_is_said_and_does_not_end_the_view(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for row in healthy_rows(10):
+            log_row(run, row)
+    card = tmp_path / "run" / "run.json"
+    good = card.read_text()
+    card.write_text('{"schema": 999}')
+    watched = Watched(tmp_path / "run")
+    assert watched.poll()
+    assert watched.problem
+    card.write_text(good)
+    assert watched.poll()
+    assert (watched.problem, watched.judge.points) == ("", 10)
+
+
+def test_wrong_usage_is_one_line(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / f"{name}.jsonl", healthy_rows(10))
+    assert main(["watch", str(tmp_path)]) == 64
+    assert "name one of them" in capsys.readouterr().err
+    assert main(["watch", str(tmp_path / "a.jsonl"), "--interval", "0"]) == 64
+
+
+def test_findings_details_can_be_scrolled_where_they_do_not_fit(tmp_path):
+    log = write_jsonl(tmp_path / "log.jsonl", dying_rows())
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "70 rows"))
+        await pilot.press("3")
+        await settled(app, pilot, shows(app, "more lines"))
+        await pilot.press("J", "J")
+        await settled(app, pilot, lambda: "more lines" not in screen(app))
+        assert app.query_one(FindingsPane).scrolled_away > 0
+        assert math.isfinite(app.query_one(FindingsPane).scrolled_away)
+
+    drive(log, SMALL, script)

@@ -1,0 +1,102 @@
+"""Where the time went, against hand-made phases and samples."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import rlvitals
+from rlvitals.records import Span
+from rlvitals.views import performance as module
+from rlvitals.views.performance import memory, performance, shares, system, throughput
+
+
+def lay_out(path, rows=(), spans=(), samples=()):
+    logs = path / "logs"
+    logs.mkdir(parents=True)
+    for name, lines in (("training_metrics", rows), ("phases", spans), ("system", samples)):
+        head = {"attempt": 1}
+        (logs / f"{name}.jsonl").write_text("".join(json.dumps(head | line) + "\n" for line in lines))
+    return rlvitals.open_run(path)
+
+
+def test_a_phase_s_share_is_without_the_phases_inside_it():
+    spans = [Span("load", 1.0, 2.0, 1, 1, "train"), Span("train", 0.0, 4.0, 1, 1), Span("generate", 4.0, 10.0, 1, 1)]
+    assert shares(spans) == pytest.approx({"generate": 0.6, "train": 0.3, "load": 0.1})
+    assert sum(shares(spans).values()) == pytest.approx(1.0)
+    assert shares([]) == {}
+    assert shares([Span("nothing", 1.0, 1.0, 1, 1)]) == {}
+
+
+def spans_of(steps):
+    return [
+        {"step": step, "phase": name, "start": 10.0 * step + start, "end": 10.0 * step + end}
+        for step in range(1, steps + 1)
+        for name, start, end in (("generate", 0, 6), ("train_step", 6, 9))
+    ]
+
+
+def test_phases_are_told_step_by_step_within_the_range(tmp_path):
+    view = lay_out(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(10))
+    told = performance(view, 3, 4)
+    assert [(phase["step"], phase["name"]) for phase in told["phases"]] == [
+        (3, "generate"),
+        (3, "train_step"),
+        (4, "generate"),
+        (4, "train_step"),
+    ]
+    assert told["share"] == pytest.approx({"generate": 2 / 3, "train_step": 1 / 3})
+
+
+def test_of_very_many_phases_the_newest_are_told_and_a_range_finds_the_old_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_SPANS", 4)
+    monkeypatch.setattr(module, "MOST_READ", 10)
+    view = lay_out(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(50))
+    told = performance(view)
+    assert [phase["step"] for phase in told["phases"]] == [49, 49, 50, 50]
+    assert told["left_out"] == 6
+    assert [phase["step"] for phase in performance(view, 2, 3)["phases"]] == [2, 2, 3, 3]
+    assert [phase["step"] for phase in performance(view, None, 1)["phases"]] == [1, 1]
+
+
+def test_throughput_has_its_tails(tmp_path):
+    speeds = np.linspace(100.0, 1000.0, 200)
+    view = lay_out(tmp_path, [{"step": step, "system/tps": speed} for step, speed in enumerate(speeds)])
+    told = throughput(view)["system/tps"]
+    assert (told["p1"], told["p50"], told["p99"]) == pytest.approx(np.quantile(speeds, (0.01, 0.5, 0.99)))
+    assert throughput(view, 0, 9)["system/tps"]["points"] == 10
+
+
+def test_memory_passes_from_loading_to_unloading(tmp_path):
+    row = {
+        "step": 1,
+        "memory/train_step/start/offload/allocated/0": 1.0,
+        "memory/train_step/start/onload/allocated/0": 5.0,
+        "memory/train_step/end/onload/allocated/0": 6.0,
+        "memory/train_step/end/onload/max_allocated/0": 9.0,
+        "memory/train_step/end/offload/allocated/0": 1.5,
+        "memory/cpu/train_step/start/rss": 2.0,
+    }
+    told = memory(lay_out(tmp_path, [row]))
+    assert len(told) == 1
+    assert (told[0]["phase"], told[0]["device"], told[0]["peak"]) == ("train_step", "0", {"allocated": 9.0})
+    assert [(stage["stage"], stage["allocated"]) for stage in told[0]["stages"]] == [
+        ("start/offload", 1.0), ("start/onload", 5.0), ("end/onload", 6.0), ("end/offload", 1.5),
+    ]  # fmt: skip
+
+
+def test_the_machine_s_peaks_outlive_thinning(tmp_path):
+    samples = [{"step": 1, "timestamp": 1e9 + place, "System/CPU_Percent": 10.0} for place in range(5000)]
+    samples[1234]["System/CPU_Percent"] = 99.0
+    told = system(lay_out(tmp_path, [{"step": 1, "loss": 1.0}], samples=samples))
+    line = told["lines"]["System/CPU_Percent"]
+    assert (told["samples"], line["total"], max(line["high"])) == (5000, 5000, 99.0)
+    assert line["shown"] <= 400
+
+
+def test_a_run_without_any_of_it_says_so_by_empty_lists(tmp_path):
+    told = performance(lay_out(tmp_path, [{"step": 1, "loss": 1.0}]))
+    assert (told["phases"], told["share"], told["throughput"], told["memory"]) == ([], {}, {}, [])
+    assert told["system"] == {"samples": 0, "lines": {}}

@@ -1,0 +1,93 @@
+"""The list of a run's metrics."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import rlvitals
+from rlvitals.catalog import explain
+from rlvitals.views import tree
+
+
+def write_rows(path, rows):
+    log = path / "logs" / "training_metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(json.dumps({"step": step, "attempt": 1} | row) + "\n" for step, row in enumerate(rows, 1)))
+    return rlvitals.open_run(path)
+
+
+def test_a_known_metric_carries_what_the_catalogue_says(tmp_path):
+    view = write_rows(
+        tmp_path, [{"rewards/margins": 0.1, "rewards/chosen": 0.2, "rewards/rejected": 0.1, "kl": 0.1}] * 3
+    )
+    listed = {line["name"]: line for line in tree.metric_list(view)["metrics"]}
+    entry = explain("rewards/margins")
+    line = listed["rewards/margins"]
+    assert (line["concept"], line["title"], line["unit"], line["direction"]) == (
+        entry.id,
+        entry.title,
+        entry.unit,
+        entry.direction,
+    )
+    assert line["group"] == "Preference optimisation"
+
+
+def test_a_name_nobody_knows_is_grouped_by_its_first_part(tmp_path):
+    view = write_rows(tmp_path, [{"zq1/a": 1.0, "zq1/b": 2.0, "zq2": 3.0}])
+    groups = {line["name"]: line["group"] for line in tree.metric_list(view)["metrics"]}
+    assert groups == {"zq1/a": "zq1", "zq1/b": "zq1", "zq2": "Other metrics"}
+
+
+def test_points_and_last_count_what_was_logged_alone(tmp_path):
+    view = write_rows(tmp_path, [{"zq": 1.0}, {"other": 1.0}, {"zq": 5.0}, {"other": 2.0, "note": "hi"}])
+    told = tree.metric_list(view)
+    listed = {line["name"]: line for line in told["metrics"]}
+    assert (listed["zq"]["points"], listed["zq"]["last"]) == (2, 5.0)
+    assert told["texts"] == ["note"]
+
+
+def test_an_infinite_last_value_is_none(tmp_path):
+    view = write_rows(tmp_path, [{"zq": 1.0}, {"_nonfinite": "zq=inf"}])
+    line = tree.metric_list(view)["metrics"][0]
+    assert (line["points"], line["last"]) == (2, None)
+
+
+def test_more_names_than_anybody_reads_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, "MOST_LISTED", 3)
+    view = write_rows(tmp_path, [{f"zq{place}": 1.0 for place in range(10)}])
+    told = tree.metric_list(view)
+    assert len(told["metrics"]) == 3
+    assert told["left_out"] == 7
+
+
+def test_a_very_large_run_is_listed_from_its_newest_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, "MOST_COUNTED", 3)
+    view = write_rows(tmp_path, [{"zq": float(step)} for step in range(10)])
+    line = tree.metric_list(view)["metrics"][0]
+    assert (line["points"], line["last"]) == (None, 9.0)
+
+
+def test_a_band_is_the_algorithm_s_own_where_it_has_one():
+    meaning = tree.meaning_of("entropy", None)
+    bands = meaning.metric.bands
+    whole = [band for band in bands if band.stage == "any" and band.algorithm == "any"]
+    expected = (whole[0].low, whole[0].high) if whole else None
+    assert tree.band_of(meaning, "no such algorithm") == expected
+    for band in bands:
+        if band.stage == "any" and band.algorithm != "any":
+            assert tree.band_of(meaning, band.algorithm) == (band.low, band.high)
+
+
+def test_a_number_in_another_sign_or_scale_has_no_band():
+    from rlvitals import catalog
+
+    for metric in catalog.metrics():
+        if not metric.bands:
+            continue
+        for alias in metric.names:
+            if alias.caveat is not None:
+                assert tree.band_of(catalog.Match(metric, alias, "name"), "grpo") is None
+                return
+    pytest.fail("no such alias in the catalogue")

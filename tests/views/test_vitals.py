@@ -1,0 +1,185 @@
+"""A run at one look, against what was logged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlvitals
+from rlvitals.records import Finding
+from rlvitals.views.findings import Diagnosis, diagnose
+from rlvitals.views.headlines import Headlines
+from rlvitals.views.query import open_run
+from rlvitals.views.verdict import verdict_of
+from rlvitals.views.vitals import MOST_TILES, change, now, step_bar, tile_names, time_left, vitals
+
+QUIET = {"monitor": False, "hardware": False, "display": "none"}
+
+
+def write_run(path, rows, metrics, **options):
+    with rlvitals.start(path, **QUIET | options) as run:
+        for step in range(1, rows + 1):
+            run.log({name: value(step) if callable(value) else value for name, value in metrics.items()}, step=step)
+    return open_run(path)
+
+
+def finding(severity, onset, step, metric="kl", rule="r"):
+    return Finding(
+        rule=rule,
+        kind="kl_explosion",
+        severity=severity,
+        step=step,
+        onset_step=onset,
+        title="too much",
+        metrics=(metric,),
+    )
+
+
+GRPO = {
+    "reward": 0.5, "frac_reward_zero_std": 0.1, "kl": 0.01, "entropy": 0.4, "completions/mean_length": 200.0,
+    "completions/clipped_ratio": 0.0, "grad_norm": 1.0, "learning_rate": 1e-6, "loss": 0.1,
+}  # fmt: skip
+KTO = {
+    "rewards/margins": 0.1, "loss": 0.5, "rewards/chosen": 0.1, "rewards/rejected": 0.0, "logps/chosen": -10.0,
+    "kl": 0.1, "grad_norm": 1.0, "learning_rate": 1e-6,
+}  # fmt: skip
+
+
+def test_the_tiles_are_the_algorithm_s_own_in_its_order(tmp_path):
+    names = tile_names(write_run(tmp_path / "grpo", 3, GRPO, algorithm="grpo"))
+    assert names[:2] == ["reward", "frac_reward_zero_std"]
+    assert 8 <= len(names) <= MOST_TILES
+    assert tile_names(write_run(tmp_path / "kto", 3, KTO, algorithm="kto"))[0] == "rewards/margins"
+
+
+def test_names_nobody_knows_still_make_tiles(tmp_path):
+    view = write_run(tmp_path / "run", 2, {f"zq{place}": 1.0 for place in range(20)})
+    assert tile_names(view) == [f"zq{place}" for place in range(8)]
+
+
+def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
+    view = write_run(tmp_path / "run", 400, GRPO | {"kl": lambda step: 0.001 * step}, algorithm="grpo")
+    tile = next(tile for tile in vitals(view, Diagnosis("healthy", "", []))["tiles"] if tile["name"] == "kl")
+    assert tile["value"] == pytest.approx(0.4)
+    assert tile["points"] == 400
+    assert len(tile["spark"]) <= 60
+    assert tile["change"] == pytest.approx(0.04)
+
+
+def test_a_finding_decides_a_tile_before_any_band_does(tmp_path):
+    view = write_run(tmp_path / "run", 20, GRPO, algorithm="grpo")
+    for severity, status in (("critical", "act"), ("warning", "watch")):
+        told = vitals(view, Diagnosis("act", "", [finding(severity, 5, 6)]))
+        tile = next(tile for tile in told["tiles"] if tile["name"] == "kl")
+        assert (tile["status"], tile["why"]) == (status, "too much")
+    told = vitals(view, Diagnosis("healthy", "", [finding("info", 5, 6)]))
+    assert next(tile for tile in told["tiles"] if tile["name"] == "kl")["status"] in ("ok", "unknown", "watch")
+
+
+def test_a_value_outside_its_band_is_to_be_watched(tmp_path):
+    for value, status in ((0.1, "ok"), (0.99, "watch")):
+        view = write_run(tmp_path / f"run{value}", 20, GRPO | {"frac_reward_zero_std": value}, algorithm="grpo")
+        tiles = {tile["name"]: tile for tile in vitals(view, Diagnosis("healthy", "", []))["tiles"]}
+        assert tiles["frac_reward_zero_std"]["band"] is not None
+        assert tiles["frac_reward_zero_std"]["status"] == status
+
+
+def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):
+    view = write_run(tmp_path / "run", 600, {"loss": 1.0})
+    bar = step_bar(view, [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)])
+    assert [step for cell in bar for step in range(cell["from"], cell["to"] + 1)] == list(range(1, 601))
+    marked = {step: cell["severity"] for cell in bar for step in range(cell["from"], cell["to"] + 1)}
+    assert (marked[50], marked[101], marked[118], marked[500]) == (None, "warning", "critical", "info")
+    assert next(cell for cell in bar if cell["from"] <= 118 <= cell["to"])["findings"] == [0, 1]
+
+
+def test_a_run_of_three_steps_has_three_cells(tmp_path):
+    assert [(cell["from"], cell["to"]) for cell in step_bar(write_run(tmp_path / "r", 3, {"a": 1.0}), [])] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+
+
+def test_a_run_without_rows_has_vitals_too(tmp_path):
+    rlvitals.start(tmp_path / "run", **QUIET).finish()
+    view = open_run(tmp_path / "run")
+    told = vitals(view, diagnose(view))
+    assert (told["verdict"], told["tiles"], told["step_bar"], told["now"]["step"]) == ("cannot judge", [], [], None)
+
+
+def test_the_time_left_goes_by_the_pace_of_the_last_rows():
+    assert time_left([(10, 100.0), (20, 120.0)], 50) == 60.0
+    assert time_left([(10, 100.0)], 50) is None
+    assert time_left([(10, 100.0), (10, 120.0)], 50) is None
+    assert time_left([(10, 100.0), (60, 120.0)], 50) == 0.0
+    assert time_left([(10, 100.0), (20, 120.0)], None) is None
+
+
+def test_a_finished_run_has_no_time_left(tmp_path):
+    view = write_run(tmp_path / "run", 20, {"loss": 1.0}, total_steps=100)
+    told = now(view)
+    assert (told["eta_s"], told["total_steps"], told["step"]) == (None, 100, 20)
+
+
+def test_now_names_the_phase_that_ended_last_and_the_speed(tmp_path):
+    with rlvitals.start(tmp_path / "run", **QUIET) as run:
+        for step in (1, 2):
+            with run.phase("generate"):
+                pass
+            with run.phase("train_step"):
+                pass
+            run.count(tokens=1000)
+            run.log({"loss": 1.0}, step=step)
+        view = open_run(tmp_path / "run")
+        told = now(view)
+    assert told["phase"] == "train_step"
+    assert told["tokens_per_s"] == view.series("system/tps").values[-1]
+
+
+def test_a_change_is_between_the_last_two_tenths():
+    values = np.concatenate([np.zeros(80), np.full(10, 2.0), np.full(10, 5.0)])
+    assert change(values) == 3.0
+    assert change(np.array([1.0, np.nan, 3.0])) == 2.0
+    assert change(np.array([])) is None
+
+
+def test_recorded_findings_amount_to_the_verdict_of_check():
+    assert verdict_of([finding("info", 1, 1)], 100) == ("healthy", "nothing to act on in 100 rows")
+    assert verdict_of([], 3)[0] == "cannot judge"
+    verdict, reason = verdict_of([finding("warning", 10, 12), finding("critical", 30, 33, rule="s")], 100)
+    assert (verdict, reason) == ("act", "1 critical finding, 1 warning; first: kl explosion, since step 30")
+
+
+def test_a_log_nobody_watched_is_judged_unless_it_is_very_long(tmp_path, monkeypatch):
+    view = write_run(tmp_path / "run", 200, GRPO | {"kl": lambda step: 0.01 * 1.1 ** max(0, step - 100)})
+    assert diagnose(view).verdict == rlvitals.check(tmp_path / "run").verdict == "act"
+    monkeypatch.setattr("rlvitals.views.findings.MOST_CELLS", 100)
+    told = diagnose(view)
+    assert told.verdict == "cannot judge"
+    assert "200 rows of 9 metrics" in told.reason
+
+
+def test_a_headline_counts_only_what_was_added_and_notices_a_new_log(tmp_path):
+    lines = Headlines()
+    run = rlvitals.start(tmp_path / "run", **QUIET)
+    for step in range(1, 30):
+        run.log({"loss": 1.0, "reward": 0.5}, step=step)
+        told = lines.of(tmp_path / "run")
+        assert (told["rows"], told["last_step"], told["metrics"]) == (step, step, 2)
+    run.finish()
+    assert lines.of(tmp_path / "run")["status"] == "finished"
+    rlvitals.start(tmp_path / "run", overwrite=True, **QUIET).finish()
+    assert lines.of(tmp_path / "run")["rows"] == 0
+
+
+def test_the_headline_leaves_out_what_an_abandoned_attempt_was_told(tmp_path):
+    options = {"hardware": False, "display": "none", "rules": ["zq > 5: critical"]}
+    with rlvitals.start(tmp_path / "run", **options) as run:
+        for step in range(1, 40):
+            run.log({"zq": 9.0 if step > 20 else 1.0}, step=step)
+    assert Headlines().of(tmp_path / "run")["verdict"] == "act"
+    with rlvitals.start(tmp_path / "run", resume=10, **options) as run:
+        for step in range(11, 40):
+            run.log({"zq": 1.0}, step=step)
+    assert Headlines().of(tmp_path / "run")["verdict"] == "healthy"
