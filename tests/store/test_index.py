@@ -607,3 +607,11 @@ def test_several_processes_bring_the_index_up_to_date_at_once_while_the_log_grow
             reader.communicate()
     assert [path.name for path in folder.iterdir() if path.suffix == ".tmp"] == []
     assert_from_scratch(open_columns(log, folder), log)
+
+
+def test_a_log_that_was_just_indexed_is_not_held_in_memory(log, folder):
+    log.write_bytes(b"".join(shared_row(step) for step in range(1000)))
+    columns = open_columns(log, folder)
+    assert columns.held_bytes == 0
+    assert_from_scratch(columns, log)
+    assert columns.held_bytes > 0

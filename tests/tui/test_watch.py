@@ -311,6 +311,14 @@ def test_the_wall_of_a_chart_is_green_where_the_healthy_range_is():
     assert green == [True, True, True, *[False] * 5]
 
 
+def test_a_log_scale_has_equal_factors_in_equal_heights():
+    values = [1.0, 10.0, 100.0, -5.0]
+    lines = chart_lines(Series([1, 2, 3, 4], [1, 2, 3, 4], values, values), (40, 11), log=True)
+    assert (lines[0].plain.split()[0], lines[8].plain.split()[0]) == ("100", "1")
+    tens = [place for place, line in enumerate(lines[:9]) if line.plain.partition("│")[2][10:13].strip()]
+    assert tens == [4]  # 10 is in the middle between 1 and 100
+
+
 def test_a_log_scale_without_anything_above_zero_says_so():
     (first, *_) = chart_lines(Series([1], [1], [-1.0], [-1.0]), (40, 6), log=True)
     assert first.plain == "no value above 0 for a log scale"
@@ -380,6 +388,17 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_end_the_view(tmp_path):
     card.write_text(good)
     assert watched.poll()
     assert (watched.problem, watched.judge.points) == ("", 10)
+
+
+def test_a_terminal_without_textual_is_told_what_to_install(tmp_path, capsys, monkeypatch):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows(10))
+    monkeypatch.setitem(sys.modules, "rlvitals.tui.app", None)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(["watch", str(log)]) == 64
+    told = capsys.readouterr().err
+    assert "pip install 'rlvitals[watch]'" in told
+    assert "--plain" in told
 
 
 def test_wrong_usage_is_one_line(tmp_path, capsys):

@@ -13,7 +13,7 @@ from rlvitals.codec import to_json
 from rlvitals.compute import groups
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.store.importers import NotALog
-from rlvitals.views.report import gather
+from rlvitals.views.report import MANY_METRICS, gather
 
 
 def record(path, rows, **options):
@@ -114,7 +114,7 @@ def test_the_step_bar_is_coloured_to_the_end_while_a_finding_lasts(tmp_path):
     assert report.step_bar[0]["severity"] is None
 
 
-def test_what_was_done_about_a_finding_is_told(tmp_path):
+def test_what_was_asked_because_of_a_finding_and_answered_is_told(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none", actions="act") as run:
         for row in dying_rows():
             run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
@@ -122,7 +122,7 @@ def test_what_was_done_about_a_finding_is_told(tmp_path):
             if request is not None:
                 request.declined("not today")
     report = gather(tmp_path / "run")
-    assert any("declined (not today)" in told for told in report.done.values())
+    assert any("declined (not today)" in told for told in report.asked.values())
 
 
 def test_comparing_lays_runs_side_by_side(tmp_path):
@@ -139,6 +139,15 @@ def test_a_run_without_rows_has_a_report_too(tmp_path):
     assert report.check["verdict"] == "cannot judge"
     assert report.curves is None
     assert report.values == []
+
+
+@pytest.mark.slow
+def test_a_run_with_very_many_metrics_has_its_vital_signs_drawn(tmp_path):
+    row = {"reward": 0.5, "loss": 0.1, **{f"mine/{place}": 1.0 for place in range(MANY_METRICS)}}
+    report = gather(write_jsonl(tmp_path / "log.jsonl", [{"step": step, **row} for step in range(1, 10)]))
+    assert {panel.name for panel in report.curves.panels[:2]} == {"reward", "loss"}
+    assert len(report.curves.panels) < 13
+    assert report.values_left_out == MANY_METRICS + 2 - len(report.values)
 
 
 def test_gathering_writes_nothing_but_the_derived_index(tmp_path):

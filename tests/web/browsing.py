@@ -15,7 +15,7 @@ STATIC = REPO / "src" / "rlvitals" / "web" / "static"
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-WAIT_MS = 30_000
+WAIT_MS = 15_000
 
 
 def chromium() -> str:
@@ -89,4 +89,4 @@ def browsing(browser, port: int, **how):
         yield screen
     finally:
         context.close()
-    assert not screen.complaints
+    assert screen.complaints == []

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-import uvicorn
-
 from conftest import until
 from rlvitals.web.folder import Folder
-from rlvitals.web.server import configure, listen, make_app
+from rlvitals.web.server import Server, listen
 
 
 class Answer(NamedTuple):
@@ -84,10 +82,8 @@ def parse(received: bytes) -> Answer:
 @contextmanager
 def serving(folder, address="127.0.0.1", **options):
     """The server, as `rlvitals serve` makes it."""
-    app = make_app(Folder(folder), address, **options)
-    config = configure(app, "127.0.0.1", 0)
     listening = listen("127.0.0.1", 0)
-    server = uvicorn.Server(config)
+    server = Server(Folder(folder), address, **options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     assert until(lambda: server.started)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from serving import serving
+from serving import Client, serving
 
 import rlvitals
 from conftest import SHARED
 from rlvitals.cli.main import main
 from rlvitals.records import Group, Rollout, Turn
+from rlvitals.views.findings import Diagnosis
 
 
 def write_run(path, rows=300, seed=0, **options):
@@ -281,3 +288,59 @@ def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
         assert about_kl["onset_step"] in range(trace["steps"][0], trace["steps"][-1] + 1)
         marks = client.api("series", run="run", name="kl").facts["findings"]
         assert about_kl["rule"] in {mark["rule"] for mark in marks}
+
+
+def test_the_command_serves_until_it_is_told_to_end(folder):
+    command = [sys.executable, "-m", "rlvitals.cli.main", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().split()[-1]
+        client = Client(int(url.rpartition(":")[2].strip("/")))
+        assert client.api("run", run="grpo/one").status == 200  # the very moment the address is printed
+        with client.listen("grpo/one") as heard:
+            next(heard)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) in (0, 130, -signal.SIGINT)
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", str(tmp_path), "--port", str(taken.getsockname()[1])]) == 64
+    assert "--port 0" in capsys.readouterr().err
+
+
+def test_a_folder_beyond_this_machine_is_served_with_a_fresh_token(tmp_path):
+    command = [sys.executable, "-m", "rlvitals.cli.main", "serve", str(tmp_path), "--port", "0", "--host", "0.0.0.0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        address, _, token = process.stdout.readline().split()[-1].partition("/?token=")
+        client = Client(int(address.rpartition(":")[2]))
+        assert client.get("/api/runs").status == 401
+        assert client.get("/api/runs", authorization=f"Bearer {token}").status == 200
+        process.terminate()
+
+
+def test_a_hundred_questions_at_once_get_the_same_answer(client):
+    """Questions of one page come at once: the run is opened by one of them, and all get the same."""
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda place: client.api("series", run="grpo/two", name="reward").body, range(100)))
+    assert len(set(answers)) == 1
+    assert b'"total":300' in answers[0]
+
+
+def test_a_growing_log_that_takes_long_to_judge_is_not_judged_at_every_row(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", rows=50)
+    log = tmp_path / "run" / "logs" / "training_metrics.jsonl"
+    judged = []
+
+    def diagnose(view):
+        judged.append(view.rows)
+        time.sleep(0.3)
+        return Diagnosis("watch", "slowly", [])
+
+    monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
+    with serving(tmp_path) as client:
+        for step in range(51, 56):
+            assert client.api("run", run="run").facts["rows"] == step - 1
+            with log.open("a") as file:
+                file.write(json.dumps({"step": step, "timestamp": 1.0, "attempt": 1, "reward": 0.5}) + "\n")
+    assert judged == [50]

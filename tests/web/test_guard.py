@@ -367,3 +367,18 @@ def test_a_run_that_may_not_be_read_hides_no_other(tmp_path):
     with serving(tmp_path) as client:
         assert {line["status"] for line in client.api("runs").facts["runs"]} == {"finished", "unreadable"}
         assert client.api("run", run="locked").status == 503
+
+
+def test_a_log_with_names_of_its_own_in_every_row_is_refused_and_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlvitals.store.chunks.MOST_CELLS", 100_000)
+    write_run(tmp_path / "fine")
+    log = tmp_path / "odd" / "logs" / "training_metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f'{{"step":{step},"loss at step {step}":1.0}}\n' for step in range(1000)))
+    with serving(tmp_path) as client:
+        answer = client.api("metrics", run="odd")
+        assert answer.status == 503
+        assert "1,003 different names in 1,000 rows" in answer.facts["error"]
+        assert {line["run"]: line["rows"] for line in client.api("runs").facts["runs"]} == {"fine": 10, "odd": 1000}
+        assert client.api("metrics", run="fine").status == 200
+    assert not (tmp_path / "odd" / "index").exists()

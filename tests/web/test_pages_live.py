@@ -42,10 +42,11 @@ def test_charts_grow_and_new_findings_appear(training, tmp_path, browser):
             training.log({"reward": 0.1, "loss": 1.0}, step=step)
         screen.until("() => document.querySelector('[data-metric=loss] .count').textContent === '20 points'")
         page.keyboard.press("3")
-        page.wait_for_selector(".notice")
+        page.wait_for_selector(".screen-health[aria-busy=false]")
+        before = page.locator(".finding").count()
         for step in range(21, 25):
             training.log({"reward": 0.1, "loss": float("nan")}, step=step)
-        page.wait_for_selector(".finding")
+        screen.until("before => document.querySelectorAll('.finding').length > before", before)
 
 
 def test_a_new_metric_gets_a_panel(training, tmp_path, browser):
@@ -77,13 +78,13 @@ def test_the_end_of_a_run_is_told(tmp_path, browser):
 
 
 def test_a_server_that_is_gone_is_told(tmp_path, browser, training):
-    with serving(tmp_path / "now") as client:
-        context = browsing(browser, client.port)
-        screen = context.__enter__()
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
         page = screen.open("vitals", run=".")
         page.wait_for_selector("#live:has-text('live')")
-    page.wait_for_selector("#live:has-text('not connected')")
-    page.keyboard.press("2")
-    page.wait_for_selector(".notice:has-text('does not answer')")
-    screen.complaints.clear()
-    context.__exit__(None, None, None)
+        page.context.set_offline(True)
+        page.keyboard.press("2")
+        page.wait_for_selector(".notice:has-text('does not answer')")
+        page.context.set_offline(False)
+        screen.complaints.clear()
+        page.keyboard.press("1")
+        page.wait_for_selector(".tile")

@@ -124,8 +124,8 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
         yield bullets(facts["notes"])
 
 
-def finding_card(case: Case, series: dict[str, Any], done: str = "") -> Iterator[str]:
-    """One finding with its evidence; `done` tells what became of it."""
+def finding_card(case: Case, series: dict[str, Any], asked: str = "") -> Iterator[str]:
+    """One finding with its evidence; `asked` tells what was asked of the trainer, and its answer."""
     finding = case.finding
     severity = finding["severity"]
     yield "<article>"
@@ -139,7 +139,7 @@ def finding_card(case: Case, series: dict[str, Any], done: str = "") -> Iterator
         ("evidence", "", evidence(finding)),
         ("do", ' class="do"', joined(finding["advice"])),
         ("causes", "", joined(finding["causes"])),
-        ("done", "", done),
+        ("asked", "", asked),
     ]
     yield "<dl>"
     yield from (f"<dt>{name}</dt><dd{style}>{escape(text)}</dd>" for name, style, text in rows if text)

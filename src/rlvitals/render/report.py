@@ -48,7 +48,7 @@ class RunReport:
     """Status, algorithm, framework, rows, steps, times."""
     check: dict[str, Any]
     """What the doctor says: `Report.to_dict()`."""
-    done: dict[str, str]
+    asked: dict[str, str]
     """What was asked of the trainer because of a rule, and its answer."""
     tiles: list[dict[str, Any]]
     step_bar: list[dict[str, Any]]
@@ -73,7 +73,7 @@ class RunReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys. Of curves it names what is drawn; the points are the run's own."""
-        plain = ("name", "about", "check", "done", "tiles", "step_bar", "values", "epochs", "evaluations", "config",
+        plain = ("name", "about", "check", "asked", "tiles", "step_bar", "values", "epochs", "evaluations", "config",
                  "environment", "attempts", "compared", "made", "written_by")  # fmt: skip
         return {key: getattr(self, key) for key in plain} | {
             "curves": _drawn(self.curves),

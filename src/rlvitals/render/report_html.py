@@ -56,7 +56,6 @@ summary { cursor: pointer; }
 pre { white-space: pre-wrap; font-size: .85rem; background: var(--card); border: 1px solid var(--line); padding: .6rem;
   border-radius: 6px; margin: .3rem 0 0; }
 footer { margin-top: 3rem; color: var(--faint); }
-@media print { details > * { display: block; } }
 """
 
 
@@ -137,7 +136,7 @@ def _step_bar(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _findings(report: RunReport) -> Iterator[str]:
     for case in cases(report.check["findings"]):
-        yield from finding_card(case, report.check["series"], report.done.get(case.finding["rule"], ""))
+        yield from finding_card(case, report.check["series"], report.asked.get(case.finding["rule"], ""))
 
 
 def _curves(picture: Picture | None) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _findings(report: RunReport) -> Iterator[str]:
             evidence(finding),
             f"do: {joined(finding['advice'])}" if finding["advice"] else "",
             f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
-            f"done: {report.done[finding['rule']]}" if finding["rule"] in report.done else "",
+            f"asked: {report.asked[finding['rule']]}" if finding["rule"] in report.asked else "",
         ]
         yield from (f"  - {plain(text)}" for text in told if text)
 

@@ -64,8 +64,9 @@ def learn(
     noise: float = 0.0,
     on_step: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Train on pairs with AdamW, a short rise of the learning rate and a fall to a tenth. `noise` is the share of pairs whose label is
-    drawn by lot: with 1 there is nothing to learn.
+    """Train on pairs with AdamW, a short rise of the learning rate and a fall to a tenth.
+
+    `noise` is the share of pairs whose label is drawn by lot: with 1 there is nothing to learn.
     """
     if not pairs:
         raise ConfigError("the reward model has no pair of answers to learn from")

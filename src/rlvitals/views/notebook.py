@@ -18,7 +18,8 @@ class ShownInNotebooks:
     """Gives a run its card."""
 
     def _repr_html_(self) -> str:
-        from rlvitals.views.findings import verdict_of, was_watched
+        from rlvitals.views.findings import was_watched
+        from rlvitals.views.verdict import verdict_of
         from rlvitals.views.vitals import tile_names
 
         view = cast("RunView", self)

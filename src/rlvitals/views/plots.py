@@ -4,7 +4,7 @@ several runs have in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,12 +86,18 @@ def overview(
 
 
 def chosen(
-    view: RunView, names: Sequence[str], x: Axis = "step", last: int | None = None, *, judged: bool = True
+    view: RunView,
+    names: Sequence[str],
+    x: Axis = "step",
+    last: int | None = None,
+    *,
+    judged: bool = True,
+    said: Sequence[Finding] | None = None,
 ) -> Picture:
-    """The metrics asked for, a panel each."""
+    """The metrics asked for, a panel each. Findings as in `overview`."""
     axis = PlotAxis(view, x, last)
     asked = list(dict.fromkeys(view.resolve(name) for name in names))
-    findings = _findings(view, axis.first_step) if judged else []
+    findings = _findings(view, axis.first_step, said) if judged else []
     return _picture(view, [[name] for name in asked], axis, findings)
 
 
@@ -158,21 +164,22 @@ def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
     panels += [[name] for name in about if name not in shown]
     shown |= about.keys()
     for names in _fillers(view, by_concept):
-        if len(panels) < ENOUGH_PANELS and not shown & set(names):
+        if len(panels) >= ENOUGH_PANELS:
+            break
+        if not shown & set(names):
             panels.append(names[:MOST_LINES])
     if evaluated is not None and not any(_is_evaluated(view, name) for names in panels for name in names):
         panels.insert(min(2, len(panels)), [evaluated])
     return panels[:MOST_PANELS]
 
 
-def _fillers(view: RunView, by_concept: dict[str, list[str]]) -> list[list[str]]:
+def _fillers(view: RunView, by_concept: dict[str, list[str]]) -> Iterator[list[str]]:
     """Further metrics, the more telling first: distances to the reference, the catalogue's core, names nobody knows."""
     known = {metric.id: metric for metric in catalog.metrics()}
     telling = {concept: names for concept, names in by_concept.items() if known[concept].family not in _BORING}
-    distances = [names for concept, names in telling.items() if known[concept].family == "kl_ref"]
-    core = [names for concept, names in telling.items() if known[concept].tier == "core"]
-    strange = [[name] for name in view.metrics if view.concept(name) is None and _moves(view, name)]
-    return [*distances[:1], *core, *strange]
+    yield from [names for concept, names in telling.items() if known[concept].family == "kl_ref"][:1]
+    yield from [names for concept, names in telling.items() if known[concept].tier == "core"]
+    yield from ([name] for name in view.metrics if view.concept(name) is None and _moves(view, name))
 
 
 def _vitals(view: RunView, known: Iterable[str]) -> list[str]:

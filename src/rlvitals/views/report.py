@@ -24,17 +24,19 @@ from rlvitals.views.compare import compare_runs
 from rlvitals.views.evaluations import Evaluations, read_trend
 from rlvitals.views.findings import Diagnosis, requests_about
 from rlvitals.views.logs import LogView, open_any
-from rlvitals.views.plots import comparison, overview
+from rlvitals.views.plots import chosen, comparison, overview
 from rlvitals.views.query import RunView
 from rlvitals.views.rollouts import Hit
 from rlvitals.views.sources import is_held_out, source_of_log, source_of_run
 from rlvitals.views.summary import ordered_metrics
-from rlvitals.views.vitals import environment, step_bar, tiles
+from rlvitals.views.vitals import environment, step_bar, tile_names, tiles
 
 SHOWN_ROLLOUTS = 3
 """Best ones, and worst ones."""
 LOOKED_AT = 60
 """Rollouts of the highest (or lowest) reward among which different prompts are looked for."""
+MANY_METRICS = 3000
+"""A run with more of them has its tiles drawn, without a look at every metric for what else might be worth it."""
 MOST_VALUES = 40
 """Metrics in the table of best and final values."""
 
@@ -47,17 +49,21 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
     report = check_source(source_of_log(view.log) if isinstance(view, LogView) else source_of_run(view))
     said = [*report.findings, *report.normal]
     diagnosis = Diagnosis(report.verdict, report.reason, said, report.ongoing)
-    names = ordered_metrics(view)
+    is_large = len(view.metrics) > MANY_METRICS
+    vital = tile_names(view)
+    names = list(dict.fromkeys([*vital, *view.metrics])) if is_large else ordered_metrics(view)
     views = [view, *map(open_any, others)]
     compared = compare_runs(views) if others else None
     return RunReport(
         name=view.name,
         about=_about(view, report),
         check=report.to_dict(),
-        done=_done(view, report),
+        asked=_asked(view, report),
         tiles=tiles(view, diagnosis),
         step_bar=step_bar(view, [_as_it_lasted(finding, report) for finding in report.findings]),
-        curves=_drawn(lambda: overview(view, said=report.findings)),
+        curves=_drawn(
+            lambda: chosen(view, vital, said=report.findings) if is_large else overview(view, said=report.findings)
+        ),
         values=[asdict(best) for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
         values_left_out=max(0, len(names) - MOST_VALUES),
         epochs=_epochs(view),
@@ -100,11 +106,11 @@ def _as_it_lasted(finding: Finding, report: Report) -> Finding:
     return replace(finding, step=max(finding.step, last)) if last and finding.rule in report.ongoing else finding
 
 
-def _done(view: RunView, report: Report) -> dict[str, str]:
+def _asked(view: RunView, report: Report) -> dict[str, str]:
     """By rule: what was asked and what became of it."""
     events = read_events(RunDir(view.path))
     told: dict[str, list[str]] = {}
-    for finding in report.findings if events else ():
+    for finding in sorted(report.findings, key=lambda finding: finding.step) if events else ():
         for request in requests_about(finding, events):
             answer = request["answer"] or "not answered"
             text = f" ({request['answer_text']})" if request["answer_text"] else ""

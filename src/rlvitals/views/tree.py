@@ -50,12 +50,6 @@ def streams_of(view: RunView, name: str) -> list[Stream]:
     return found or ["train"]
 
 
-def title_of(view: RunView, name: str) -> str:
-    """What a person calls it: the catalogue's title, or the logged name itself."""
-    meaning = meaning_of(name, view.framework)
-    return meaning.metric.title if meaning else name
-
-
 @lru_cache(maxsize=65_536)
 def meaning_of(name: str, framework: str | None) -> catalog.Match | None:
     """What a logged name means in a framework, as `RunView.meaning`, remembered: thousands of names are asked for at

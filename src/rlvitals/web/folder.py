@@ -10,8 +10,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlvitals.errors import RunNotFound
 from rlvitals.records import Finding
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.views.discovery import find_runs
-from rlvitals.views.findings import Diagnosis, diagnose
+from rlvitals.views.findings import Diagnosis, diagnose, was_watched
 from rlvitals.views.headlines import Headlines, stamp
 from rlvitals.views.query import RunView, open_run
 from rlvitals.views.tree import STREAMS
@@ -33,33 +33,56 @@ MOST_BYTES = 64 * 2**20
 FRESH_SECONDS = 5.0
 """A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
 
+JUDGING_PAUSE = 20
+"""A log that is judged while it grows is judged again after so many times as long as judging took."""
+
 LIST_SECONDS = 1.0
 """How long a list of the runs in the folder is good for."""
 
 MOST_RUNS = 5_000
 
 
-@dataclass(slots=True)
 class Open:
     """One run as it was opened, and what was worked out of it."""
 
-    state: object
-    view: RunView
-    opened: float = field(default_factory=time.monotonic)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    diagnosis: Diagnosis | None = None
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    def __init__(self, state: object, view: RunView) -> None:
+        self.state = state
+        self.view = view
+        self.opened = time.monotonic()
+        self.diagnosis: Diagnosis | None = None
+        self._judged_until = 0.0
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
     def diagnosed(self) -> Diagnosis:
         """What the doctor says of it, worked out once."""
-        if self.diagnosis is None:
-            self.diagnosis = diagnose(self.view)
-        return self.diagnosis
+        with self._lock_of("the diagnosis"):
+            if self.diagnosis is None:
+                began = time.monotonic()
+                self.diagnosis = diagnose(self.view)
+                if not was_watched(self.view):
+                    self._judged_until = time.monotonic() + JUDGING_PAUSE * (time.monotonic() - began)
+            return self.diagnosis
+
+    def answer(self, name: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
+        """Facts of some name: several of a page's questions come at once, and only one is to do the work."""
+        with self._lock_of(name):
+            if name not in self._answers:
+                self._answers[name] = make(self)
+            return self._answers[name]
+
+    def take_over(self, before: Open) -> None:
+        """Keep what was said of the same rows; of a log that grows and is judged row by row, also a little longer."""
+        if before.state == self.state or time.monotonic() < before._judged_until:
+            self.diagnosis, self._judged_until = before.diagnosis, before._judged_until
 
     @property
     def is_stale(self) -> bool:
         """Whether its writer may have died since."""
         return self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
+
+    def _lock_of(self, name: str) -> threading.Lock:
+        return self._locks.setdefault(name, threading.Lock())
 
 
 class Folder:
@@ -74,7 +97,8 @@ class Folder:
         self._opening: dict[Path, threading.Lock] = {}
         self._open: OrderedDict[Path, Open] = OrderedDict()
         self._headlines = Headlines()
-        self._listed: tuple[float, list[Path]] = (0.0, [])
+        self._listed: list[Path] = []
+        self._list_until = 0.0
 
     @property
     def name(self) -> str:
@@ -85,9 +109,10 @@ class Folder:
         with self._listing:
             told = [{"run": self._relative(path)} | self._headlines.of(path) for path in self._paths()]
         for line in told:
-            known = self._open.get(self.root / line["run"])
-            if known is not None and known.diagnosis is not None:  # judged since: its own page says the same
-                line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason
+            path = self.root / line["run"]
+            known = self._open.get(path)
+            if known is not None and known.diagnosis is not None and known.state == _state(path):
+                line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason  # as on its own page
         return {"folder": self.name, "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0))}
 
     def place(self, run: str) -> Path:
@@ -111,11 +136,7 @@ class Folder:
 
     def remembered(self, run: str, answer: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
         """What was worked out of a run by name, as long as its files are as they were."""
-        opened = self._opened(self.place(run))
-        with opened.lock:  # several of a page's questions come at once, and only one is to do the work
-            if answer not in opened.answers:
-                opened.answers[answer] = make(opened)
-            return opened.answers[answer]
+        return self._opened(self.place(run)).answer(answer, make)
 
     def known_findings(self, run: str) -> list[Finding]:
         """What was said of a run, as far as it is known without judging rows."""
@@ -131,24 +152,27 @@ class Folder:
             if known is not None and known.state == state:
                 if not known.is_stale and _held_bytes(known.view) <= MOST_BYTES:
                     return known
-                fresh = Open(state, open_run(path), diagnosis=known.diagnosis)
-            else:
-                fresh = Open(state, open_run(path))
+            fresh = Open(state, open_run(path))
+            if known is not None:
+                fresh.take_over(known)
             _held_bytes(fresh.view)  # reads the logs, once for all who ask
-        with self._lock:
-            self._open[path] = fresh
-            self._open.move_to_end(path)
-            while len(self._open) > MOST_OPEN:
-                gone, _ = self._open.popitem(last=False)
-                self._opening.pop(gone, None)
-        return fresh
+            with self._lock:
+                self._open[path] = fresh
+                self._open.move_to_end(path)
+                while len(self._open) > MOST_OPEN:
+                    gone, _ = self._open.popitem(last=False)
+                    self._opening.pop(gone, None)
+            return fresh
 
     def _paths(self) -> list[Path]:
-        looked, paths = self._listed
-        if time.monotonic() - looked > LIST_SECONDS or not looked:
-            paths = [path for path in _first(find_runs(self.root)) if not leads_outside(path, self.root, deep=False)]
-            self._listed = (time.monotonic(), paths)
-        return paths
+        if time.monotonic() >= self._list_until:
+            began = time.monotonic()
+            found = islice(find_runs(self.root), MOST_RUNS)
+            self._listed = [path for path in found if not leads_outside(path, self.root, deep=False)]
+            ended = time.monotonic()
+            # A home directory takes long to search: most of the time is not to go into searching it.
+            self._list_until = ended + max(LIST_SECONDS, 10 * (ended - began))
+        return self._listed
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -172,13 +196,6 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
         except (OSError, RuntimeError):
             return True
     return False
-
-
-def _first(paths: Iterator[Path]) -> Iterator[Path]:
-    for count, path in enumerate(paths):
-        if count == MOST_RUNS:
-            return
-        yield path
 
 
 def _state(path: Path) -> tuple[object, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from rlvitals.errors import RlvitalsError
+from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.views.tailing import RunTail
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.folder import Folder
@@ -36,8 +36,9 @@ MOST_LISTENERS = 64
 class Live:
     """The endpoint, and how many listen."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, is_ending: Callable[[], bool]) -> None:
         self._folder = folder
+        self._is_ending = is_ending
         self._listeners = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -49,7 +50,7 @@ class Live:
         try:
             path = await run_sync(self._folder.place, Query(request.query_params.multi_items()).needed("run"))
         except RlvitalsError as error:
-            return _error(404, str(error))
+            return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
         if self._listeners >= MOST_LISTENERS:
             return _error(503, f"{MOST_LISTENERS} pages listen already")
         tail = RunTail(path, request.headers.get("last-event-id", ""))
@@ -59,18 +60,18 @@ class Live:
     async def _events(self, tail: RunTail) -> AsyncIterator[bytes]:
         self._listeners += 1
         try:
-            async for event in events(tail):
+            async for event in events(tail, self._is_ending):
                 yield event
         finally:
             self._listeners -= 1
 
 
-async def events(tail: RunTail) -> AsyncIterator[bytes]:
-    """What a listener hears, for ever."""
+async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """What a listener hears, until the server ends."""
     status = await run_sync(tail.status)
     yield event("status", status, tail.place)
     told = looked = heard = time.monotonic()
-    while True:
+    while not is_ending():
         await asyncio.sleep(LOOK_SECONDS)
         now = time.monotonic()
         if now - told >= ROWS_SECONDS:

@@ -44,14 +44,19 @@ _log = logging.getLogger(__name__)
 
 
 def make_app(
-    folder: Folder, address: str = "127.0.0.1", *, token: str | None = None, allow_hosts: Sequence[str] = ()
+    folder: Folder,
+    address: str = "127.0.0.1",
+    *,
+    token: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    is_ending: Callable[[], bool] = lambda: False,
 ) -> Guard:
-    """The guarded application over a folder."""
+    """The guarded application over a folder. `is_ending` tells those that listen to let go."""
     mimetypes.add_type("text/javascript", ".js")  # a machine's own table may say text/plain, which no module may be
     routes = [
         Route("/", _index),
         *(Route(f"/api/{name}", _endpoint(folder, answer)) for name, answer in ANSWERS.items()),
-        Route("/api/live", Live(folder)),
+        Route("/api/live", Live(folder, is_ending)),
         Mount("/static", _Static(directory=STATIC, check_dir=False)),
     ]
     app = Starlette(routes=routes, lifespan=_few_threads, exception_handlers={404: _nothing, 500: _broken})
@@ -70,10 +75,10 @@ def serve(
 ) -> None:
     """Serve a folder until Ctrl-C. `ready` is told the address, token included, once it can be opened."""
     chosen = choose_token(address, token)
-    config = configure(make_app(Folder(directory), address, token=chosen, allow_hosts=allow_hosts), address, port)
+    server = Server(Folder(directory), address, chosen, allow_hosts)
     listening = listen(address, port)
     ready(_url(address, listening.getsockname()[1]) + (f"?token={chosen}" if chosen else ""))
-    uvicorn.Server(config).run(sockets=[listening])
+    server.run(sockets=[listening])
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -86,12 +91,17 @@ def listen(address: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {address} port {port}: {said}; --port 0 takes a free port") from error
 
 
-def configure(app: Guard, address: str, port: int) -> uvicorn.Config:
-    """How it listens. No access log: addresses may hold a token."""
-    return uvicorn.Config(
-        app, host=address, port=port, log_level="warning", access_log=False, server_header=False, lifespan="on",
-        timeout_graceful_shutdown=1, ws="none",
-    )  # fmt: skip
+class Server(uvicorn.Server):
+    """uvicorn's, which waits for open connections at its end: those that listen to a run are let go at once."""
+
+    def __init__(self, folder: Folder, address: str, token: str | None = None, allow_hosts: Sequence[str] = ()) -> None:
+        app = make_app(folder, address, token=token, allow_hosts=allow_hosts, is_ending=lambda: self.should_exit)
+        # No access log: addresses may hold a token.
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none",
+            timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        super().__init__(config)
 
 
 def _url(address: str, port: int) -> str:

@@ -45,6 +45,16 @@ function complain(error) {
   say(sentence);
 }
 
+/**
+ * @param {string} name
+ * @returns {Promise<ScreenModule>}
+ */
+async function load(name) {
+  return import(`./screens/${name}.js`).catch(() => {
+    throw new Error("The server does not answer. Is rlvitals serve still running?");
+  });
+}
+
 /** Leaves the screen there was and enters the one the address names. */
 async function enter() {
   const {screen: name, query} = state.read();
@@ -61,7 +71,7 @@ async function enter() {
   const run = query.get("run") ?? "";
   document.title = name === "runs" ? "rlvitals" : `${run === "." ? "" : `${run} · `}${name} · rlvitals`;
   try {
-    const module = /** @type {ScreenModule} */ (await import(`./screens/${name}.js`));
+    const module = await load(name);
     if (signal.aborted) return;
     fill(root);
     const entered = await module.mount({run, root, signal, again: enter});
@@ -153,6 +163,7 @@ async function start() {
   drawBar();
   listen();
   await Promise.all([enter(), showExplanation().catch(complain)]);
+  setTimeout(() => state.SCREENS.forEach((name) => load(name).catch(() => {})), 300); // so that they open at once later
 }
 
 start();

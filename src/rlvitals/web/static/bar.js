@@ -68,12 +68,7 @@ export function drawBar() {
     el(
       "span",
       {class: "tools"},
-      el(
-        "button",
-        {on: {click: search}, title: "Search (Ctrl+K)", "aria-label": "Search"},
-        "Search",
-        el("kbd", {}, "Ctrl K"),
-      ),
+      el("button", {on: {click: search}, title: "Search (Ctrl+K)"}, "Search", el("kbd", {}, "Ctrl K")),
       el(
         "button",
         {class: "plain", on: {click: theme.toggle}, title: "Light or dark (t)", "aria-label": "Light or dark"},
@@ -82,7 +77,9 @@ export function drawBar() {
       el("button", {class: "plain", on: {click: help}, title: "Keyboard (?)", "aria-label": "Keyboard"}, "?"),
     ),
   );
-  document.querySelector("#bar nav a[aria-current]")?.scrollIntoView({block: "nearest", inline: "nearest"});
+  const tab = /** @type {HTMLElement | null} */ (document.querySelector("#bar nav a[aria-current]"));
+  // Not scrollIntoView: it would also move where the next Tab begins.
+  if (tab?.parentElement) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 40;
 }
 
 /**

@@ -12,9 +12,11 @@ const DIRECTIONS = /** @type {Record<string, string>} */ ({
   band: "healthy within its band",
 });
 let asked = "";
+let wasPanel = false;
 
 /** @param {string} name opens the drawer on a metric, or closes it */
 export function explain(name) {
+  wasPanel = document.activeElement?.classList.contains("panel") ?? false;
   state.go({explain: state.get("explain") === name ? null : name});
 }
 
@@ -34,9 +36,11 @@ export function explainable(name, text = name) {
 
 /** @param {string} name the metric that was explained */
 function giveFocusBack(name) {
-  const places = [...document.querySelectorAll(`#content [data-explains="${CSS.escape(name)}"]`)];
-  const place = places[0] ?? byId("content");
-  if (place instanceof HTMLElement) place.focus({preventScroll: true});
+  if (document.activeElement !== document.body) return; // somebody has gone on
+  const wanted = CSS.escape(name);
+  const selector = wasPanel ? `.panel[data-metric="${wanted}"]` : `#content [data-explains="${wanted}"]`;
+  const place = /** @type {HTMLElement | null} */ (document.querySelector(selector));
+  (place ?? byId("content")).focus({preventScroll: true});
 }
 
 /** Shows what the address asks for. */

@@ -39,49 +39,40 @@ export function tree(metrics) {
  * @param {Metric[]} items
  */
 function branch(name, items) {
-  const leaves = el("ul");
-  const made = el(
-    "details",
-    {},
-    el(
-      "summary",
-      {},
-      el(
-        "button",
-        {
-          class: "whole",
-          on: {
-            click: (/** @type {Event} */ event) => {
-              event.preventDefault();
-              state.go({group: name, one: null});
-            },
-          },
-        },
-        name,
-        el("span", {class: "faint"}, items.length),
-      ),
-    ),
-    leaves,
+  const leaves = el("ul", {hidden: true});
+  const toggle = el(
+    "button",
+    {class: "toggle", "aria-expanded": "false", "aria-label": `Metrics of ${name}`, on: {click: () => open()}},
+    "▸",
   );
-  made.addEventListener("toggle", () => {
-    if (!made.open || leaves.childElementCount) return;
-    fill(
-      leaves,
-      ...items
-        .slice(0, MOST)
-        .map((metric) =>
-          el(
-            "li",
-            {},
-            el(
-              "button",
-              {class: "leaf mono", title: metric.title, on: {click: () => state.go({one: metric.name})}},
-              metric.name,
-            ),
-          ),
-        ),
-      items.length > MOST && el("li", {class: "faint"}, `and ${items.length - MOST} more: use the filter`),
+  const open = () => {
+    const isOpen = leaves.hidden;
+    leaves.hidden = !isOpen;
+    toggle.textContent = isOpen ? "▾" : "▸";
+    toggle.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen && !leaves.childElementCount) fill(leaves, ...names(items));
+  };
+  const whole = el(
+    "button",
+    {class: "whole", on: {click: () => state.go({group: name, one: null})}},
+    name,
+    el("span", {class: "faint"}, items.length),
+  );
+  return el("div", {class: "branch"}, el("div", {class: "line"}, toggle, whole), leaves);
+}
+
+/**
+ * @param {Metric[]} items
+ * @returns {HTMLElement[]}
+ */
+function names(items) {
+  const leaf = (/** @type {Metric} */ metric) =>
+    el(
+      "button",
+      {class: "leaf mono", title: metric.title, on: {click: () => state.go({one: metric.name})}},
+      metric.name,
     );
-  });
-  return made;
+  const listed = items.slice(0, MOST).map((metric) => el("li", {}, leaf(metric)));
+  if (items.length > MOST) listed.push(el("li", {class: "faint"}, `and ${items.length - MOST} more: use the filter`));
+  return listed;
 }

@@ -1,7 +1,7 @@
 /** Metrics: a tree and a filter at the side, panels that exist while they are in view, one zoom for all of them. */
 
 import {ask} from "../api.js";
-import {atMostEvery, calm, el, fill, say} from "../dom.js";
+import {atMostEvery, el, fill, say} from "../dom.js";
 import {explain} from "../drawer.js";
 import {counted, number} from "../numbers.js";
 import {MetricPanel} from "../parts/panel.js";
@@ -110,7 +110,13 @@ export async function mount({run, root, signal, again}) {
       want(items);
     },
   });
-  const want = calm((/** @type {Metric[]} */ items) => store.want(items.map(({name}) => name)), 40);
+  /** @type {string[]} */
+  let wanted = [];
+  const fetching = atMostEvery(60, () => store.want(wanted));
+  const want = (/** @type {Metric[]} */ items) => {
+    wanted = items.map(({name}) => name);
+    fetching.ask();
+  };
 
   /** @type {MetricPanel | null} */
   let large = null;
@@ -156,7 +162,11 @@ export async function mount({run, root, signal, again}) {
   const names = new Set(metrics.map(({name}) => name));
   const anew = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
-  fill(root, el("div", {class: "with-tree"}, tree(metrics), el("div", {class: "stage"}, bar.node, problem, top, area)));
+  fill(
+    root,
+    el("h1", {class: "unseen"}, "Metrics"),
+    el("div", {class: "with-tree"}, tree(metrics), el("div", {class: "stage"}, bar.node, problem, top, area)),
+  );
   look(true);
 
   let last = signature();
@@ -175,8 +185,7 @@ export async function mount({run, root, signal, again}) {
       else newer.ask();
     },
     stop: () => {
-      newer.stop();
-      anew.stop();
+      [newer, anew, fetching].forEach((one) => one.stop());
       grid.stop();
       large?.remove();
     },

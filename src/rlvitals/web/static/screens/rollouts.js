@@ -259,7 +259,7 @@ export async function mount({run, root, signal, again}) {
       say(`rollout ${next}`);
     }
   };
-  fill(root, bar, el("div", {class: "rollouts"}, list, middle, right));
+  fill(root, el("h1", {class: "unseen"}, "Rollouts"), bar, el("div", {class: "rollouts"}, list, middle, right));
   await look();
   let before = signature();
   return {

@@ -1,0 +1,64 @@
+"""Accessibility by axe-core on every screen in both themes and on a phone; widths that never overflow."""
+
+from __future__ import annotations
+
+import pytest
+from browsing import browsing, node_module
+
+pytest_plugins = ["page_fixtures"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
+
+VIEWS = {
+    "runs": {},
+    "vitals": {"run": "failing"},
+    "metrics": {"run": "failing", "explain": "kl", "one": "entropy"},
+    "health": {"run": "failing"},
+    "rollouts": {"run": "agent"},
+    "compare": {"run": "healthy", "with": ["failing"]},
+    "performance": {"run": "agent"},
+    "evaluations": {"run": "agent"},
+}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(browser, port, theme):
+    axe = (node_module("axe-core") / "axe.min.js").read_text()
+    with browsing(browser, port, color_scheme=theme) as screen:
+        found = {name: _violations(screen, name, query, axe) for name, query in VIEWS.items()}
+    assert {name: told for name, told in found.items() if told} == {}
+
+
+def test_axe_finds_nothing_in_the_dialogs(browser, port):
+    axe = (node_module("axe-core") / "axe.min.js").read_text()
+    with browsing(browser, port) as screen:
+        page = screen.open("metrics", run="healthy")
+        page.keyboard.press("?")
+        help_told = _judged(page, axe)
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        page.wait_for_selector("[role=option]")
+        assert (help_told, _judged(page, axe)) == ([], [])
+
+
+def _violations(screen, name, query, axe):
+    page = screen.open(name, **query) if query else screen.open()
+    page.wait_for_timeout(600)
+    return _judged(page, axe)
+
+
+def _judged(page, axe) -> list[str]:
+    page.evaluate(axe)
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    answer = page.evaluate("rules => axe.run({runOnly: rules})", rules)
+    return [f"{one['id']}: {node['html'][:160]}" for one in answer["violations"] for node in one["nodes"][:3]]
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}], ids=["phone", "desk"])
+def test_no_screen_is_wider_than_the_window(browser, port, viewport):
+    with browsing(browser, port, viewport=viewport) as screen:
+        for name, query in VIEWS.items():
+            page = screen.open(name, **query) if query else screen.open()
+            page.wait_for_timeout(200)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+            assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"), name

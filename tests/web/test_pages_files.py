@@ -1,0 +1,47 @@
+"""What is shipped: the vendor's files as they were, no markup from texts, small modules, types that hold."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+
+import pytest
+from browsing import STATIC, node_module
+
+OURS = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.parts)
+
+
+def test_the_vendors_files_are_those_that_were_checked():
+    vendor = STATIC / "vendor" / "uplot"
+    told = dict(re.findall(r"^([0-9a-f]{64})  (\S+)$", (vendor / "README.md").read_text(), re.MULTILINE)[::-1])
+    found = {hashlib.sha256(path.read_bytes()).hexdigest(): path.name for path in vendor.iterdir() if path.name != "README.md"}
+    assert found == told
+    assert "MIT" in (vendor / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_a_module_is_small_and_makes_no_markup_from_text(path):
+    text = path.read_text()
+    assert text.count("\n") <= 300
+    assert text.startswith("/**"), "a module says first what it owns"
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", " eval(", "new Function", "http://"):
+        assert word not in text.replace('"http://www.w3.org/2000/svg"', "").replace("no innerHTML anywhere", "")
+
+
+def test_every_module_and_style_is_there_and_used():
+    page = (STATIC / "index.html").read_text()
+    for style in (STATIC / "styles").iterdir():
+        assert f"/static/styles/{style.name}" in page
+    assert not re.search(r"\son\w+=|style=|<script(?! type=\"module\" src=)", page)
+    named = {name for path in OURS for name in re.findall(r'(?:from|import\() ?"\.{1,2}/([\w/]+)\.js"', path.read_text())}
+    named |= {f"screens/{path.stem}" for path in (STATIC / "screens").iterdir()} | {"app"}
+    assert {path.stem for path in OURS} <= {name.split("/")[-1] for name in named}
+
+
+@pytest.mark.slow
+def test_the_types_hold():
+    compiler = node_module("typescript") / "bin" / "tsc"
+    checked = subprocess.run(["node", compiler, "-p", STATIC / "jsconfig.json"], check=False, capture_output=True, text=True)
+    assert checked.stdout == ""
+    assert checked.returncode == 0
