@@ -79,6 +79,7 @@ bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python benchmarks/recording.py
 	$(BIN)/python benchmarks/index_formats.py
 	$(BIN)/python benchmarks/rollouts.py
+	$(BIN)/python benchmarks/dashboard.py
 
 bench-doctor: $(BIN)/.base  ## the doctor and its peers on the same generated runs, a quarter of an hour
 	$(PYTHON) -m venv $(VENV)-peers

@@ -16,6 +16,7 @@ def test_the_margin_rises_from_zero_to_one_in_training_and_on_held_out_prompts(t
         "kto", kto.Settings, None, {"output_dir": str(tmp_path / "run"), "seed": seed, "display": "none"}
     )
     outcome = kto.train(settings)
+    print(f"seed {seed}: {outcome.verdict}")
     assert (outcome.status, outcome.steps) == ("finished", 145)
     view = rlvitals.open_run(tmp_path / "run")
     _, margins = view.series("rewards/margins")

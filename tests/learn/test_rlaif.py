@@ -21,6 +21,7 @@ def test_held_out_reward_rises_by_more_than_a_seventh_with_the_default_recipe(tm
     started = time.process_time()
     outcome = rlaif.train(recipe.load("rlaif", Settings, None, given))
     minutes = (time.process_time() - started) / 60
+    print(f"seed {seed}, {minutes:.1f} CPU minutes: {outcome.verdict}")
     rows = [json.loads(line) for line in (tmp_path / "logs" / "eval_metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == outcome.steps
     assert rows[-1]["reward"] >= rows[0]["reward"] + 0.15, outcome.verdict

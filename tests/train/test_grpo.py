@@ -25,6 +25,8 @@ from rlvitals.train.mailbox.mini import mini
 from rlvitals.train.mailbox.tools import TOOLS
 from rlvitals.train.sampling import answer_stats
 
+pytestmark = pytest.mark.slow
+
 HOW = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
 
 
@@ -271,7 +273,6 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(
 # Training
 
 
-@pytest.mark.slow
 def test_a_short_training_learns_and_records_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"groups_per_step": 8, "rollouts_per_group": 8, "held_out": 100, "max_steps": 6, "eval_steps": 6}
     outcome = grpo.train(settings(tmp_path / "run", display="plain", verbose=True, **given))
@@ -295,7 +296,6 @@ def test_a_short_training_learns_and_records_everything(tmp_path: Path, capsys: 
         assert words in said, words
 
 
-@pytest.mark.slow
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     given = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "grpo_epochs": 2, "minibatch_size": 6, "keep_last": None}
     grpo.train(settings(tmp_path / "whole", **given))
@@ -317,7 +317,6 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) ->
     assert evaluation(tmp_path / "broken", 4) | {"eval_time": 0} == evaluation(tmp_path / "whole", 4) | {"eval_time": 0}
 
 
-@pytest.mark.slow
 def test_rollout_mode_collects_and_trains_nothing(tmp_path: Path) -> None:
     outcome = grpo.train(settings(tmp_path / "run", mode="rollout", max_steps=2))
     assert outcome.steps == 2
@@ -326,14 +325,12 @@ def test_rollout_mode_collects_and_trains_nothing(tmp_path: Path) -> None:
     assert "grad_norm" not in rows(tmp_path / "run")[0]
 
 
-@pytest.mark.slow
 def test_simple_mode_answers_in_one_turn(tmp_path: Path) -> None:
     grpo.train(settings(tmp_path / "run", mode="simple", max_steps=1, reward="plain"))
     groups = rlvitals.open_run(tmp_path / "run").rollouts(1)
     assert {len(rollout.turns) for group in groups for rollout in group.rollouts} == {1}
 
 
-@pytest.mark.slow
 def test_when_every_group_is_filtered_the_counts_are_true_and_nothing_is_trained(tmp_path: Path) -> None:
     grpo.train(settings(tmp_path / "run", max_steps=1, min_group_std=100.0, dynamic_sampling=1))
     (row,) = rows(tmp_path / "run")
@@ -347,21 +344,18 @@ def test_when_every_group_is_filtered_the_counts_are_true_and_nothing_is_trained
         assert torch.equal(old, new)
 
 
-@pytest.mark.slow
 def test_training_stops_at_the_target_accuracy(tmp_path: Path) -> None:
     outcome = grpo.train(settings(tmp_path / "run", max_steps=4, eval_steps=1, target_accuracy=0.01))
     assert (outcome.status, outcome.steps) == ("stopped", 1)
     assert "reached the target" in outcome.verdict
 
 
-@pytest.mark.slow
 def test_a_model_from_nothing_is_warmed_up_and_kept_for_the_kl(tmp_path: Path) -> None:
     grpo.train(settings(tmp_path / "run", max_steps=1, warm_up_steps=2, warm_up_batch=4, min_group_std=0.0))
     assert (tmp_path / "run" / "warm_start" / "model.safetensors").is_file()
     assert rows(tmp_path / "run")[0]["kl"] == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_the_example_trains_the_same_mailbox_through_trl(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     example = Path(__file__).parents[2] / "examples" / "trl_mailbox.py"

@@ -23,6 +23,8 @@ from rlvitals.train.ppo_rollout import batch_places, token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
 
+pytestmark = pytest.mark.slow
+
 PHASES = ("generate", "compute_log_probs", "compute_values", "compute_rewards", "train_step", "model_update",
           "do_checkpoint")  # fmt: skip
 
@@ -58,7 +60,6 @@ def finished(tmp_path_factory):
     return folder, ppo.train(settings(folder, plots=True, text_scores=("codebleu", "bleu", "rouge", "ruby")))
 
 
-@pytest.mark.slow
 def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(finished):
     page = (REPO / "docs" / "measure-coverage.md").read_text().partition("## The 35 tags")[0]
     listed = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
@@ -72,7 +73,6 @@ def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(
     assert {name.replace("{device_id}", "0") for name in wanted} - found == set()
 
 
-@pytest.mark.slow
 def test_a_run_leaves_the_documents_epochs_and_everything_to_go_on_from(finished):
     folder, outcome = finished
     assert (outcome.status, outcome.steps) == ("finished", 6)
@@ -96,7 +96,6 @@ def test_a_run_leaves_the_documents_epochs_and_everything_to_go_on_from(finished
     assert begun["sft.loss"] > 0
 
 
-@pytest.mark.slow
 def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
     folder, _ = finished
     with (folder / "metrics" / "training_metrics.csv").open() as file:
@@ -107,7 +106,6 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
     assert float(first["learning_rate"]) == pytest.approx(sum(rates) / 3)
 
 
-@pytest.mark.slow
 def test_a_folder_with_a_run_is_not_trained_over(finished):
     with pytest.raises(RunExists):
         ppo.train(settings(finished[0]))
@@ -128,7 +126,6 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("critic", ["shared", "separate"])
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, child_environment, critic):
     changes = {"max_steps": 8, "steps_per_epoch": 4, "critic": critic, "kl_target": 0.1, "kl_horizon": 100.0}
@@ -151,7 +148,6 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, child_en
     assert files(tmp_path / "killed") == files(tmp_path / "unbroken")
 
 
-@pytest.mark.slow
 def test_parts_of_a_minibatch_make_the_same_update_as_the_whole(tmp_path):
     for name, microbatch in (("whole", None), ("parts", 1)):
         ppo.train(settings(tmp_path / name, microbatch_size=microbatch, max_steps=2))
@@ -162,7 +158,6 @@ def test_parts_of_a_minibatch_make_the_same_update_as_the_whole(tmp_path):
         assert torch.allclose(one["exp_avg"], other["exp_avg"], atol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_true_score_rises_when_it_is_the_reward(tmp_path):
     words = ["red", "blue", "green", "black", "white", "brown"]
     lines = [{"prompt": f"say {word} {other}:", "reference": f" {word}"} for word in words for other in words]
@@ -178,7 +173,6 @@ def test_the_true_score_rises_when_it_is_the_reward(tmp_path):
     assert outcome.status == "finished"
 
 
-@pytest.mark.slow
 def test_the_doctor_stops_it_when_it_may(tmp_path):
     rule = "- {rule: mine, kind: reward_collapse, when: 'critic/score/mean > -100', severity: critical, warm_up: 2, "
     rule += "hold: 2 of 2, certain: true, title: enough, action_critical: %s}\n"
@@ -195,7 +189,6 @@ def test_the_doctor_stops_it_when_it_may(tmp_path):
     assert rates[-1] == 1.5e-4
 
 
-@pytest.mark.slow
 def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointing(tmp_path, child_environment):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -219,7 +212,6 @@ def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointi
     assert all(math.isfinite(row["actor/total_loss"]) for row in rows(tmp_path / "run") if row["step"])
 
 
-@pytest.mark.slow
 def test_two_processes_train_one_model_and_one_of_them_writes(tmp_path, child_environment):
     # accelerate's own launcher starts a single process on a CPU; torch's starts as many as it is told.
     launched = subprocess.run(

@@ -23,6 +23,8 @@ from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "warm_up_steps": 6, "warm_up_batch_size": 4, "tasks": 8, "eval_tasks": 6, "prompts_per_step": 4, "group_size": 2,
     "max_new_tokens": 24, "max_steps": 4, "eval_steps": 0, "save_steps": 0, "agreement_steps": 2,
@@ -90,7 +92,6 @@ def warm(tmp_path_factory):
     return str(folder)
 
 
-@pytest.mark.slow
 def test_a_warm_student_learns_in_twenty_steps(tmp_path, warm):
     outcome = rlaif.train(
         settings(
@@ -124,7 +125,6 @@ DOCUMENT = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeypatch, small):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -331,7 +331,6 @@ def flags(chosen):
     return told
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment):
     chosen = settings(
         tmp_path / "whole", max_steps=9, save_steps=3, eval_steps=4, keep_last=2, tasks=16, logging_steps=2
@@ -394,7 +393,6 @@ def test_the_doctor_may_only_advise(tmp_path, trainer):
     assert run.train().status == "finished"
 
 
-@pytest.mark.slow
 def test_two_processes_train_one_student(tmp_path, child_environment):
     chosen = settings(tmp_path / "run", max_steps=3, save_steps=3, eval_steps=3)
     launched = subprocess.run(

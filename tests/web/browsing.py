@@ -20,7 +20,9 @@ WAIT_MS = 15_000
 
 def chromium() -> str:
     """The browser, or a skip that says how to get one."""
-    found = os.environ.get("RLVITALS_CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), "")
+    found = os.environ.get("RLVITALS_CHROMIUM") or next(
+        filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
+    )
     if not found:
         pytest.skip("the tests of the pages need a browser: apt-get install chromium, or its path in RLVITALS_CHROMIUM")
     return found

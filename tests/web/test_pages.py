@@ -32,7 +32,9 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     tiles = page.locator(".tile")
     assert 8 <= tiles.count() <= 12
     reward = page.locator('[data-tile="reward"]')
-    assert float(reward.locator("[data-value]").inner_text()) == pytest.approx(view.series("reward").values[-1], rel=1e-3)
+    assert float(reward.locator("[data-value]").inner_text()) == pytest.approx(
+        view.series("reward").values[-1], rel=1e-3
+    )
     assert reward.locator("svg path").count() == 1
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
@@ -209,7 +211,7 @@ def test_rollouts_show_groups_turns_and_the_transcript(screen):
     assert table.locator("tbody tr").count() == 4
     cells = table.locator("tbody tr").first.locator("td").all_inner_texts()
     assert cells[0] == "1"
-    assert cells[2].startswith("−")  # the lowest reward of its group
+    assert cells[2].startswith("\N{MINUS SIGN}")  # the lowest reward of its group
     transcript = page.locator(".transcript").inner_text()
     for text in ("The capital is number 1 at step 3.", '{"query":"capital 1"}', "found capital page 1", "format"):
         assert text in transcript

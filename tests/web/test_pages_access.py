@@ -61,4 +61,6 @@ def test_no_screen_is_wider_than_the_window(browser, port, viewport):
             page = screen.open(name, **query) if query else screen.open()
             page.wait_for_timeout(200)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-            assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"), name
+            assert page.evaluate(
+                "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
+            ), name

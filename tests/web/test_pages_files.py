@@ -15,7 +15,11 @@ OURS = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.part
 def test_the_vendors_files_are_those_that_were_checked():
     vendor = STATIC / "vendor" / "uplot"
     told = dict(re.findall(r"^([0-9a-f]{64})  (\S+)$", (vendor / "README.md").read_text(), re.MULTILINE)[::-1])
-    found = {hashlib.sha256(path.read_bytes()).hexdigest(): path.name for path in vendor.iterdir() if path.name != "README.md"}
+    found = {
+        hashlib.sha256(path.read_bytes()).hexdigest(): path.name
+        for path in vendor.iterdir()
+        if path.name != "README.md"
+    }
     assert found == told
     assert "MIT" in (vendor / "LICENSE").read_text()
 
@@ -34,7 +38,9 @@ def test_every_module_and_style_is_there_and_used():
     for style in (STATIC / "styles").iterdir():
         assert f"/static/styles/{style.name}" in page
     assert not re.search(r"\son\w+=|style=|<script(?! type=\"module\" src=)", page)
-    named = {name for path in OURS for name in re.findall(r'(?:from|import\() ?"\.{1,2}/([\w/]+)\.js"', path.read_text())}
+    named = {
+        name for path in OURS for name in re.findall(r'(?:from|import\() ?"\.{1,2}/([\w/]+)\.js"', path.read_text())
+    }
     named |= {f"screens/{path.stem}" for path in (STATIC / "screens").iterdir()} | {"app"}
     assert {path.stem for path in OURS} <= {name.split("/")[-1] for name in named}
 
@@ -42,6 +48,8 @@ def test_every_module_and_style_is_there_and_used():
 @pytest.mark.slow
 def test_the_types_hold():
     compiler = node_module("typescript") / "bin" / "tsc"
-    checked = subprocess.run(["node", compiler, "-p", STATIC / "jsconfig.json"], check=False, capture_output=True, text=True)
+    checked = subprocess.run(
+        ["node", compiler, "-p", STATIC / "jsconfig.json"], check=False, capture_output=True, text=True
+    )
     assert checked.stdout == ""
     assert checked.returncode == 0

@@ -29,7 +29,9 @@ def hostile(tmp_path_factory):
             call = ToolCall(MARKUP, {MARKUP: MARKUP}, text, error=MARKUP)
             turn = Turn(text, (call,), observation=text, outcome=MARKUP)
             parts = {MARKUP: 1.0}
-            rollout = Rollout((turn,), reward=1.0, outcome=MARKUP, stop=MARKUP, reward_parts=parts, rubric={MARKUP: text})
+            rollout = Rollout(
+                (turn,), reward=1.0, outcome=MARKUP, stop=MARKUP, reward_parts=parts, rubric={MARKUP: text}
+            )
             run.log_groups([Group(text, (rollout,), answer=text, kept=False, reason=MARKUP)], step=step)
         with run.phase(MARKUP):
             pass
@@ -73,9 +75,14 @@ def test_a_path_out_of_the_folder_is_a_sentence(screen, run):
 
 
 def test_an_address_full_of_nonsense_still_gives_a_page(screen):
-    for nonsense in ("#metrics?run=healthy&from=zzz&to=-1e400&smooth=9e9&log=maybe&x=%00&filter=%5B&one=%3Cb%3E",
-                     "#__proto__?run=healthy", "#rollouts?run=agent&step=1e99&group=-3&rollout=0&page=-1",
-                     "#health?run=failing&finding=x&severity=%3C", "#vitals?%E0%A4%A", "#%3Cscript%3E"):
+    for nonsense in (
+        "#metrics?run=healthy&from=zzz&to=-1e400&smooth=9e9&log=maybe&x=%00&filter=%5B&one=%3Cb%3E",
+        "#__proto__?run=healthy",
+        "#rollouts?run=agent&step=1e99&group=-3&rollout=0&page=-1",
+        "#health?run=failing&finding=x&severity=%3C",
+        "#vitals?%E0%A4%A",
+        "#%3Cscript%3E",
+    ):
         page = screen.open("vitals", run="healthy")
         page.goto("about:blank")
         page.goto(screen.home + nonsense)

@@ -109,7 +109,8 @@ def test_tab_reaches_everything_and_shows_where_it_is(screen):
         told = page.evaluate("""() => {
             const at = document.activeElement;
             const style = getComputedStyle(at);
-            return [at.tagName, at.textContent.slice(0, 20), style.outlineStyle !== 'none' && style.outlineWidth !== '0px'];
+            const isSeen = style.outlineStyle !== 'none' && style.outlineWidth !== '0px';
+            return [at.tagName, at.textContent.slice(0, 20), isSeen];
         }""")
         if told[0] == "BODY":
             break

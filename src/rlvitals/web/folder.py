@@ -76,10 +76,10 @@ class Open:
         if before.state == self.state or time.monotonic() < before._judged_until:
             self.diagnosis, self._judged_until = before.diagnosis, before._judged_until
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether its writer may have died since."""
-        return self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
+    def is_current(self, state: object) -> bool:
+        """Whether it need not be opened anew: for a row, for a writer that may have died, for the memory it holds."""
+        is_old = self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
+        return self.state == state and not is_old and _held_bytes(self.view) <= MOST_BYTES
 
     def _lock_of(self, name: str) -> threading.Lock:
         return self._locks.setdefault(name, threading.Lock())
@@ -149,9 +149,8 @@ class Folder:
         with lock:
             state = _state(path)
             known = self._open.get(path)
-            if known is not None and known.state == state:
-                if not known.is_stale and _held_bytes(known.view) <= MOST_BYTES:
-                    return known
+            if known is not None and known.is_current(state):
+                return known
             fresh = Open(state, open_run(path))
             if known is not None:
                 fresh.take_over(known)

@@ -1,4 +1,4 @@
-/** What a picture is to the plotting library: its columns, how each is drawn, the range of y, and the whole in words. */
+/** What a picture is to the plotting library: columns, how each is drawn, the range of y, the whole in words. */
 
 import {byX, smoothed} from "./lines.js";
 import {number} from "./numbers.js";
@@ -75,7 +75,8 @@ export function inWords(picture) {
         ([low, high], value) => [Math.min(low, value), Math.max(high, value)],
         [Infinity, -Infinity],
       );
-      return `${line.label}: ${values.length} points from ${number(bounds[0])} to ${number(bounds[1])}, last ${number(values[values.length - 1])}`;
+      const [low, high, last] = [...bounds, values[values.length - 1]].map(number);
+      return `${line.label}: ${values.length} points from ${low} to ${high}, last ${last}`;
     })
     .join("; ");
 }

@@ -68,7 +68,8 @@ export function moment(timestamp) {
   if (!timestamp || !Number.isFinite(timestamp)) return "–";
   const at = new Date(timestamp * 1000);
   const two = (/** @type {number} */ part) => String(part).padStart(2, "0");
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${two(at.getHours())}:${two(at.getMinutes())}`;
 }
 
 /**

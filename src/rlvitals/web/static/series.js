@@ -73,7 +73,7 @@ export class SeriesStore {
   }
 
   /**
-   * One name that cannot be answered must not take the others with it: each is asked for alone, and says itself why not.
+   * One name that cannot be answered must not take the others with it: each is asked for alone and says why not.
    * @param {string[]} names
    * @param {unknown} error
    */

@@ -17,6 +17,16 @@
  * @property {T[]} items
  */
 
+/**
+ * @template T
+ * @typedef {Object} How
+ * @property {number} minWidth
+ * @property {number} height
+ * @property {(item: T) => Panel} make
+ * @property {(text: string) => HTMLElement} heading
+ * @property {(items: T[]) => void} seen What is in view now.
+ */
+
 const OVERSCAN = 300;
 const GAP = 12;
 const HEADING = 40;
@@ -26,7 +36,7 @@ export class VirtualGrid {
   /**
    * @param {HTMLElement} scroller what scrolls
    * @param {HTMLElement} root what holds the panels
-   * @param {{minWidth: number, height: number, make(item: T): Panel, heading(text: string): HTMLElement, seen(items: T[]): void}} how
+   * @param {How<T>} how
    */
   constructor(scroller, root, how) {
     this.scroller = scroller;

@@ -53,7 +53,8 @@ export function card(finding, place) {
     el(
       "p",
       {class: "faint"},
-      `since step ${number(finding.onset_step)}, said at step ${number(finding.step)} · ${finding.kind.replaceAll("_", " ")} · rule `,
+      `since step ${number(finding.onset_step)}, said at step ${number(finding.step)}`,
+      ` · ${finding.kind.replaceAll("_", " ")} · rule `,
       el("code", {}, finding.rule),
       ` · right in about ${Math.round(finding.confidence * 100)} % of such cases`,
       finding.ongoing === null ? "" : finding.ongoing ? " · still so at the end" : " · over at the end",

@@ -72,8 +72,7 @@ function row(rollout, place, turns, largest, chosen) {
       signed(turn.advantage),
     );
     const share = size(turn.advantage) / largest;
-    if (share)
-      cell.style.backgroundColor = `color-mix(in srgb, var(${turn.advantage > 0 ? "--above" : "--below"}) ${Math.round(8 + share * 42)}%, transparent)`;
+    if (share) cell.style.backgroundColor = shade(turn.advantage > 0 ? "--above" : "--below", share);
     return cell;
   });
   return el(
@@ -88,6 +87,11 @@ function row(rollout, place, turns, largest, chosen) {
     el("td", {}, rollout.outcome || rollout.stop || "–"),
     cells,
   );
+}
+
+/** @param {string} colour @param {number} share @returns {string} never so strong that the number cannot be read */
+function shade(colour, share) {
+  return `color-mix(in srgb, var(${colour}) ${Math.round(8 + share * 42)}%, transparent)`;
 }
 
 /** @param {any} value @returns {number} */

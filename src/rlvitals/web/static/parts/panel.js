@@ -1,4 +1,4 @@
-/** One panel of the Metrics screen: what it is, its last value, its chart, and how many points are shown of how many. */
+/** One panel of the Metrics screen: what it is, its last value, its chart, how many points are shown of how many. */
 
 import {Chart} from "../charts.js";
 import {el} from "../dom.js";
@@ -7,7 +7,17 @@ import {howMany, lineOf} from "../lines.js";
 import {number} from "../numbers.js";
 import * as state from "../state.js";
 
-/** @typedef {{name: string, title: string, group: string, unit: string, points: number, last: number | null, has_band: boolean, streams: string[], key: string}} Metric */
+/**
+ * @typedef {Object} Metric
+ * @property {string} name
+ * @property {string | null} concept
+ * @property {string} title
+ * @property {string} group
+ * @property {string} unit
+ * @property {number} points
+ * @property {number | null} last
+ * @property {string[]} streams
+ */
 
 const HEAD = 62;
 

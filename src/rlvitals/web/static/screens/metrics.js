@@ -4,6 +4,7 @@ import {ask} from "../api.js";
 import {atMostEvery, el, fill, say} from "../dom.js";
 import {explain} from "../drawer.js";
 import {counted, number} from "../numbers.js";
+import {byName, chosen} from "../parts/choice.js";
 import {MetricPanel} from "../parts/panel.js";
 import {SeriesStore} from "../series.js";
 import * as state from "../state.js";
@@ -14,7 +15,6 @@ import {notice} from "../words.js";
 
 const HEIGHT = 232;
 const LARGE = 480;
-const ROW = 3; // panels of a row on a usual screen
 const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolling
 const LIVE_AGAIN = 900;
 
@@ -87,7 +87,7 @@ export async function mount({run, root, signal, again}) {
   };
   /** @type {VirtualGrid<Metric>} */
   const grid = new VirtualGrid(root, area, {
-    minWidth: 340,
+    minWidth: 300,
     height: HEIGHT,
     heading: (text) => el("h2", {class: "group"}, text),
     make: (metric) => {
@@ -132,7 +132,7 @@ export async function mount({run, root, signal, again}) {
     fill(top);
     if (!metric) return;
     large = new MetricPanel(metric, LARGE);
-    top.append(large.node);
+    fill(top, el("h2", {class: "unseen"}, "Chosen metric"), large.node);
     panels.set(name, large);
     const series = store.kept.get(name);
     if (series) later(name, series);
@@ -237,69 +237,4 @@ function signature() {
 /** @param {number | null} value @returns {number | null} as few digits as an address needs */
 function rounded(value) {
   return value === null ? null : Number(value.toPrecision(10));
-}
-
-/**
- * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
- * @param {any[]} listed
- * @returns {Metric[]}
- */
-function byName(listed) {
-  /** @type {Map<string, Metric>} */
-  const found = new Map();
-  for (const metric of listed) {
-    const known = found.get(metric.name);
-    if (known) known.streams.push(metric.stream);
-    else found.set(metric.name, {...metric, streams: [metric.stream]});
-  }
-  return [...found.values()];
-}
-
-/**
- * @param {Metric[]} metrics
- * @param {string} filter a regular expression, or a plain text where it is none
- * @param {string} group
- * @param {string} one shown large above, so not below
- */
-function chosen(metrics, filter, group, one) {
-  let complaint = "";
-  /** @type {(text: string) => boolean} */
-  let fits = () => true;
-  try {
-    const pattern = new RegExp(filter, "i");
-    fits = (text) => pattern.test(text);
-  } catch {
-    complaint = `${filter} is no regular expression: taken as plain text`;
-    fits = (text) => text.toLowerCase().includes(filter.toLowerCase());
-  }
-  /** @type {Map<string, Metric[]>} */
-  const groups = new Map();
-  let shown = 0;
-  for (const metric of metrics) {
-    if ((group && metric.group !== group) || !(fits(metric.name) || fits(metric.title))) continue;
-    shown += 1;
-    if (metric.name === one) continue;
-    const known = groups.get(metric.group);
-    if (known) known.push(metric);
-    else groups.set(metric.group, [metric]);
-  }
-  return {sections: filled([...groups]), shown, complaint};
-}
-
-/**
- * Groups too small for a row share one.
- * @param {[string, Metric[]][]} groups
- * @returns {import("../virtual.js").Section<Metric>[]}
- */
-function filled(groups) {
-  /** @type {{heading: string, items: Metric[]}[]} */
-  const sections = [];
-  for (const [heading, items] of groups) {
-    const before = sections[sections.length - 1];
-    if (before && before.items.length + items.length <= ROW) {
-      before.heading += ` · ${heading}`;
-      before.items = [...before.items, ...items];
-    } else sections.push({heading, items});
-  }
-  return sections;
 }

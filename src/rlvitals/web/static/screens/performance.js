@@ -153,7 +153,8 @@ function waterfall(facts, names) {
         {class: "bars"},
         spans.map((span) => {
           const took = span.end - span.start;
-          const said = `${span.name}: ${duration(took)}${span.parent ? ` in ${span.parent}` : ""}${span.error ? `, left by ${span.error}` : ""}`;
+          const where = span.parent ? ` in ${span.parent}` : "";
+          const said = `${span.name}: ${duration(took)}${where}${span.error ? `, left by ${span.error}` : ""}`;
           const bar = painted(
             el("span", {
               class: `bar ${span.parent ? "inner" : ""} ${span.error ? "broken" : ""}`,

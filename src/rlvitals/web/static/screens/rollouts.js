@@ -1,4 +1,4 @@
-/** Rollouts: groups at the left, the table of turns in the middle, the transcript at the right, keys to walk through. */
+/** Rollouts: groups at the left, the table of turns in the middle, the transcript at the right. */
 
 import {ask, Refused} from "../api.js";
 import {atMostEvery, calm, el, fill, say} from "../dom.js";

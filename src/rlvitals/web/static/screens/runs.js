@@ -63,8 +63,7 @@ export async function mount({root, signal}) {
   const draw = () => {
     const words = state.get("filter").toLowerCase().split(/\s+/).filter(Boolean);
     const found = answer.runs.filter((/** @type {any} */ run) => {
-      const said =
-        `${run.run} ${run.name} ${run.status} ${run.algorithm ?? ""} ${run.framework ?? ""} ${run.verdict}`.toLowerCase();
+      const said = [run.run, run.name, run.status, run.algorithm, run.framework, run.verdict].join(" ").toLowerCase();
       return words.every((word) => said.includes(word));
     });
     found.sort(sorting(state.get("order")));

@@ -1,0 +1,76 @@
+/** Which metrics are shown: one entry a name, what a filter and a group leave of them, in sections. */
+
+/** @typedef {import("./panel.js").Metric} Metric */
+
+const ROW = 3; // panels of a row on a usual screen
+
+/**
+ * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
+ * @param {any[]} listed
+ * @returns {Metric[]}
+ */
+export function byName(listed) {
+  /** @type {Map<string, Metric>} */
+  const found = new Map();
+  for (const metric of listed) {
+    const known = found.get(metric.name);
+    if (known) known.streams.push(metric.stream);
+    else found.set(metric.name, {...metric, streams: [metric.stream]});
+  }
+  const all = [...found.values()];
+  return [...all.filter((metric) => !isOfTheMachine(metric)), ...all.filter(isOfTheMachine)];
+}
+
+/** @param {Metric} metric @returns {boolean} times, memory and speeds come last: there are many, and few look */
+function isOfTheMachine(metric) {
+  return /^(time|memory|system|perf|throughput)[./]/i.test(metric.concept ?? metric.name);
+}
+
+/**
+ * @param {Metric[]} metrics
+ * @param {string} filter a regular expression, or a plain text where it is none
+ * @param {string} group
+ * @param {string} one shown large above, so not below
+ */
+export function chosen(metrics, filter, group, one) {
+  let complaint = "";
+  /** @type {(text: string) => boolean} */
+  let fits = () => true;
+  try {
+    const pattern = new RegExp(filter, "i");
+    fits = (text) => pattern.test(text);
+  } catch {
+    complaint = `${filter} is no regular expression: taken as plain text`;
+    fits = (text) => text.toLowerCase().includes(filter.toLowerCase());
+  }
+  /** @type {Map<string, Metric[]>} */
+  const groups = new Map();
+  let shown = 0;
+  for (const metric of metrics) {
+    if ((group && metric.group !== group) || !(fits(metric.name) || fits(metric.title))) continue;
+    shown += 1;
+    if (metric.name === one) continue;
+    const known = groups.get(metric.group);
+    if (known) known.push(metric);
+    else groups.set(metric.group, [metric]);
+  }
+  return {sections: filled([...groups]), shown, complaint};
+}
+
+/**
+ * Groups too small for a row share one.
+ * @param {[string, Metric[]][]} groups
+ * @returns {import("../virtual.js").Section<Metric>[]}
+ */
+function filled(groups) {
+  /** @type {{heading: string, items: Metric[]}[]} */
+  const sections = [];
+  for (const [heading, items] of groups) {
+    const before = sections[sections.length - 1];
+    if (before && before.items.length + items.length <= ROW) {
+      before.heading += ` · ${heading}`;
+      before.items = [...before.items, ...items];
+    } else sections.push({heading, items});
+  }
+  return sections;
+}
