@@ -1,7 +1,7 @@
 """One browser and one folder of runs for all tests of the pages.
 
-A plug-in rather than a conftest, because `conftest` is the name by which tests import the one above. PYTEST_DONT_REWRITE:
-the search for doctests imports it first, and there is nothing to rewrite.
+A plug-in rather than a conftest, because `conftest` is the name by which tests import the one above.
+PYTEST_DONT_REWRITE: the search for doctests imports it first, and there is nothing to rewrite.
 """
 
 from __future__ import annotations

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlvitals.adapters.learning_rate import CannotCut, cut_learning_rate
 from rlvitals.adapters.transformers_acting import Order, Reverts, carry_out, order_for, shared
-from rlvitals.adapters.transformers_settings import algorithm_of, event_of, is_of_the_summary, settings_of
+from rlvitals.adapters.transformers_settings import (
+    algorithm_of,
+    event_of,
+    is_of_the_summary,
+    names_of,
+    settings_of,
+)
 from rlvitals.capture.start import start
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
@@ -141,7 +147,7 @@ class VitalsCallback(TrainerCallback):
         given = {
             "output_dir": folder,
             "algorithm": algorithm_of(args),
-            "framework": "trl",
+            "framework": names_of(args),
             "total_steps": state.max_steps or None,
             "name": _name_of(args, folder),
             **self._given,

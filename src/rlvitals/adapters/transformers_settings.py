@@ -42,6 +42,16 @@ def algorithm_of(args: object) -> str | None:
     return next((ALGORITHMS[kind.__name__] for kind in type(args).__mro__ if kind.__name__ in ALGORITHMS), None)
 
 
+NAMES = {"kto": "trl_kto", "dpo": "trl_dpo", "grpo": "trl_grpo", "rloo": "trl_rloo", "online_dpo": "trl_online_dpo",
+         "reward_model": "trl_reward", "sft": "trl_sft", "ppo": "trl_ppo"}  # fmt: skip
+"""Whose names an algorithm's trainer logs: `kl` is another quantity in each of them."""
+
+
+def names_of(args: object) -> str:
+    """Whose metric names a trainer with these arguments logs."""
+    return NAMES.get(algorithm_of(args) or "", "trl")
+
+
 def event_of(logs: Mapping[str, Any]) -> Event:
     """What a log event is about: a step of training, an evaluation, or the whole training, at its end.
 

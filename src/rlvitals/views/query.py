@@ -201,12 +201,16 @@ class RunView(ShownInNotebooks):
         return meaning.metric.id if meaning else None
 
     def meaning(self, name: str) -> catalog.Match | None:
-        """What a logged name means in this run's framework."""
-        return next(iter(catalog.matches(name, self.info.framework or self._recognised)), None)
+        """What a logged name means in this run's framework; of what only evaluations have, as an evaluation's."""
+        found = next(iter(catalog.matches(name, self.framework)), None)
+        if name in self._evaluated_only and (found is None or not found.metric.id.startswith("eval.")):
+            return next(iter(catalog.matches(f"eval/{name}", self.framework)), found)
+        return found
 
     @cached_property
-    def _recognised(self) -> str | None:
-        return catalog.recognise(self.metrics).framework
+    def _evaluated_only(self) -> set[str]:
+        logs = [(stream, rank) for stream, rank in self._logs if stream != "eval"]
+        return set(self.metrics).difference(*(self._columns(*log).names for log in logs))
 
     def series(
         self,

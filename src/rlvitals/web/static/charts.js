@@ -75,7 +75,7 @@ export class Chart {
         {
           ...axis,
           size: 26,
-          space: 70,
+          space: 50,
           ...(picture.isTime
             ? {}
             : {values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(short)}),
