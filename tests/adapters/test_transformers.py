@@ -82,7 +82,7 @@ def test_every_trainer_is_recorded_value_by_value(name, tmp_path):
     run = rlvitals.open_run(tmp_path)
     assert run.status == "finished"
     assert run.info.algorithm == ALGORITHMS.get(name, name)
-    assert (run.info.framework, run.info.total_steps) == ("trl", 6)
+    assert (run.info.framework, run.info.total_steps) == ("trl" if name == "trainer" else f"trl_{name}", 6)
     kept = json.loads((tmp_path / "config.json").read_text())
     assert kept["learning_rate"] == 1e-3
     assert kept["model"]["hidden_size"] == 16
