@@ -57,7 +57,8 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore tests/learn
+	@# One thread each: the processes share the cores already.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore tests/learn
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
@@ -292,6 +293,11 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
     noise = max(eval_score.noise, 0.015 * abs(best), 1e-6)
     won = at_evals[-1] - min(at_evals[:-1])
     climbs = won > 4 * FAST_SHARE * reward.noise and (reward.gained or reward.rising > 1.5)
+    # A score that slides all the way looks noisy for it: each evaluation below the one before, and little is left.
+    slides = window[-1] < 0.4 * window[0] and all(later < earlier for earlier, later in pairwise(window))
+    if climbs and slides:
+        alarm = critical if len(window) > evals else warning
+        return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     fallen = best - max(window[-2:])
     if climbs and fallen > noises * noise:
         deep = best - max(window[-3:]) > noises * noise or fallen > 2 * noises * noise
