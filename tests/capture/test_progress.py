@@ -257,9 +257,9 @@ def test_a_finished_bar_sees_no_more_rows(tmp_path):
         for epoch in range(1, 6):
             for step in run.progress(range(2), epoch=epoch, stream=io.StringIO()):
                 run.log({"loss": 1.0}, step=step)
-        assert len(run._bars) == 1
+        (bar,) = run._display._bars
         run.log({"loss": 2.0}, step=10)
-        assert "loss: 1.0000" in fields(run._bars[0])
+        assert "loss: 1.0000" in fields(bar)
 
 
 def test_an_evaluation_counts_the_samples_of_its_batches():
@@ -309,10 +309,8 @@ def test_a_broken_stream_costs_no_item():
 
 def test_disable_draws_nothing_and_so_do_other_ranks(tmp_path, capsys):
     assert list(Progress(range(5), disable=True)) == list(range(5))
-    with rlvitals.start(tmp_path / "run", monitor=False) as run:
-        run.rank = 1
-        assert list(run.progress(range(5), epoch=1)) == list(range(5))
-        run.rank = 0
+    with rlvitals.start(tmp_path / "run", monitor=False), rlvitals.start(tmp_path / "run", rank=1) as other:
+        assert list(other.progress(range(5), epoch=1)) == list(range(5))
     assert capsys.readouterr().err == ""
 
 

@@ -43,11 +43,18 @@ class Screen:
         self.page = page
         self.home = f"http://localhost:{port}/"
         self.complaints: list[str] = []
+        self.forgiven: list[str] = []
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", self._asked)
+        page.on("response", self._answered)
+
+    def _answered(self, response) -> None:
+        """The console says that something was refused, and not what."""
+        if response.status >= 400:
+            self.complaints.append(f"a status of {response.status} for {response.url}")
 
     def _asked(self, request) -> None:
         if not request.url.startswith((self.home, "data:")):
@@ -71,7 +78,11 @@ class Screen:
     def forgive(self, words: str) -> None:
         """Browsers tell the console themselves of an answer that is no data; here it was asked for."""
         assert any(words in complaint for complaint in self.complaints)
-        self.complaints = [complaint for complaint in self.complaints if words not in complaint]
+        self.forgiven.append(words)  # more of them may still be on their way
+
+    @property
+    def unforgiven(self) -> list[str]:
+        return [said for said in self.complaints if not any(words in said for words in self.forgiven)]
 
     def until(self, script: str, argument=None):
         """Wait until a function in the page gives something true."""
@@ -91,4 +102,4 @@ def browsing(browser, port: int, **how):
         yield screen
     finally:
         context.close()
-    assert screen.complaints == []
+    assert screen.unforgiven == [], screen.unforgiven

@@ -6,12 +6,12 @@ of one kind (types, alignment, sizes); afterwards what it built is started with 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from triton.runtime import driver
 
 from rlvitals.compute.step_channels import CHANNELS, TOKEN_CHANNELS
 from rlvitals.compute.triton_step import STRETCH, TOKEN_FIELDS, gather_tokens, merge_channels
@@ -57,6 +57,7 @@ class Start:
         self._sizes = (rows, columns, stretches, counts, LANES)
         self._plan_address = self._plan.data_ptr()
         self._built: tuple[Any, Any] | None = None
+        self._stream_of = _streams()
         self._can_start = True
 
     def __call__(self, given: Given, addresses: list[int | None], place: Place) -> None:
@@ -69,7 +70,7 @@ class Start:
             given = tuple(None if tensor is None else tensor.contiguous() for tensor in given)
             addresses = [None if tensor is None else tensor.data_ptr() for tensor in given]
         with _in_turn:
-            stream = driver.active.get_current_stream(self._device.index)
+            stream = self._stream_of(self._device.index)
             table = self._table(stream)
             if self._built is None or not self._can_start:
                 self._start_by_triton(given, table, place)
@@ -103,3 +104,13 @@ class Start:
         if table is None or len(table) < self._table_size:
             table = _scratch[key] = torch.empty(self._table_size, dtype=torch.float64, device=self._device)
         return table
+
+
+def _streams() -> Callable[[int], int]:
+    """What tells the current stream of a device, as Triton asks for it. Imported here: the module can be read where
+    Triton is not installed.
+    """
+    from triton.runtime import driver
+
+    found: Callable[[int], int] = driver.active.get_current_stream
+    return found
