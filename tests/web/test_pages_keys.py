@@ -60,8 +60,9 @@ def test_panels_are_walked_enlarged_explained_and_zoomed_by_keys(screen):
     page.keyboard.press("e")
     page.wait_for_selector("#drawer h2")
     page.keyboard.press("Escape")
-    screen.until("() => document.querySelector('#drawer').hidden")
+    screen.until("name => document.activeElement.dataset.metric === name", name)  # back where it was opened from
     page.keyboard.press("k")
+    screen.until("name => (document.activeElement.dataset.metric ?? name) !== name", name)
     page.keyboard.press("Enter")
     page.wait_for_selector(".large .panel canvas")
     page.keyboard.press("Escape")
