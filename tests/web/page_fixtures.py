@@ -16,8 +16,16 @@ from page_runs import make_runs
 from serving import serving
 
 
-@pytest.fixture(scope="session")
+def pytest_collection_modifyitems(items):
+    """One process runs them all: a browser is dear, and Playwright's event loop lives as long as it does."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+@pytest.fixture(scope="module")
 def browser():
+    """Closed after each module: while it is open, nothing else in this process can run an event loop."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="the tests of the pages need playwright")
     with sync_api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
