@@ -78,7 +78,11 @@ class Screen:
     def forgive(self, words: str) -> None:
         """Browsers tell the console themselves of an answer that is no data; here it was asked for."""
         assert any(words in complaint for complaint in self.complaints)
-        self.forgiven.append(words)  # more of them may still be on their way
+        self.allow(words)  # more of them may still be on their way
+
+    def allow(self, words: str) -> None:
+        """The same where a browser may say it or not."""
+        self.forgiven.append(words)
 
     @property
     def unforgiven(self) -> list[str]:

@@ -77,7 +77,7 @@ class Start:
                 return
             try:
                 self._start(addresses, table, place, stream)
-            except TypeError:  # another Triton whose built kernels want other arguments; nothing has been queued
+            except TypeError:  # another Triton, whose built kernels want other arguments: all is queued anew
                 self._can_start = False
                 self._start_by_triton(given, table, place)
 
