@@ -19,6 +19,7 @@ from conftest import REPO, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import checkpoint, ppo, ppo_data, recipe, reward_model, tiny
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo_report import computable
 from rlvitals.train.ppo_rollout import batch_places, token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
@@ -62,6 +63,12 @@ def finished(tmp_path_factory):
     scores = ("codebleu", "bleu", "rouge", "ruby")
     changes = {"missing_eos_penalty": 0.0, "reward_model_learning_rate": 1e-6}
     return folder, ppo.train(settings(folder, plots=True, text_scores=scores, **changes))
+
+
+def test_a_text_score_that_cannot_be_computed_here_is_said_before_the_training(monkeypatch, caplog):
+    monkeypatch.setattr("rlvitals.textscore.evaluate.is_offline_installed", lambda: False)
+    assert computable(("bertscore", "bleu")) == ["bleu"]
+    assert "bertscore-offline" in caplog.text
 
 
 def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(finished):

@@ -77,7 +77,7 @@ def chosen_metrics(asked: Sequence[str], options: Options) -> tuple[list[str], d
     names = [OTHER_NAMES.get(word, word) for word in words]
     check_metrics(names, options)
     wanted = {*names, "corpus_bleu"} if "bleu" in names else set(names or METRICS)
-    missing = {name: why for name in METRICS if name in wanted and (why := _missing(name, options))}
+    missing = {name: why for name in METRICS if name in wanted and (why := why_missing(name, options))}
     return [name for name in METRICS if name in wanted and name not in missing], missing
 
 
@@ -86,11 +86,11 @@ def check_metrics(names: Sequence[str], options: Options) -> None:
     for name in names:
         if name not in METRICS:
             raise ConfigError(f"there is no score {name!r}.{did_you_mean(name, METRICS)} Scores: {', '.join(METRICS)}.")
-        if why := _missing(name, options):
+        if why := why_missing(name, options):
             raise ConfigError(why)
 
 
-def _missing(name: str, options: Options) -> str:
+def why_missing(name: str, options: Options) -> str:
     """Why a score cannot be computed here, with the command that helps; empty where it can."""
     metric = METRICS[name]
     packages = (*metric.packages, *(("nltk",) if name == "rouge" and options.stem else ()))

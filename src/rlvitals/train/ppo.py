@@ -27,7 +27,7 @@ from rlvitals.capture.run import Run
 from rlvitals.compute import advantage, merge, optim, policy
 from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout
 from rlvitals.train.actor_critic import ActorCritic, clip_gradients, parameter_groups
-from rlvitals.train.ppo_report import Epochs, evaluate
+from rlvitals.train.ppo_report import Epochs, computable, evaluate
 from rlvitals.train.ppo_rollout import Rollout, batch_places, collect, seeded, without_padding
 from rlvitals.train.ppo_settings import Settings, check
 from rlvitals.train.ppo_stages import Stages
@@ -78,6 +78,7 @@ class Trainer:
         self.settings, self.data, self.run, self.accelerator = settings, data, run, accelerator
         self.folder = Path(settings.output_dir)
         self.is_quiet = settings.display in ("none", "json") or not accelerator.is_main_process
+        self.text_scores = computable(settings.text_scores) if accelerator.is_main_process else []
         self.grader = ppo_data.Grader()
         self.stages = Stages(settings, data, self.grader, run, accelerator, is_anew=is_anew)
         start = self.stages.start()

@@ -12,7 +12,7 @@ import torch
 from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.compute import rollout
-from rlvitals.errors import MissingDependency
+from rlvitals.textscore.evaluate import Options, why_missing
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.ppo_settings import TEXT_SCORES
 from rlvitals.train.sampling import left_padded
@@ -115,28 +115,25 @@ def evaluate(trainer: Trainer, grader: Grader, step: int, *, with_texts: bool) -
     )
     texts_of_all = _from_all_ranks(accelerator, list(zip(answers, (e.reference for e in examples), strict=True)))
     found = Evaluation(_number(seen["val/score/mean"]), [a for a, _ in texts_of_all], [r for _, r in texts_of_all])
-    scores = text_scores(found, settings.text_scores) if with_texts and accelerator.is_main_process else {}
+    scores = text_scores(found, trainer.text_scores) if with_texts and accelerator.is_main_process else {}
     if accelerator.is_main_process:
         named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/"))}
         trainer.run.log_eval({**named, **scores, "examples": _shown(found)}, step=step)
     return found, scores
 
 
-def text_scores(found: Evaluation, wanted: Sequence[str]) -> dict[str, float]:
-    """How alike answers and references are; a score whose package is missing is left out, which is said once."""
-    scores = {}
-    for name in wanted:
-        score = getattr(importlib.import_module("rlvitals.textscore"), TEXT_SCORES[name])
-        try:
-            scores[name] = float(score(found.answers, found.references))
-        except MissingDependency as error:
-            if name not in _missing:
-                _missing.add(name)
-                logger.warning("no %s: %s", name, error)
-    return scores
+def computable(wanted: Sequence[str]) -> list[str]:
+    """Those of the text scores whose packages are here. The others are named now, not after hours of training."""
+    missing = {name: why for name in wanted if (why := why_missing(name, Options()))}
+    for why in missing.values():
+        logger.warning("not scored: %s", why)
+    return [name for name in wanted if name not in missing]
 
 
-_missing: set[str] = set()
+def text_scores(found: Evaluation, names: Sequence[str]) -> dict[str, float]:
+    """How alike answers and references are, by each of these scores."""
+    scores = importlib.import_module("rlvitals.textscore")
+    return {name: float(getattr(scores, TEXT_SCORES[name])(found.answers, found.references)) for name in names}
 
 
 def _number(value: Any) -> float:
