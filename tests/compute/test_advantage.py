@@ -200,3 +200,8 @@ def test_what_does_not_fit_is_said():
         turn_advantage(0.0, "searchhit")
     with pytest.raises(ConfigError, match="scale must be"):
         advantage.group_relative([1.0], [0], scale="batch")
+
+
+def test_equal_rewards_have_no_advantage_whatever_their_sum_rounds_to():
+    assert advantage.group_relative([-1.9] * 8, [0] * 8).tolist() == [0.0] * 8
+    assert advantage.leave_one_out([0.1] * 3, [0] * 3).tolist() == [0.0] * 3

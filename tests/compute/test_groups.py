@@ -37,6 +37,15 @@ def test_advantages_are_those_numpy_gives():
         )
 
 
+@pytest.mark.parametrize("reward", [-1.9, 0.1, 1 / 3, 1e17])
+@pytest.mark.parametrize("count", [3, 7, 8, 10])
+def test_equal_rewards_have_no_deviation_at_all_whatever_their_sum_rounds_to(reward, count):
+    (done,) = groups.advantages([group_with(*[reward] * count)])
+    assert (done.mean, done.std) == (reward, 0.0)
+    assert {rollout.advantage for rollout in done.rollouts} == {0.0}
+    assert groups.stats([done], names="trl")["frac_reward_zero_std"].number == 1.0
+
+
 @pytest.mark.parametrize(
     ("rewards", "kept", "reason"),
     [

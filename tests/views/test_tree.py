@@ -7,7 +7,7 @@ import json
 import pytest
 
 import rlvitals
-from rlvitals.catalog import explain
+from rlvitals.catalog import explain, families
 from rlvitals.views import tree
 
 
@@ -91,3 +91,18 @@ def test_a_number_in_another_sign_or_scale_has_no_band():
                 assert tree.band_of(catalog.Match(metric, alias, "name"), "grpo") is None
                 return
     pytest.fail("no such alias in the catalogue")
+
+
+def test_rewards_stand_first_what_nobody_knows_in_the_middle_and_the_machine_last(tmp_path):
+    row = {"memory/cpu/generate/start/rss": 1.0, "zq1/a": 1.0, "critic/score/mean": 0.5, "actor/pg_loss": 0.1}
+    listed = tree.metric_list(write_rows(tmp_path, [row]))["metrics"]
+    assert [line["name"] for line in listed] == [
+        "critic/score/mean",
+        "actor/pg_loss",
+        "zq1/a",
+        "memory/cpu/generate/start/rss",
+    ]
+
+
+def test_every_chapter_of_the_catalogue_has_its_place():
+    assert sorted((*tree.READ_FIRST, *tree.READ_LAST)) == sorted(family.id for family in families())

@@ -93,6 +93,37 @@ def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):
     assert next(cell for cell in bar if cell["from"] <= 118 <= cell["to"])["findings"] == [0, 1]
 
 
+def test_what_was_said_lasts_to_the_end_where_it_is_known_to_and_is_not_called_over_where_it_is_not(tmp_path):
+    view = write_run(tmp_path / "run", 600, {"loss": 1.0})
+    found = finding("critical", 100, 120)
+    for ongoing, at_the_end in (
+        (frozenset({found.rule}), ("critical", None)),
+        (frozenset(), (None, None)),
+        (None, (None, "critical")),
+    ):
+        bar = step_bar(view, [found], ongoing)
+        assert (bar[-1]["severity"], bar[-1]["since"]) == at_the_end
+        assert (bar[0]["severity"], bar[0]["since"]) == (None, None)
+    assert step_bar(view, [finding("info", 5, 6)], None)[-1]["since"] is None
+
+
+def test_a_wobble_is_no_change_and_a_trend_is_one():
+    wobble = np.random.default_rng(0).normal(size=200)
+    assert change(wobble) == 0.0
+    assert change(wobble * 0.1 + np.linspace(0, 10, 200)) == pytest.approx(1.0, abs=0.15)
+    assert change(np.array([3.0, 2.0, 1.0])) == -1.0
+
+
+def test_a_run_that_has_ended_is_in_no_phase(tmp_path):
+    run = rlvitals.start(tmp_path / "run", **QUIET)
+    with run.phase("generate"):
+        pass
+    run.log({"loss": 1.0}, step=1)
+    assert now(open_run(tmp_path / "run"))["phase"] == "generate"
+    run.finish()
+    assert now(open_run(tmp_path / "run"))["phase"] is None
+
+
 def test_a_run_of_three_steps_has_three_cells(tmp_path):
     assert [(cell["from"], cell["to"]) for cell in step_bar(write_run(tmp_path / "r", 3, {"a": 1.0}), [])] == [
         (1, 1),

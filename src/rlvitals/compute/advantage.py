@@ -11,7 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from rlvitals.compute.aggregate import terms
-from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, masked_mean, real, row_sum
+from rlvitals.compute.arrays import (
+    Array,
+    from_one_of_group,
+    gather,
+    group_slots,
+    group_sum,
+    library,
+    masked_mean,
+    real,
+    row_sum,
+)
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
 from rlvitals.compute.shapes import per_sequence, per_token, token_rows
@@ -77,7 +87,8 @@ def group_relative(
     slots = group_slots(group_ids, r)
     xp = library(r)
     count = group_sum(xp.ones_like(r), slots)[slots]
-    centred = r - (group_sum(r, slots)[slots] / count)
+    apart, _ = from_one_of_group(r, slots)
+    centred = apart - group_sum(apart, slots)[slots] / count
     if scale == "none":
         return centred
     if scale != "std":
@@ -98,7 +109,8 @@ def leave_one_out(rewards: Array, group_ids: Array) -> Array:
     slots = group_slots(group_ids, r)
     xp = library(r)
     others = group_sum(xp.ones_like(r), slots)[slots] - 1.0
-    return r - (group_sum(r, slots)[slots] - r) / xp.where(others > 0, others, xp.nan + 0.0 * others)
+    apart, _ = from_one_of_group(r, slots)
+    return apart - (group_sum(apart, slots)[slots] - apart) / xp.where(others > 0, others, xp.nan + 0.0 * others)
 
 
 def whiten(x: Array, mask: Array = None, *, shift_mean: bool = True, epsilon: float = 1e-8) -> Array:

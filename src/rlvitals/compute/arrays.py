@@ -107,6 +107,16 @@ def group_sum(numbers: Array, slots: Array) -> Array:
     return np.bincount(slots, weights=numbers, minlength=len(numbers))
 
 
+def from_one_of_group(numbers: Array, slots: Array) -> tuple[Array, Array]:
+    """How far each number lies from one of its group, and that one, at the place of the group.
+
+    Sums are taken of these: 0.1 + 0.1 + 0.1 is not 3 * 0.1, and a group of equal rewards must have a deviation of 0.
+    """
+    one = library(numbers).zeros_like(numbers)
+    one[slots] = numbers
+    return numbers - one[slots], one
+
+
 def _precision(device: Any) -> Any:
     torch = sys.modules["torch"]
     return torch.float32 if device.type == "mps" else torch.float64

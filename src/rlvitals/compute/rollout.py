@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, real
+from rlvitals.compute.arrays import Array, from_one_of_group, gather, group_slots, group_sum, library, real
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
 from rlvitals.compute.repetition import LOOPING_RATIO, compression_ratio, longest_repeat, ngram_repetition
@@ -67,15 +67,12 @@ def group_moments(numbers: Array, group_ids: Array, *, unbiased: bool = False) -
     slots = group_slots(group_ids, x)
     xp = library(x)
     size = group_sum(xp.ones_like(x), slots)
-    mean = group_sum(x, slots) / xp.where(size > 0, size, xp.ones_like(size))
-    off = x - mean[slots]
+    apart, one = from_one_of_group(x, slots)
+    mean = group_sum(apart, slots) / xp.where(size > 0, size, xp.ones_like(size))
+    off = apart - mean[slots]
     divisor = size - 1.0 if unbiased else size
     spread = xp.sqrt(group_sum(off * off, slots) / xp.where(divisor > 0, divisor, xp.nan + 0.0 * divisor))
-    # Equal rewards are compared with one of them, not with their mean: 0.1 + 0.1 + 0.1 is not 3 * 0.1.
-    first = xp.zeros_like(x)
-    first[slots] = x
-    differing = group_sum(real(x != first[slots]), slots)
-    return GroupSums(size, mean, spread, real(differing == 0))
+    return GroupSums(size, one + mean, spread, real(group_sum(real(apart != 0), slots) == 0))
 
 
 def pass_at_k(samples: Array, correct: Array, k: int) -> Array:

@@ -27,11 +27,21 @@ MOST_COUNTED = 4_000_000
 
 GLIMPSED_ROWS = 64
 
+READ_FIRST = (
+    "reward", "preference", "eval", "group", "agent", "policy", "kl_ref", "entropy", "advantage", "value", "length",
+    "optim", "sft", "textscore", "off_policy", "engine", "moe",
+)  # fmt: skip
+"""Chapters in the order people look at them; then come names that the catalogue does not know."""
+
+READ_LAST = ("progress", "throughput", "time", "memory", "system")
+
 Band = tuple[float | None, float | None]
 
 
 def metric_list(view: RunView) -> dict[str, Any]:
-    """Every metric of both streams, in the order they were logged; `left_out` counts those beyond MOST_LISTED."""
+    """Every metric of both streams, chapter by chapter and in each as they were logged; `left_out` counts those beyond
+    MOST_LISTED.
+    """
     listed: list[dict[str, Any]] = []
     count = 0
     framework = view.framework
@@ -41,6 +51,8 @@ def metric_list(view: RunView) -> dict[str, Any]:
         names = columns.names[: MOST_LISTED - len(listed)]
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
         listed += [_facts(view, name, stream, framework) | ending(name) for name in names]
+    places = _places()
+    listed.sort(key=lambda facts: places.get(facts["group"], 0))
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
 
 
@@ -100,6 +112,14 @@ def _group(name: str, metric: catalog.Metric | None) -> str:
 @lru_cache(maxsize=1)
 def _chapters() -> dict[str, str]:
     return {family.id: family.title for family in catalog.families()}
+
+
+@lru_cache(maxsize=1)
+def _places() -> dict[str, int]:
+    """Where a chapter stands, by its title: before 0, the place of an unknown one, or after it."""
+    order = {family: place - len(READ_FIRST) for place, family in enumerate(READ_FIRST)}
+    order |= {family: place for place, family in enumerate(READ_LAST, 1)}
+    return {title: order.get(family, 0) for family, title in _chapters().items()}
 
 
 def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], dict[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.render.steps import VITAL_GROUPS
@@ -28,6 +28,9 @@ from rlvitals.views.tree import MOST_LISTED, Band, band_of, meaning_of
 FEWEST_TILES, MOST_TILES = 8, 12
 SPARK_POINTS = 60
 BAR_CELLS = 60
+NOISE_POINTS, FEWEST_JUMPS = 10, 5
+"""Points at the end whose jumps are the noise of a change, and how few of them say nothing."""
+
 ETA_ROWS = 50
 """Rows at the end whose pace is the pace."""
 
@@ -54,7 +57,7 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "reason": diagnosis.reason,
         "was_watched": was_watched(view),
         "tiles": tiles(view, diagnosis),
-        "step_bar": step_bar(view, diagnosis.findings),
+        "step_bar": step_bar(view, diagnosis.findings, diagnosis.ongoing),
         "now": now(view),
         "attempts": [asdict(attempt) for attempt in view.attempts],
         "config": view.config,
@@ -129,15 +132,21 @@ def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> dict[str, Any]:
 def change(values: NDArray[np.float64]) -> float | None:
     """How far the newest tenth of a series lies above the tenth before it, in the mean; None where that is nothing.
 
-    >>> change(np.array([1.0] * 10 + [2.0])), change(np.array([5.0]))
-    (1.0, None)
+    0 where it is no more than twice what the series' own jumping about explains: a wobble is neither better nor worse.
+
+    >>> change(np.array([1.0] * 10 + [2.0])), change(np.array([5.0])), change(np.array([1.0, 2.0] * 10))
+    (1.0, None, 0.0)
     """
     finite = values[np.isfinite(values)]
     window = max(1, len(finite) // 10)
     if len(finite) < 2 * window:
         return None
     moved = float(finite[-window:].mean() - finite[-2 * window : -window].mean())
-    return moved if math.isfinite(moved) else None
+    if not math.isfinite(moved):
+        return None
+    jumps = np.diff(finite[-max(NOISE_POINTS, 4 * window) :])
+    noise = float(jumps.std()) / math.sqrt(window) if len(jumps) >= FEWEST_JUMPS else 0.0
+    return moved if abs(moved) > 2 * noise else 0.0
 
 
 def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[str, str]:
@@ -158,8 +167,14 @@ def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) 
     return ("ok", said) if is_inside else ("watch", said)
 
 
-def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list."""
+def step_bar(
+    view: RunView, findings: Sequence[Finding], ongoing: frozenset[str] | None = frozenset()
+) -> list[dict[str, Any]]:
+    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list.
+
+    A finding covers its steps, and all after them if its rule is in `ongoing`. With None nobody knows whether it is
+    over: the cells after it have its severity as `since`, and are not called clear.
+    """
     columns, lives = view.columns("train")[0]
     steps = columns.steps[lives]
     if not len(steps):
@@ -168,15 +183,21 @@ def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]
     count = min(BAR_CELLS, last + 1 - first)
     edges = [first + (last + 1 - first) * place // count for place in range(count + 1)]
     cells: list[dict[str, Any]] = [
-        {"from": low, "to": high - 1, "severity": None, "findings": []} for low, high in pairwise(edges)
+        {"from": low, "to": high - 1, "severity": None, "since": None, "findings": []} for low, high in pairwise(edges)
     ]
     for place, found in enumerate(findings):
+        end = last if ongoing and found.rule in ongoing else found.step
         for cell in cells:
-            if cell["from"] <= found.step and found.onset_step <= cell["to"]:
+            if cell["from"] <= end and found.onset_step <= cell["to"]:
                 cell["findings"].append(place)
-                if cell["severity"] is None or SEVERITIES.index(found.severity) > SEVERITIES.index(cell["severity"]):
-                    cell["severity"] = found.severity
+                cell["severity"] = _worse(cell["severity"], found.severity)
+            elif ongoing is None and cell["from"] > end and found.severity != "info":
+                cell["since"] = _worse(cell["since"], found.severity)
     return cells
+
+
+def _worse(severity: str | None, other: Severity) -> str:
+    return other if severity is None else max(severity, other, key=SEVERITIES.index)
 
 
 def now(view: RunView) -> dict[str, Any]:
@@ -191,7 +212,7 @@ def now(view: RunView) -> dict[str, Any]:
         "total_steps": total,
         "eta_s": time_left(stamps, total) if view.status == "running" else None,
         "tokens_per_s": _speed(view),
-        "phase": None if phase is None else phase.texts.get("phase"),
+        "phase": phase.texts.get("phase") if phase is not None and view.status == "running" else None,
         "updated": min(max([view.info.updated, *(stamp for _, stamp in stamps)]), time.time()),
     }
 

@@ -5,6 +5,8 @@ import {number} from "../numbers.js";
 import * as state from "../state.js";
 
 const MOST_TURNS = 60;
+/** An advantage below this is written as 0.00 and has no colour: in a group of equal rewards rounding is all there is. */
+const LEAST = 0.005;
 
 /**
  * @param {any} group
@@ -18,7 +20,7 @@ export function heatTable(group, chosen) {
     MOST_TURNS,
   );
   const largest = Math.max(
-    1e-9,
+    LEAST,
     ...rollouts.flatMap((/** @type {any} */ rollout) =>
       (rollout.turns ?? []).map((/** @type {any} */ turn) => size(turn.advantage)),
     ),
@@ -96,11 +98,11 @@ function shade(colour, share) {
 
 /** @param {any} value @returns {number} */
 function size(value) {
-  return typeof value === "number" && Number.isFinite(value) ? Math.abs(value) : 0;
+  return typeof value === "number" && Math.abs(value) >= LEAST && Number.isFinite(value) ? Math.abs(value) : 0;
 }
 
 /** @param {any} value @returns {string} */
 function signed(value) {
   if (typeof value !== "number") return value === undefined || value === null ? "·" : String(value);
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}`;
+  return `${!size(value) ? "" : value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;
 }

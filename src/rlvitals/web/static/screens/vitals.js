@@ -124,7 +124,10 @@ function steps(facts) {
           PATTERN[cell.severity] ?? "·",
           el("span", {class: "unseen"}, ` ${cell.severity}, steps ${cell.from} to ${cell.to}`),
         )
-      : el("span", {class: "cell clear", title: `steps ${cell.from} to ${cell.to}: nothing found`});
+      : el("span", {
+          class: cell.since ? `cell since ${styleOf(cell.since)}` : "cell clear",
+          title: `steps ${cell.from} to ${cell.to}: ${cell.since ? `nothing new since a ${cell.since} finding` : "nothing found"}`,
+        });
     made.style.flexGrow = String(cell.to - cell.from + 1);
     return made;
   });
@@ -149,7 +152,7 @@ function merged(cells) {
   const out = [];
   for (const cell of cells) {
     const before = out[out.length - 1];
-    if (before && before.severity === cell.severity) {
+    if (before && before.severity === cell.severity && before.since === cell.since) {
       before.to = cell.to;
       before.findings = [...new Set([...before.findings, ...cell.findings])];
     } else out.push({...cell});
