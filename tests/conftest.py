@@ -1,4 +1,4 @@
-"""Shared by all tests: no network but loopback, no run left open behind a test."""
+"""Shared by all tests: no network but loopback, no run and no metric of its own left behind by a test."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are no ranks of whatever launched them."""
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _shipped_catalogue():
+    """What a test registers in the catalogue is forgotten with it."""
+    from rlvitals import catalog
+
+    before = len(catalog.metrics())
+    yield
+    if len(catalog.metrics()) != before:
+        catalog._catalog.cache_clear()
 
 
 @pytest.fixture(autouse=True)
