@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 
 import rlvitals
 from rlvitals import catalog
+from rlvitals.catalog import lookup
 from rlvitals.compute import rollout
 from rlvitals.errors import ConfigError, UnknownMetric
 
@@ -184,3 +186,43 @@ def test_every_name_rollout_statistics_give_is_explained():
 @pytest.mark.parametrize("name", ["eval.pass_at_k/", "eval.pass_at_k/eight", "eval.score/8", "nonsense@8", "pass@"])
 def test_what_only_looks_like_it_is_unknown(name):
     assert catalog.matches(name) == []
+
+
+def test_a_name_asked_for_before_it_was_registered_is_found_after():
+    assert catalog.matches("mail/unread") == []
+    entry = {"id": "mail.unread", "title": "Unread", "what": "Mails nobody opened.", "unit": "mails"}
+    catalog.register({"metrics": [entry | {"names": {"verl": "mail/unread"}}]})
+    assert [match.metric.id for match in catalog.matches("mail/unread")] == ["mail.unread"]
+
+
+def test_a_pattern_registered_later_is_looked_at_too():
+    assert catalog.matches("mailbox/inbox/size") == []
+    entry = {"id": "mail.size", "title": "Size", "what": "Mails of a folder.", "unit": "mails"}
+    catalog.register({"metrics": [entry | {"names": {"verl": "mailbox/{folder}/size"}}]})
+    assert [match.how for match in catalog.matches("mailbox/inbox/size")] == ["pattern"]
+
+
+def test_what_is_done_to_an_answer_does_not_reach_the_next_one():
+    first = catalog.matches("actor/ppo_kl", "verl")
+    assert first
+    first.clear()
+    assert catalog.matches("actor/ppo_kl", "verl")
+
+
+def test_the_answers_kept_do_not_grow_without_end(monkeypatch):
+    monkeypatch.setattr(lookup, "MOST_REMEMBERED", 100)
+    own = catalog.Catalog()
+    for number in range(1000):
+        own.matches(f"custom/{number}")
+    assert len(own._answers) <= 100
+
+
+def test_every_pattern_is_found_by_a_name_made_from_it():
+    """The patterns are looked up by how they begin: none may be out of reach."""
+    for metric in catalog.metrics():
+        for alias in metric.names:
+            if "{" not in alias.name:
+                continue
+            name = re.sub(r"\{[^{}]+\}", "thing7", alias.name)
+            fitting = {match.metric.id for match in catalog.matches(name, alias.framework)}
+            assert fitting, (alias.framework, name)

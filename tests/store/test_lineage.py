@@ -320,7 +320,9 @@ def test_the_line_that_lives_is_what_was_told_step_by_step(plan):
         line += [(number, step) for step in logged]
     rows = arrays(*((number, step) for number, _, _, logged in plan for step in logged))
     known = [Attempt(number, 0.0, from_step=said) for number, said, _, _ in plan]
-    ghosts = trace(known, rows, NOTHING).is_ghost(*rows)
+    lineage = trace(known, rows, NOTHING)
+    ghosts = lineage.is_ghost(*rows)
     living = [(int(a), int(s)) for a, s, ghost in zip(*rows, ghosts, strict=True) if not ghost]
     assert living == line
+    assert [lineage.is_abandoned(int(a), int(s)) for a, s in zip(*rows, strict=True)] == ghosts.tolist()
     assert all(before < after for (_, before), (_, after) in pairwise(living)), "steps go up along the line"

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from rlvitals.catalog.entries import Alias, Family, Framework, Group, Metric
@@ -36,6 +37,10 @@ class Match:
 
 MOST_RECOGNISED = 5_000
 """Names that are looked at; a log with a million keys is no clearer for the rest of them."""
+
+
+MOST_REMEMBERED = 65_536
+"""Look-ups whose answer is kept; when there are more, all are forgotten and asked for anew."""
 
 
 class Recognised(NamedTuple):
@@ -75,6 +80,7 @@ class Catalog:
         self.metrics: dict[str, Metric] = {}
         self.frameworks: dict[str, Framework] = {}
         self.groups: dict[str, Group] = {}
+        self._answers: dict[tuple[str, str | None], tuple[Match, ...]] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
         """Add a source's entries. An id that is taken is an error, except that a user's own entry may replace
@@ -91,10 +97,18 @@ class Catalog:
             self.families.setdefault(family.id, family)
         self.frameworks.update({framework.id: framework for framework in data.frameworks})
         self.groups.update({group.id: group for group in data.groups})
-        self.__dict__.pop("_by_name", None)
-        self.__dict__.pop("_by_folded", None)
-        self.__dict__.pop("_patterns", None)
-        self.__dict__.pop("_at_k", None)
+        for derived in (
+            "_by_name",
+            "_by_folded",
+            "_patterns",
+            "_at_k",
+            "_originals",
+            "_places",
+            "_scopes",
+            "_owners_by_direct",
+        ):
+            self.__dict__.pop(derived, None)
+        self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
 
     def find(self, name: str, framework: str | None = None) -> list[Match]:
         """Every meaning of a name, the likeliest first. Raises UnknownMetric with the nearest names."""
@@ -104,7 +118,19 @@ class Catalog:
         return found
 
     def matches(self, name: str, framework: str | None = None) -> list[Match]:
-        """The same; none for a name nobody knows. Quick, where looking for the nearest names takes 50 ms."""
+        """The same; none for a name nobody knows. Quick, where looking for the nearest names takes 50 ms, and
+        remembered: a view asks for the same names again and again.
+        """
+        answers = self._answers
+        found = answers.get((name, framework))
+        if found is None:
+            found = tuple(self._matches(name, framework))
+            if len(answers) >= MOST_REMEMBERED:
+                answers.clear()
+            answers[name, framework] = found
+        return list(found)
+
+    def _matches(self, name: str, framework: str | None) -> list[Match]:
         scope = self._scope(framework) if framework else None
         concept = self._concept(name)
         if concept is not None:
@@ -152,17 +178,22 @@ class Catalog:
     def _owners(self, name: str) -> set[str]:
         """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them."""
         for candidate in (name, *_without_prefix(name)):
-            direct = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
+            direct = frozenset(alias.framework for _, alias, _ in self._search(candidate, None, strict=True))
             if direct:
-                children = {child for child, entry in self.frameworks.items() if entry.parent in direct}
-                owners = (direct | children) - {entry.parent for entry in self.frameworks.values()}
-                heirs = {
-                    heir
-                    for heir, entry in self.frameworks.items()
-                    if any(source in owners or source in direct for source in entry.inherits)
-                }
-                return {owner for owner in owners | heirs if owner in self.frameworks}
+                if direct not in self._owners_by_direct:
+                    self._owners_by_direct[direct] = self._with_heirs(direct)
+                return self._owners_by_direct[direct]
         return set()
+
+    def _with_heirs(self, direct: frozenset[str]) -> set[str]:
+        children = {child for child, entry in self.frameworks.items() if entry.parent in direct}
+        owners = (direct | children) - {entry.parent for entry in self.frameworks.values()}
+        heirs = {
+            heir
+            for heir, entry in self.frameworks.items()
+            if any(source in owners or source in direct for source in entry.inherits)
+        }
+        return {owner for owner in owners | heirs if owner in self.frameworks}
 
     def check_framework(self, framework: str) -> None:
         """Raise ConfigError for a framework nobody knows."""
@@ -176,7 +207,13 @@ class Catalog:
         """The frameworks whose names count when one is asked for: itself, its children, its parent, and what it
         inherits.
         """
-        self.check_framework(framework)
+        found = self._scopes.get(framework)
+        if found is None:
+            self.check_framework(framework)
+            found = self._scopes[framework] = self._gathered_scope(framework)
+        return found
+
+    def _gathered_scope(self, framework: str) -> set[str]:
         scope, waiting = set(), [framework]
         while waiting:
             current = waiting.pop()
@@ -209,7 +246,7 @@ class Catalog:
         at_k = None if strict else _NAME_AT_K.fullmatch(name)
         if at_k:
             return [(metric, alias, "pattern") for metric, alias in self._at_k.get(at_k["word"], [])]
-        fitting = [pattern for pattern in self._patterns if pattern.fits(name, scope)]
+        fitting = self._patterns.fitting(name, scope)
         if scope is not None:
             fitting = [pattern for pattern in fitting if pattern.alias.framework in scope] or fitting
         most = max((pattern.literal for pattern in fitting), default=0)
@@ -219,7 +256,9 @@ class Catalog:
         """Best first: in the asked framework, its own name before an inherited one, unconditional, without a caveat;
         then the widest use.
         """
-        places = {framework: place for place, framework in enumerate(self.frameworks)}
+        if len(matches) < 2:
+            return matches
+        places = self._places
         users = Counter(
             match.metric.id for match in matches if match.alias and match.alias.framework in self._originals
         )
@@ -238,7 +277,20 @@ class Catalog:
 
         return sorted(matches, key=rank)
 
-    @property
+    @cached_property
+    def _scopes(self) -> dict[str, set[str]]:
+        return {}
+
+    @cached_property
+    def _owners_by_direct(self) -> dict[frozenset[str], set[str]]:
+        """As many as there are sets of frameworks that share a name: the catalogue's size bounds it."""
+        return {}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {framework: place for place, framework in enumerate(self.frameworks)}
+
+    @cached_property
     def _originals(self) -> set[str]:
         """Frameworks that are not another one's heir or a document retelling it."""
         return {name for name, entry in self.frameworks.items() if not entry.inherits}
@@ -267,10 +319,33 @@ class Catalog:
         return found
 
     @cached_property
-    def _patterns(self) -> list[_Pattern]:
-        return [
+    def _patterns(self) -> _Patterns:
+        return _Patterns(
             _Pattern(metric, alias) for metric in self.metrics.values() for alias in metric.names if "{" in alias.name
+        )
+
+
+class _Patterns:
+    """All names with placeholders, by what stands before the first one: a name is held against the few patterns that
+    begin as it does.
+    """
+
+    def __init__(self, patterns: Iterable[_Pattern]) -> None:
+        self._by_head: dict[str, list[tuple[int, _Pattern]]] = {}
+        for place, pattern in enumerate(patterns):
+            self._by_head.setdefault(pattern.head, []).append((place, pattern))
+        self._lengths = sorted({len(head) for head in self._by_head})
+
+    def fitting(self, name: str, scope: set[str] | None) -> list[_Pattern]:
+        """The patterns a name fits, in the catalogue's order."""
+        found = [
+            (place, pattern)
+            for length in self._lengths
+            if length <= len(name)
+            for place, pattern in self._by_head.get(name[:length], ())
+            if pattern.fits(name, scope)
         ]
+        return [pattern for _, pattern in sorted(found, key=itemgetter(0))]
 
 
 class _Pattern:
@@ -279,6 +354,7 @@ class _Pattern:
     def __init__(self, metric: Metric, alias: Alias) -> None:
         self.metric = metric
         self.alias = alias
+        self.head = _PLACEHOLDER.split(alias.name, maxsplit=1)[0]
         self.literal = len(_PLACEHOLDER.sub("", alias.name))
         """How much of it is fixed: the most literal pattern wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}

@@ -11,6 +11,7 @@ import os
 import struct
 import zlib
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ def is_present(column: FieldArray) -> NDArray[np.bool_]:
     return present
 
 
+def with_nan(column: NDArray[Any]) -> NDArray[Any]:
+    """A column in which what was not logged is NaN, like what was logged as one."""
+    return np.where(is_present(column), column, np.nan) if column.dtype == np.float64 else column
+
+
 @dataclass(slots=True)
 class StoredColumns:
     """Where a chunk's columns are in its file."""
@@ -90,8 +96,9 @@ class Chunk:
     """Inode, size and modification time of the log when the file was made."""
 
     @property
-    def keys(self) -> list[Key]:
-        return list(self.columns if self.stored is None else self.stored.places)
+    def keys(self) -> Collection[Key]:
+        """Its columns, in the order they first appeared; asking for one among them costs the same however many."""
+        return (self.columns if self.stored is None else self.stored.places).keys()
 
     def column(self, key: Key) -> FieldArray:
         """One column; all cells missing where the chunk does not have it."""
@@ -276,7 +283,7 @@ def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:
 
 def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) -> None:
     """Write a chunk as one file, in place of an older one."""
-    keys = chunk.keys
+    keys = list(chunk.keys)
     data = [np.ascontiguousarray(chunk.column(key), dtype="<f8").tobytes() for key in keys]
     header = {
         "rows": chunk.rows,

@@ -73,6 +73,10 @@ class Columns:
         keys = dict.fromkeys(key for chunk in self._chunks for key in chunk.keys)
         return [key for key in keys if isinstance(key, str) and key not in BASE]
 
+    def has(self, name: str) -> bool:
+        """Whether a metric is among `names`."""
+        return name not in BASE and any(name in chunk.keys for chunk in self._chunks)
+
     @property
     def mergeable_names(self) -> list[str]:
         """The metrics with mergeable values; some may have no finished number in this log (one sample has no
@@ -148,6 +152,12 @@ def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
         return Columns([*chunks, from_rows([decode(tail)], end, end + len(tail))])
     except BadLine:
         return Columns(chunks, len(tail))
+
+
+def indexed_lines(log: Path, index_dir: Path) -> tuple[int, int]:
+    """How many lines of a log its index covers, and how many bytes they take."""
+    chunks = _trusted(list(_stored(log, index_dir)), log_state(log))
+    return sum(chunk.lines for chunk in chunks), chunks[-1].end if chunks else 0
 
 
 def _indexed(chunk: Chunk, log: Path, index_dir: Path, number: int, state: tuple[int, int, int]) -> Chunk:

@@ -28,6 +28,10 @@ class Lineage:
             ghosts |= (attempts < number) & (steps >= cut)
         return ghosts
 
+    def is_abandoned(self, attempt: int, step: int) -> bool:
+        """The same of one row."""
+        return any(attempt < number and step >= cut for number, cut in self.cuts.items())
+
 
 def trace(
     known: Iterable[Attempt],

@@ -1,7 +1,8 @@
-"""Finds the runs below a folder."""
+"""Finds the runs below a folder, and what comes nearest to a name that is not there."""
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,11 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
     for child in children:
         if not Path(child).name.startswith("."):
             yield from _search(Path(child), depth - 1)
+
+
+def near_metrics(name: str, logged: list[str]) -> list[str]:
+    """The logged names most like one that is not there."""
+    return difflib.get_close_matches(name, logged, n=5, cutoff=0.4)
 
 
 def near_directory(path: Path) -> str:

@@ -61,8 +61,14 @@ class EpochRows:
         """The logged training metric of a concept: one that counts what the concept counts, before one that does
         not.
         """
-        found = [name for name in self.columns.names if self.view.concept(name) == concept]
-        return min(found, key=self._is_odd, default=None)
+        return min(self._by_concept.get(concept, ()), key=self._is_odd, default=None)
+
+    @cached_property
+    def _by_concept(self) -> dict[str | None, list[str]]:
+        found: dict[str | None, list[str]] = {}
+        for name in self.columns.names:
+            found.setdefault(self.view.concept(name), []).append(name)
+        return found
 
     def cells(self, name: str) -> FieldArray:
         """A metric of rank 0's living rows."""

@@ -21,7 +21,7 @@ from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Attempt, Finding, Group, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
-from rlvitals.store.chunks import FieldArray, is_present
+from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
 from rlvitals.store.findings import Event, findings_in, read_events
 from rlvitals.store.index import Columns, open_columns
@@ -33,7 +33,7 @@ from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.remote import local_path
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
-from rlvitals.views.discovery import near_directory
+from rlvitals.views.discovery import near_directory, near_metrics
 from rlvitals.views.notebook import ShownInNotebooks
 
 if TYPE_CHECKING:
@@ -100,12 +100,16 @@ class RunView(ShownInNotebooks):
     @cached_property
     def framework(self) -> str | None:
         """The framework the metric names come from: as recorded, or recognised."""
-        return self.info.framework or catalog.recognise(self.metrics).framework
+        return self.info.framework or self._recognised.framework
 
     @cached_property
     def algorithm(self) -> str | None:
         """As recorded, or recognised from the metric names."""
-        return self.info.algorithm or catalog.recognise(self.metrics).algorithm
+        return self.info.algorithm or self._recognised.algorithm
+
+    @cached_property
+    def _recognised(self) -> catalog.Recognised:
+        return catalog.recognise(self.metrics)
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -184,15 +188,15 @@ class RunView(ShownInNotebooks):
 
     def resolve(self, name: str) -> str:
         """The logged name for a logged name, a concept id or another framework's name of the same concept."""
-        if name in self.metrics or name in self.texts:
+        if name in self._logged:
             return name
         try:
             wanted = {match.metric.id for match in catalog.find(name)}
         except UnknownMetric:
-            raise UnknownMetric(name, _nearest(name, self.metrics)) from None
+            raise UnknownMetric(name, near_metrics(name, self.metrics)) from None
         fitting = [logged for logged in self.metrics if self.concept(logged) in wanted]
         if not fitting:
-            raise UnknownMetric(name, _nearest(name, self.metrics))
+            raise UnknownMetric(name, near_metrics(name, self.metrics))
         return fitting[0]
 
     def concept(self, name: str) -> str | None:
@@ -206,6 +210,10 @@ class RunView(ShownInNotebooks):
         if name in self._evaluated_only and (found is None or not found.metric.id.startswith("eval.")):
             return next(iter(catalog.matches(f"eval/{name}", self.framework)), found)
         return found
+
+    @cached_property
+    def _logged(self) -> frozenset[str]:
+        return frozenset((*self.metrics, *self.texts))
 
     @cached_property
     def _evaluated_only(self) -> set[str]:
@@ -281,7 +289,7 @@ class RunView(ShownInNotebooks):
 
         As `table`, but a cell that was not logged is NaN here like one that was; `series` tells them apart.
         """
-        data = {name: _with_nan(column) for name, column in self.table(stream=stream, ghosts=ghosts, rank=rank).items()}
+        data = {name: with_nan(column) for name, column in self.table(stream=stream, ghosts=ghosts, rank=rank).items()}
         try:
             import pandas
         except ImportError:
@@ -308,7 +316,7 @@ class RunView(ShownInNotebooks):
         """The samples of the machine as columns, in their own order: `timestamp`, `step`, `System/CPU_Percent` ..."""
         columns = open_columns(self._dir.log("system", rank), self._dir.index)
         heads = {"timestamp": columns.timestamps, "step": columns.steps, "attempt": columns.attempts}
-        return heads | {name: _with_nan(columns.column(name)) for name in columns.names}
+        return heads | {name: with_nan(columns.column(name)) for name in columns.names}
 
     @property
     def last_sample(self) -> Row | None:
@@ -365,7 +373,7 @@ class RunView(ShownInNotebooks):
         return own + [(stream, rank) for stream in streams for rank in self._dir.rank_numbers(stream)]
 
     def _stream_of(self, name: str) -> Stream:
-        return next((stream for stream, rank in self._logs if name in self._columns(stream, rank).names), "train")
+        return next((stream for stream, rank in self._logs if self._columns(stream, rank).has(name)), "train")
 
     def _columns(self, stream: Stream, rank: int = 0) -> Columns:
         key = (stream, rank)
@@ -383,7 +391,7 @@ class RunView(ShownInNotebooks):
         return trace(self.attempts, (train.attempts, train.steps), (evals.attempts, evals.steps))
 
     def _is_ghost(self, row: Row | Event) -> bool:
-        return bool(self._lineage.is_ghost(np.array([row.attempt]), np.array([row.step]))[0])
+        return self._lineage.is_abandoned(row.attempt, row.step)
 
     def _ghosts(self, stream: Stream, rank: int = 0) -> NDArray[np.bool_]:
         key = (stream, rank)
@@ -408,13 +416,3 @@ def open_run(path: str | os.PathLike[str]) -> RunView:
 def _sorted(steps: NDArray[Any], values: FieldArray) -> Series:
     order = np.argsort(steps, kind="stable")
     return Series(steps[order], values[order])
-
-
-def _with_nan(column: NDArray[Any]) -> NDArray[Any]:
-    return np.where(is_present(column), column, np.nan) if column.dtype == np.float64 else column
-
-
-def _nearest(name: str, names: list[str]) -> list[str]:
-    import difflib
-
-    return difflib.get_close_matches(name, names, n=5, cutoff=0.4)

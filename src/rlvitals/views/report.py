@@ -21,6 +21,7 @@ from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
+from rlvitals.views.epoch_rows import EpochRows
 from rlvitals.views.evaluations import Evaluations, read_trend
 from rlvitals.views.findings import Diagnosis, requests_about
 from rlvitals.views.logs import LogView, open_any
@@ -129,10 +130,9 @@ def _drawn(draw: Callable[[], Picture]) -> Picture | None:
 def _epochs(view: RunView) -> dict[str, Any] | None:
     """The epochs; one alone is the whole run, which the rest of the report is about."""
     try:
-        found = view.epochs()
+        return view.epochs().to_dict() if len(EpochRows(view, None, None).epochs) > 1 else None
     except RlvitalsError:  # nothing says where an epoch ends
         return None
-    return found.to_dict() if len(found) > 1 else None
 
 
 def _evaluations(view: RunView) -> dict[str, Any] | None:

@@ -58,15 +58,12 @@ def metric_list(view: RunView) -> dict[str, Any]:
 
 def streams_of(view: RunView, name: str) -> list[Stream]:
     """The streams that have a metric."""
-    found = [stream for stream in STREAMS if any(name in columns.names for columns, _ in view.columns(stream))]
+    found = [stream for stream in STREAMS if any(columns.has(name) for columns, _ in view.columns(stream))]
     return found or ["train"]
 
 
-@lru_cache(maxsize=65_536)
 def meaning_of(name: str, framework: str | None) -> catalog.Match | None:
-    """What a logged name means in a framework, as `RunView.meaning`, remembered: thousands of names are asked for at
-    every look.
-    """
+    """What a logged name means in a framework, as `RunView.meaning`."""
     return next(iter(catalog.matches(name, framework)), None)
 
 
