@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from rlvitals.train import sharded
 from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
 
 
@@ -34,6 +34,7 @@ class ActorCritic(nn.Module):
         self.value_head = nn.Linear(policy.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.value_head.weight)  # nothing is known yet: every state is worth 0
         nn.init.zeros_(self.value_head.bias)
+        self._no_split_modules = policy._no_split_modules  # FSDP asks which layers belong together
 
     def forward(self, what: str, *arguments: Any, **further: Any) -> Any:
         """Call one of the methods below by its name."""
@@ -65,11 +66,12 @@ class ActorCritic(nn.Module):
         return self._values(Answered(ids, mask, positions, width), hidden)
 
     def critic_state(self) -> dict[str, Tensor]:
-        """The weights that are not the policy's."""
+        """The weights that are not the policy's; of sharded ones this rank's parts."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith("policy.")}
 
     def load_critic_state(self, state: dict[str, Tensor]) -> None:
-        self.load_state_dict(state, strict=False)
+        """Put them back, whole."""
+        sharded.put_weights(self, state)
 
     def _values(self, rows: Answered, hidden: Tensor) -> Tensor:
         if self.critic is not None:
@@ -88,4 +90,4 @@ def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_ra
 
 def clip_gradients(optimizer: Any, max_norm: float) -> list[Tensor]:
     """Scale each group's gradients down to the norm where they are above it; returns the norms before."""
-    return [torch.nn.utils.clip_grad_norm_(group["params"], max_norm) for group in optimizer.param_groups]
+    return [sharded.clip_gradients(group["params"], max_norm) for group in optimizer.param_groups]

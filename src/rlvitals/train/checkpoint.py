@@ -6,7 +6,9 @@
 | `trainer.pt` | optimizer, scheduler, the trainer's own things, random state; read back with `weights_only` |
 | `trainer_state.json` | `global_step`, for people and for `rlvitals.start(resume=...)` |
 
-A checkpoint is written aside and renamed when it is whole: a folder called `checkpoint-50` is never half of one.
+A checkpoint is written aside and renamed when it is whole: a folder called `checkpoint-50` is never half of one. It
+looks the same however many processes wrote it and however they shared the weights: what was trained sharded can be
+resumed on one process, and the reverse.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 
 from rlvitals.errors import ConfigError
+from rlvitals.train import sharded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,46 +48,66 @@ def save(
 ) -> Path:
     """Write `folder/checkpoint-STEP`; one of that step that is there already is replaced. `extra` holds tensors,
     numbers, texts, lists and mappings of these. Of the checkpoints up to this step the newest `keep_last` are kept.
+
+    Every rank calls it: all gather what is sharded, the main process writes, and nobody goes on before it is there.
     """
-    place = folder / f"checkpoint-{step}"
-    aside = folder / f"{_UNFINISHED}-checkpoint-{step}"
-    shutil.rmtree(aside, ignore_errors=True)
-    model.save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
+    is_main = sharded.is_main()
+    weights = sharded.weights_of(model, is_kept=is_main)
+    own = {"optimizer": optimizer.state_dict(), "extra": dict(extra)}
     state = {
         "step": step,
-        "optimizer": optimizer.state_dict(),
+        **sharded.gathered(own, is_kept=is_main),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
-        "extra": dict(extra),
         "random": random_state(),
     }
-    torch.save(state, aside / STATE_FILE)
-    (aside / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
+    place = folder / f"checkpoint-{step}"
+    if is_main:
+        aside = folder / f"{_UNFINISHED}-checkpoint-{step}"
+        shutil.rmtree(aside, ignore_errors=True)
+        model.save_pretrained(aside, state_dict=weights)
+        tokenizer.save_pretrained(aside)
+        torch.save(state, aside / STATE_FILE)
+        (aside / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
+        _put_in_place(aside, place)
+        if keep_last is not None:
+            older = [path for number, path in checkpoints(folder).items() if number <= step]
+            for path in older[: max(0, len(older) - keep_last)]:
+                shutil.rmtree(path, ignore_errors=True)
+    sharded.wait()
+    return place
+
+
+def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model and its tokenizer as transformers loads them, and nothing else. Every rank calls it."""
+    is_main = sharded.is_main()
+    weights = sharded.weights_of(model, is_kept=is_main)
+    if is_main:
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+
+
+def _put_in_place(aside: Path, place: Path) -> None:
+    """Give a folder that is whole its name; one that has it already goes."""
     for path in aside.rglob("*"):
         if path.is_file():
             _sync(path)
-    if place.exists():
-        before = folder / f"{_UNFINISHED}-replaced-{step}"
-        shutil.rmtree(before, ignore_errors=True)
-        place.rename(before)
+    if not place.exists():
         aside.rename(place)
-        shutil.rmtree(before, ignore_errors=True)
-    else:
-        aside.rename(place)
-    if keep_last is not None:
-        older = [path for number, path in checkpoints(folder).items() if number <= step]
-        for path in older[: max(0, len(older) - keep_last)]:
-            shutil.rmtree(path, ignore_errors=True)
-    return place
+        return
+    before = place.with_name(f"{_UNFINISHED}-replaced-{place.name}")
+    shutil.rmtree(before, ignore_errors=True)
+    place.rename(before)
+    aside.rename(place)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
     """Put a checkpoint's weights, optimizer, scheduler and random state back; returns its `extra` with `step` added."""
     if not (path / STATE_FILE).is_file():
         raise ConfigError(f"{path} is no checkpoint of this trainer: it has no {STATE_FILE}")
-    state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+    state = _read(path, model)
     load_weights(path, model)
-    optimizer.load_state_dict(state["optimizer"])
+    sharded.put_optimizer(optimizer, state["optimizer"])
     if scheduler is not None and state["scheduler"] is not None:
         scheduler.load_state_dict(state["scheduler"])
     set_random_state(state["random"])
@@ -97,10 +120,10 @@ def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, 
     Learning rate, random state and the count of steps go on: the same batches at the same rate would end in the same
     place again.
     """
-    state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+    state = _read(path, model)
     load_weights(path, model)
     rates = [{key: group[key] for key in ("lr", "initial_lr") if key in group} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state["optimizer"])
+    sharded.put_optimizer(optimizer, state["optimizer"])
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group.update(rate)
     extra: dict[str, Any] = state["extra"]
@@ -109,8 +132,18 @@ def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, 
 
 def load_weights(path: Path, model: PreTrainedModel) -> None:
     """Put a checkpoint's weights into a model of the same shape, in place."""
-    saved = type(model).from_pretrained(path, dtype=next(model.parameters()).dtype)
-    model.load_state_dict(saved.state_dict())
+    from transformers import AutoModelForCausalLM
+
+    dtype = next(weight.dtype for weight in model.state_dict().values() if weight.is_floating_point())
+    saved: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    sharded.put_weights(model, saved.state_dict())
+
+
+def _read(path: Path, model: PreTrainedModel) -> dict[str, Any]:
+    """What `trainer.pt` holds. Ranks that need a part of each tensor share the file's pages instead of a copy each."""
+    is_shared = sharded.is_sharded(model)
+    state: dict[str, Any] = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=is_shared)
+    return state
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:

@@ -26,8 +26,9 @@ from rlvitals.capture.run import Run
 from rlvitals.compute import groups as grouping
 from rlvitals.compute import merge, optim, rollout
 from rlvitals.compute.names import naming
+from rlvitals.errors import ConfigError
 from rlvitals.render import step_summary
-from rlvitals.train import acting, checkpoint, models
+from rlvitals.train import acting, checkpoint, models, sharded
 from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record
 from rlvitals.train.agent_tasks import Task, Tasks, episode_of, grader_of, tasks_of
 from rlvitals.train.evaluation import Evaluations, Sample
@@ -53,12 +54,14 @@ def train(settings: Settings) -> Outcome:
     check(settings)
     tasks = tasks_of(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
-    from accelerate import Accelerator
     from accelerate.utils import set_seed
 
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     is_bf16 = has_bf16 and not settings.is_tiny if settings.bf16 is None else settings.bf16
-    accelerator = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
+    accelerator = sharded.accelerator(is_bf16=is_bf16)
+    if accelerator.is_fsdp2 and settings.groups_per_step < accelerator.num_processes:
+        # A rank that has read nothing before the update would exchange weights in another order than the rest.
+        raise ConfigError(f"groups_per_step must be at least {accelerator.num_processes}, one for each process")
     set_seed(settings.seed)
     run = rlvitals.start(
         settings.output_dir,
@@ -89,8 +92,7 @@ class Trainer:
         self.dialogue = dialogue_of(settings, start.tokenizer)
         reference = None
         if settings.kl_coef and settings.mode != "rollout":
-            reference = start_of(settings, tasks, accelerator.device, is_anew=False).model.to(accelerator.device)
-            reference.requires_grad_(False).train(False)
+            reference = sharded.to_read(start_of(settings, tasks, accelerator.device, is_anew=False).model, accelerator)
         if settings.gradient_checkpointing:
             start.model.gradient_checkpointing_enable()
         rate = settings.learning_rate or _learning_rate(models.parameters(start.model))
@@ -160,21 +162,17 @@ class Trainer:
 
     def save(self) -> Path:
         """Write checkpoint-STEP."""
-        place = self.folder / f"checkpoint-{self.step}"
         with self.run.phase("do_checkpoint"):
-            if self.accelerator.is_main_process:
-                checkpoint.save(
-                    self.folder,
-                    self.step,
-                    model=self.inner,
-                    tokenizer=self.tokenizer,
-                    optimizer=self.optimizer,
-                    scheduler=self.scheduler,
-                    extra={"first_accuracy": self.first_accuracy, "last_accuracy": self.last_accuracy},
-                    keep_last=self.settings.keep_last,
-                )
-            self.accelerator.wait_for_everyone()
-        return place
+            return checkpoint.save(
+                self.folder,
+                self.step,
+                model=self.inner,
+                tokenizer=self.tokenizer,
+                optimizer=self.optimizer,
+                scheduler=self.scheduler,
+                extra={"first_accuracy": self.first_accuracy, "last_accuracy": self.last_accuracy},
+                keep_last=self.settings.keep_last,
+            )
 
     # One step.
 
@@ -234,7 +232,11 @@ class Trainer:
         episodes = [episode_of(task, settings, self.grader, self.style) for task in tasks for _ in range(rollouts)]
         at_once = settings.rollout_batch or max(1, len(episodes))
         rows: list[Trajectory] = []
-        with self.run.phase("generate") as phase, self.accelerator.autocast():
+        with (
+            self.run.phase("generate") as phase,
+            self.accelerator.autocast(),
+            sharded.whole(self.model, self.accelerator),
+        ):
             for start in range(0, len(episodes), at_once):
                 rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
             phase.tokens(sum(sum(row.own) for row in rows))
@@ -335,9 +337,7 @@ class Trainer:
                 status,
                 f"rollouts of {self.step} steps are in {self.folder / 'logs/rollouts'}",
             )
-        if self.accelerator.is_main_process:
-            self.inner.save_pretrained(self.folder / "final_model")
-            self.tokenizer.save_pretrained(self.folder / "final_model")
+        checkpoint.save_model(self.folder / "final_model", self.inner, self.tokenizer)
         verdict = (
             f"GRPO {how}: accuracy on held-out questions went from {self.first_accuracy:.3f} to "
             f"{self.last_accuracy:.3f} in {self.step} steps; see {self.folder}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlvitals import values
 from rlvitals.compute import merge, optim, policy
+from rlvitals.train import sharded
 from rlvitals.train.grpo_batch import Batch, token_weights
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.sampling import answer_stats
@@ -77,10 +78,10 @@ class Updates:
                 accelerator.backward(loss)
             packs.append(seen)
         with self._run.phase("model_update"):
-            norm: Tensor = accelerator.clip_grad_norm_(self._model.parameters(), settings.max_grad_norm)
+            norm = sharded.clip_gradients(self._optimizer.param_groups[0]["params"], settings.max_grad_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-        return norm.detach()
+        return norm
 
     def _loss(self, batch: Batch, has_old: bool) -> tuple[Tensor, Any]:
         """GRPO's loss over some rows, and the statistics of the update."""

@@ -25,7 +25,7 @@ import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
 from rlvitals.compute import advantage, merge, optim, policy
-from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout
+from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout, sharded
 from rlvitals.train.actor_critic import ActorCritic, clip_gradients, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
 from rlvitals.train.ppo_rollout import Rollout, batch_places, collect, seeded, without_padding
@@ -43,12 +43,10 @@ def train(settings: Settings) -> Outcome:
         else ppo_data.read(settings.dataset, settings.preferences, held_out=settings.held_out)
     )
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
-    from accelerate import Accelerator
     from accelerate.utils import set_seed
 
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    is_bf16 = has_bf16 if settings.bf16 is None else settings.bf16
-    accelerator = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
+    accelerator = sharded.accelerator(is_bf16=has_bf16 if settings.bf16 is None else settings.bf16)
     set_seed(settings.seed)
     run = rlvitals.start(
         settings.output_dir,
@@ -86,8 +84,7 @@ class Trainer:
         self.prompts = [self.texts.prompt(example.prompt) for example in data.examples]
         self.held_out_prompts = [self.texts.prompt(example.prompt) for example in data.held_out]
         self.reward = self.stages.reward()
-        self.reference = models.load(str(self.folder / "warm_start"), None).model.to(accelerator.device)
-        self.reference.requires_grad_(False).train(False)
+        self.reference = sharded.to_read(models.load(str(self.folder / "warm_start"), None).model, accelerator)
         if settings.gradient_checkpointing:
             start.model.gradient_checkpointing_enable()
         inner = ActorCritic(start.model, is_separate=settings.critic == "separate")
@@ -155,27 +152,23 @@ class Trainer:
 
     def save(self) -> Path:
         """Write checkpoint-STEP."""
-        place = self.folder / f"checkpoint-{self.step}"
         with self.run.phase("do_checkpoint"):
-            if self.accelerator.is_main_process:
-                checkpoint.save(
-                    self.folder,
-                    self.step,
-                    model=self.inner.policy,
-                    tokenizer=self.tokenizer,
-                    optimizer=self.optimizer,
-                    scheduler=self.scheduler,
-                    extra={
-                        "critic": self.inner.critic_state(),
-                        "kl_coef": self.kl_coef,
-                        "epoch": self.epochs.sums,
-                        "first_score": self.first_score,
-                        "last_score": self.last_score,
-                    },
-                    keep_last=self.settings.keep_last,
-                )
-            self.accelerator.wait_for_everyone()
-        return place
+            return checkpoint.save(
+                self.folder,
+                self.step,
+                model=self.inner.policy,
+                tokenizer=self.tokenizer,
+                optimizer=self.optimizer,
+                scheduler=self.scheduler,
+                extra={
+                    "critic": self.inner.critic_state(),
+                    "kl_coef": self.kl_coef,
+                    "epoch": self.epochs.sums,
+                    "first_score": self.first_score,
+                    "last_score": self.last_score,
+                },
+                keep_last=self.settings.keep_last,
+            )
 
     # One step.
 
@@ -307,9 +300,8 @@ class Trainer:
                 self.epochs.tell(tracker, epoch, {**scores, "true_score": found.score})
 
     def _end(self, tracker: rlvitals.MetricsTracker, why_stopped: str) -> Outcome:
+        checkpoint.save_model(self.folder / "final_model", self.inner.policy, self.tokenizer)
         if self.accelerator.is_main_process:
-            self.inner.policy.save_pretrained(self.folder / "final_model")
-            self.tokenizer.save_pretrained(self.folder / "final_model")
             tracker.close()
         how = f"stopped at step {self.step} of {self.settings.max_steps}, {why_stopped}" if why_stopped else "finished"
         verdict = (

@@ -13,6 +13,7 @@ from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.compute import rollout
 from rlvitals.textscore.evaluate import Options, why_missing
+from rlvitals.train import sharded
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.ppo_settings import TEXT_SCORES
 from rlvitals.train.sampling import left_padded
@@ -97,7 +98,10 @@ def evaluate(trainer: Trainer, grader: Grader, step: int, *, with_texts: bool) -
     grades: list[float] = []
     chunks = [range(start, min(start + settings.batch_size, len(examples)))
               for start in range(0, len(examples), settings.batch_size)]  # fmt: skip
-    with trainer.run.progress(chunks, evaluating=True, disable=trainer.is_quiet) as bar:
+    with (
+        sharded.whole(trainer.model, accelerator),
+        trainer.run.progress(chunks, evaluating=True, disable=trainer.is_quiet) as bar,
+    ):
         for chunk in bar:
             prompts = [trainer.held_out_prompts[places[place]] for place in chunk]
             ids, mask = left_padded(prompts, trainer.pad_id, accelerator.device)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlvitals.compute import advantage, policy, rollout
+from rlvitals.train import sharded
 from rlvitals.train.sampling import Answered, answer_stats, answered, left_padded
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def collect(trainer: Trainer, prompts: Sequence[list[int]], places: list[int], s
     with torch.no_grad():
         with run.timer("rollout"), run.phase("generate") as phase:
             generator = seeded(device, settings.seed, step, accelerator.process_index, "sample")
-            sampled = model("sample", ids, ids_mask, generator=generator, **trainer.sampling)
+            with sharded.whole(model, accelerator):
+                sampled = model("sample", ids, ids_mask, generator=generator, **trainer.sampling)
             phase.tokens(int(sampled.mask.sum()))
         rows = answered(ids, ids_mask, sampled.tokens, sampled.mask)
         mask = sampled.mask.float()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlvitals.train import models, reward_model
+from rlvitals.train import models, reward_model, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.ppo_data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo_rollout import Reward, seeded
@@ -92,7 +92,7 @@ class Stages:
         """What scores the answers: the reward model, the true grade, or the user's function."""
         wanted = self._settings.reward
         if wanted == "model":
-            model = self._reward_model().to(self._accelerator.device).requires_grad_(False).train(False)
+            model = sharded.to_read(self._reward_model(), self._accelerator)
             self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
         score: Scorer = self._grades if wanted == "grade" else _function(wanted)

@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 import rlvitals
@@ -31,7 +30,7 @@ from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import advantage, optim, policy
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import RunDir
-from rlvitals.train import acting, checkpoint, models, rlaif_book, rlaif_tasks, sampling
+from rlvitals.train import acting, checkpoint, models, rlaif_book, rlaif_tasks, sampling, sharded
 from rlvitals.train.functions import Task
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.rlaif_setup import Settings, check, find_checkpoint, is_chat, learning_rate, open_teacher
@@ -86,8 +85,7 @@ class Trainer:
         resumed: Path | None,
     ) -> None:
         has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        is_bf16 = has_bf16 if settings.bf16 is None else settings.bf16
-        self.accelerator = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
+        self.accelerator = sharded.accelerator(is_bf16=has_bf16 if settings.bf16 is None else settings.bf16)
         self.rank, self.ranks = self.accelerator.process_index, self.accelerator.num_processes
         self.settings, self.tasks, self.held_out, self.folder = settings, tasks, held_out, Path(settings.output_dir)
         self.resumed = resumed
@@ -98,7 +96,7 @@ class Trainer:
 
         loaded = self._load_student()
         self.tokenizer, self.is_chat = loaded.tokenizer, is_chat(settings, loaded.tokenizer)
-        self.reference = copy.deepcopy(loaded.model).requires_grad_(False).eval().to(self.accelerator.device)
+        self.reference = sharded.to_read(copy.deepcopy(loaded.model), self.accelerator)
         if settings.gradient_checkpointing:
             loaded.model.gradient_checkpointing_enable()
         rate = learning_rate(settings, loaded.model)
@@ -147,7 +145,8 @@ class Trainer:
         began = replace(self.teacher.bill)
         self.teacher.step = self.step
         with self._phase("generate") as phase:
-            batch = self.answer(self._tasks_of_step(), self.settings.group_size, self._generator(self.step))
+            with sharded.whole(self.model, self.accelerator):
+                batch = self.answer(self._tasks_of_step(), self.settings.group_size, self._generator(self.step))
             if phase is not None:
                 phase.tokens(int(batch.mask.sum()))
         with self._phase("compute_rewards"):
@@ -165,7 +164,7 @@ class Trainer:
         return bool(learnt)
 
     def answer(self, tasks: Sequence[Task], count: int, generator: torch.Generator) -> Batch:
-        """`count` answers to each task, sampled by the student as it is."""
+        """`count` answers to each task, sampled by the student as it is, whole."""
         device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         prompts = [rlaif_tasks.prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks]
         ids, mask = sampling.left_padded([prompt for prompt in prompts for _ in range(count)], pad, device)
@@ -200,7 +199,7 @@ class Trainer:
         for start in range(0, len(judgements), size):
             take = slice(start, start + size)
             parts.append(self._backward(_part(batch.rows, take), mask[take], advantages[take], tokens))
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        norm = sharded.clip_gradients(self.optimizer.param_groups[0]["params"], self.settings.max_grad_norm)
         rate = optim.stats(optimizer=self.optimizer, grad_norm=norm)
         self.optimizer.step()
         self.scheduler.step()
@@ -230,7 +229,7 @@ class Trainer:
         share, size = self.held_out[self.rank :: self.ranks], self.settings.prompts_per_step * self.settings.group_size
         generator = self._generator(-1)
         stats: dict[str, Any] = {}
-        with self._phase("evaluate"):
+        with self._phase("evaluate"), sharded.whole(self.model, self.accelerator):
             for start in range(0, len(share), size):
                 batch = self.answer(share[start : start + size], 1, generator)
                 judgements = self.teacher.judge(batch.questions)
@@ -262,16 +261,12 @@ class Trainer:
                 self.run.log(row, step=self.step)
 
     def save(self) -> Path:
-        place = self.folder / f"checkpoint-{self.step}"
-        if self.rank == 0:
-            with self._phase("do_checkpoint"):
-                checkpoint.save(
-                    self.folder, self.step, model=self.accelerator.unwrap_model(self.model), tokenizer=self.tokenizer,
-                    optimizer=self.optimizer, scheduler=self.scheduler, keep_last=self.settings.keep_last,
-                    extra={"book": self.book.state(), "baseline": self.baseline},
-                )  # fmt: skip
-        self.accelerator.wait_for_everyone()
-        return place
+        with self._phase("do_checkpoint"):
+            return checkpoint.save(
+                self.folder, self.step, model=self.accelerator.unwrap_model(self.model), tokenizer=self.tokenizer,
+                optimizer=self.optimizer, scheduler=self.scheduler, keep_last=self.settings.keep_last,
+                extra={"book": self.book.state(), "baseline": self.baseline},
+            )  # fmt: skip
 
     def _resume(self, path: Path) -> int:
         state = checkpoint.load(
@@ -297,10 +292,8 @@ class Trainer:
     def _finish(self, status: Literal["finished", "stopped"]) -> Outcome:
         if self.last_eval[0] != self.step:
             self.evaluate()
-        if self.rank == 0:
-            final = self.folder / "final_model"
-            self.accelerator.unwrap_model(self.model).save_pretrained(final)
-            self.tokenizer.save_pretrained(final)
+        student = self.accelerator.unwrap_model(self.model)
+        checkpoint.save_model(self.folder / "final_model", student, self.tokenizer)
         return Outcome(str(self.folder), self.step, status, self._verdict(status))
 
     def _verdict(self, status: str) -> str:
