@@ -1,4 +1,4 @@
-"""How long until a dashboard shows something, beside TensorBoard and Trackio on the same data, in one run.
+"""How long until a dashboard shows something, beside TensorBoard, Trackio and MLflow on the same data, in one run.
 
 The data: 200 runs, one of them with 100,000 steps of 10 metrics (1,000,000 points), the others with 100 steps each.
 Measured for each: from starting the server's process to its first useful page (the page itself, the list of all runs,
@@ -170,6 +170,50 @@ class Trackio(Tool):
         return max(row[name] for row in rows)
 
 
+class MLflow(Tool):
+    name = "MLflow"
+
+    def write(self, folder, tables):
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        folder.mkdir(parents=True)
+        client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+        for run, table in tables.items():
+            made = client.create_run("0", run_name=run)
+            points = [
+                Metric(name, value, 1_790_000_000_000 + step, step)
+                for step, row in enumerate(table.tolist(), 1)
+                for name, value in zip(NAMES, row, strict=True)
+            ]
+            for place in range(0, len(points), 1000):
+                client.log_batch(made.info.run_id, points[place : place + 1000])
+            client.set_terminated(made.info.run_id)
+            if run == "long":
+                (folder / "long").write_text(made.info.run_id)
+
+    def start(self, folder):
+        self.long = (folder / "long").read_text()
+        return super().start(folder)
+
+    def command(self, folder):
+        words = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
+        words += ["--port", str(self.port), "--host", "127.0.0.1"]
+        return [sys.executable, "-m", "mlflow", "server", *words], {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def first_page(self):
+        self.fetch("/")
+        question = {"experiment_ids": ["0"], "max_results": 1000}
+        runs = json.loads(self.fetch("/ajax-api/2.0/mlflow/runs/search", question))["runs"]
+        return len(runs) == OTHERS + 1 and self.series("loss") is not None
+
+    def series(self, name):
+        """Its page asks for at most 320 points of a chart."""
+        asked = f"run_ids={self.long}&metric_key={name}&max_results=320"
+        points = json.loads(self.fetch(f"/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval?{asked}"))["metrics"]
+        return max(point["value"] for point in points)
+
+
 def memory(process):
     """MiB of a process and everything it started."""
     total, waiting = 0, [process.pid]
@@ -220,7 +264,7 @@ def main():
     tables = data(arguments.steps)
     with tempfile.TemporaryDirectory() as made:
         tools = [(WithoutIndex(), Path(made) / "rlvitals"), (Rlvitals(), Path(made) / "rlvitals")]
-        tools += [(TensorBoard(), Path(made) / "tensorboard"), (Trackio(), Path(made) / "trackio")]
+        tools += [(tool, Path(made) / tool.name) for tool in (TensorBoard(), Trackio(), MLflow())]
         for tool, folder in tools:
             if not folder.exists():
                 began = time.perf_counter()

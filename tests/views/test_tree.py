@@ -104,5 +104,11 @@ def test_rewards_stand_first_what_nobody_knows_in_the_middle_and_the_machine_las
     ]
 
 
+def test_what_is_asked_for_stands_first_in_its_chapter_and_no_further(tmp_path):
+    view = write_rows(tmp_path, [{"critic/score/max": 1.0, "critic/score/mean": 0.5, "actor/lr": 0.1}])
+    listed = tree.metric_list(view, ["critic/score/mean", "actor/lr"])["metrics"]
+    assert [line["name"] for line in listed] == ["critic/score/mean", "critic/score/max", "actor/lr"]
+
+
 def test_every_chapter_of_the_catalogue_has_its_place():
     assert sorted((*tree.READ_FIRST, *tree.READ_LAST)) == sorted(family.id for family in families())

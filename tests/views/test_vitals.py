@@ -204,6 +204,17 @@ def test_a_headline_counts_only_what_was_added_and_notices_a_new_log(tmp_path):
     assert lines.of(tmp_path / "run")["rows"] == 0
 
 
+def test_rows_are_counted_the_same_from_the_index_and_from_the_log(tmp_path):
+    view = write_run(tmp_path / "run", 700, {"loss": 1.0})
+    assert len(view.series("loss").values) == 700
+    (index,) = (tmp_path / "run" / "index").glob("*.columns")  # reading has left one
+    with (tmp_path / "run" / "logs" / "training_metrics.jsonl").open("a") as log:
+        log.write('{"step": 701, "attempt": 1, "loss": 2.0}\n')
+    assert Headlines().of(tmp_path / "run")["rows"] == 701
+    index.write_bytes(index.read_bytes()[:-1])
+    assert Headlines().of(tmp_path / "run")["rows"] == 701
+
+
 def test_the_headline_leaves_out_what_an_abandoned_attempt_was_told(tmp_path):
     options = {"hardware": False, "display": "none", "rules": ["zq > 5: critical"]}
     with rlvitals.start(tmp_path / "run", **options) as run:

@@ -180,8 +180,11 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     found = rlvitals.open_run(runs / "failing").findings
     cards = page.locator(".finding")
     assert cards.count() == len(found)
+    severities = cards.evaluate_all("all => all.map(card => card.className)")
+    assert severities == sorted(severities, key=lambda style: ["act" in style, "watch" in style], reverse=True)
+    worst = next(finding for finding in found if finding.severity == "critical")
     first = cards.nth(0).inner_text()
-    for text in (found[0].title, *found[0].causes, *found[0].advice, found[0].rule, "Evidence", "Asked and done"):
+    for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Asked and done"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
     page.get_by_role("button", name="✖ critical").click()
@@ -189,8 +192,7 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     page.locator(".finding .jump").first.click()
     page.wait_for_selector(".panel canvas")
     shown = {panel.get_attribute("data-metric") for panel in page.locator(".panel").all()}
-    critical = next(finding for finding in found if finding.severity == "critical")
-    assert shown == set(critical.metrics)
+    assert shown == set(worst.metrics)
     assert "from=" in page.url
 
 

@@ -22,6 +22,7 @@ from rlvitals.records import Finding, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import findings_in, read_events
+from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
@@ -75,7 +76,7 @@ class Headlines:
         ends = last_rows(run_dir.train_log, END_ROWS)
         names = dict.fromkeys(name for row in [*_first_rows(run_dir.train_log), *ends] for name in row.numbers)
         recognised = _recognised(tuple(names)[:MOST_NAMES])
-        rows = self._rows(run_dir.train_log)
+        rows = self._rows(run_dir)
         verdict, reason = _verdict(view, run_dir, rows)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
@@ -94,8 +95,9 @@ class Headlines:
             "metrics": len(names),
         }
 
-    def _rows(self, log: Path) -> int:
-        """The lines of a log; of one that has grown only what is new is read."""
+    def _rows(self, run_dir: RunDir) -> int:
+        """The lines of a log; only what neither the index nor an earlier look has counted is read."""
+        log = run_dir.train_log
         try:
             with open_log(log) as file:
                 place = log if log.exists() else archive_of(log)
@@ -103,7 +105,8 @@ class Headlines:
                 known = self._counted.get(log, Counted())
                 end = file.seek(0, 2)
                 if known.inode != inode or known.size > end:
-                    known = Counted(inode)
+                    lines, size = indexed_lines(log, run_dir.index)
+                    known = Counted(inode, size, lines)
                 file.seek(known.size)
                 while block := file.read(_BLOCK):
                     known.lines += int(np.count_nonzero(np.frombuffer(block, np.uint8) == NEWLINE))

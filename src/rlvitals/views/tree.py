@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -38,9 +38,9 @@ READ_LAST = ("progress", "throughput", "time", "memory", "system")
 Band = tuple[float | None, float | None]
 
 
-def metric_list(view: RunView) -> dict[str, Any]:
-    """Every metric of both streams, chapter by chapter and in each as they were logged; `left_out` counts those beyond
-    MOST_LISTED.
+def metric_list(view: RunView, first: Collection[str] = ()) -> dict[str, Any]:
+    """Every metric of both streams, chapter by chapter, in each those of `first` and then the others, as they were
+    logged. `left_out` counts those beyond MOST_LISTED.
     """
     listed: list[dict[str, Any]] = []
     count = 0
@@ -52,7 +52,7 @@ def metric_list(view: RunView) -> dict[str, Any]:
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
         listed += [_facts(view, name, stream, framework) | ending(name) for name in names]
     places = _places()
-    listed.sort(key=lambda facts: places.get(facts["group"], 0))
+    listed.sort(key=lambda facts: (places.get(facts["group"], 0), facts["group"], facts["name"] not in first))
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
 
 

@@ -15,7 +15,7 @@ from rlvitals.views.findings import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
 from rlvitals.views.query import RunView
 from rlvitals.views.tree import metric_list
-from rlvitals.views.vitals import vitals
+from rlvitals.views.vitals import tile_names, vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
 from rlvitals.web.folder import Folder
 
@@ -34,7 +34,7 @@ def run(folder: Folder, query: Query) -> Facts:
 
 def metrics(folder: Folder, query: Query) -> Facts:
     """The metrics there are."""
-    return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view))
+    return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view, tile_names(run.view)))
 
 
 def series(folder: Folder, query: Query) -> Facts:

@@ -10,6 +10,8 @@ import {badge, notice, styleOf} from "../words.js";
 
 const SYMBOLS = /** @type {Record<string, string>} */ ({critical: "✖", warning: "!", info: "·"});
 
+const WHAT_WAS_LOOKED_FOR = "'rlvitals check' on this run lists what could not be judged, and which metric it would take.";
+
 /**
  * @param {import("../app.js").Place} place
  * @returns {Promise<import("../app.js").Screen>}
@@ -48,7 +50,7 @@ export async function mount({run, root, signal}) {
         (/** @type {any} */ {finding}) =>
           (!severity || finding.severity === severity) && (!rule || finding.rule === rule),
       );
-    const cards = shown.map((/** @type {any} */ {finding, place}) => card(finding, place));
+    const cards = worstFirst(shown).map(({finding, place}) => card(finding, place));
     fill(
       root,
       el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),
@@ -59,10 +61,10 @@ export async function mount({run, root, signal}) {
         ? el("div", {class: "cards"}, cards)
         : notice(
             answer.findings.length ? "No finding of this kind." : "Nothing was found.",
-            answer.was_watched ? "" : "The log was judged as it is; nobody watched the training.",
+            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log was judged. ${WHAT_WAS_LOOKED_FOR}`,
           ),
     );
-    for (const made of cards) if (made.querySelector(".traces")) watcher.observe(made.querySelector(".traces"));
+    for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
     show();
   };
   const show = () => {
@@ -100,6 +102,15 @@ export async function mount({run, root, signal}) {
       {key: "k", says: "finding before", does: () => walk(-1)},
     ],
   };
+}
+
+/**
+ * What matters most on top, and of equals what came first.
+ * @param {{finding: any, place: number}[]} shown
+ */
+function worstFirst(shown) {
+  const rank = Object.keys(SYMBOLS);
+  return [...shown].sort((a, b) => rank.indexOf(a.finding.severity) - rank.indexOf(b.finding.severity));
 }
 
 /**

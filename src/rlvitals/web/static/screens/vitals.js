@@ -152,7 +152,7 @@ function merged(cells) {
   const out = [];
   for (const cell of cells) {
     const before = out[out.length - 1];
-    if (before && before.severity === cell.severity && before.since === cell.since) {
+    if (before && before.severity === cell.severity && (cell.severity || before.since === cell.since)) {
       before.to = cell.to;
       before.findings = [...new Set([...before.findings, ...cell.findings])];
     } else out.push({...cell});
