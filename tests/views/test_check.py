@@ -199,6 +199,35 @@ def test_streams_without_times_are_merged_by_step():
     ]  # fmt: skip
 
 
+def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path):
+    with rlvitals.start(tmp_path / "run", rules=["zq > 5 for 2: critical"], hardware=False, display="none") as run:
+        for step in range(1, 21):
+            run.log({"zq": float(step)}, step=step)
+    assert [finding.severity for finding in check(tmp_path / "run").findings] == ["critical"]
+    assert check(tmp_path / "run", rules="shipped").findings == []
+    assert check(tmp_path / "run", rules="zq > 500: warning").findings == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        ("secret.yaml", "watched with the rules of secret.yaml"),
+        (["zq > 5 for 2: critical", "/etc/passwd"], "watched with the rules of /etc/passwd"),
+        (["zq > 5 for 2: catastrophic"], "cannot be used"),
+        ([{"rule": 7}], "cannot be used"),
+    ],
+)
+def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_path, monkeypatch, recorded, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.yaml").write_text("rules: [{rule: plateau, enabled: false}]")
+    with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
+        for step in range(1, 21):
+            run.log({"reward": 1.0}, step=step)
+    config = tmp_path / "run" / "config.json"
+    config.write_text(json.dumps({"rlvitals": {"rules": recorded}}))
+    assert any(said in note for note in check(tmp_path / "run").notes)
+
+
 def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
     said = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
     for own, expected in (([said], True), ([], False)):

@@ -38,7 +38,8 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     """What is known of the run, and what to judge it by."""
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
-        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again)",
+        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
+        "the run was watched with; 'shipped': ours)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
     parser.add_argument("--framework", help="whose metric names these are (default: told by them)")

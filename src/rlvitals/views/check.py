@@ -117,7 +117,8 @@ def check(
 ) -> Report | FolderReport:
     """Judge a run, a log any other tool wrote, or a folder of them.
 
-    `rules` are a preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these.
+    `rules` are a preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these; without any,
+    those a recorded run was watched with.
     `algorithm`, `framework` and `config` (num_generations, reward_max, ...) add to what the log itself says.
     """
     places = places_in(path)
@@ -170,7 +171,7 @@ def new_monitor(
         framework=framework or (source.framework if source else None),
         total_steps=total,
         config=(source.config if source else {}) | given,
-        rules=rules,
+        rules=source.own_rules if rules is None and source else rules,
     )
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from rlvitals.config import flatten
 from rlvitals.errors import RlvitalsError
+from rlvitals.health import rulebook
+from rlvitals.health.entries import is_line
+from rlvitals.health.monitor import Monitor
 from rlvitals.records import Finding, Row
 from rlvitals.store.importers import ForeignLog, NotALog, read_log
 from rlvitals.store.layout import RunDir, Stream
@@ -51,6 +54,8 @@ class Source:
     notes: list[str] = field(default_factory=list)
     own_findings: list[Finding] = field(default_factory=list)
     """What the run's own monitor said while it trained."""
+    own_rules: tuple[Any, ...] | None = None
+    """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
@@ -83,6 +88,7 @@ def source_of_log(log: ForeignLog) -> Source:
 def source_of_run(view: RunView) -> Source:
     """A recorded run: the living line of its rows, training and evaluation together."""
     config = {key: value for key, value in view.config.items() if key != "rlvitals"}
+    rules, notes = _own_rules(view.config.get("rlvitals"))
     return Source(
         path=view.path,
         format=RUN,
@@ -93,9 +99,31 @@ def source_of_run(view: RunView) -> Source:
         framework=view.info.framework,
         total_steps=view.info.total_steps or total_steps(config),
         config=settings(config),
-        notes=list(view.problems),
+        notes=[*view.problems, *notes],
         own_findings=view.findings,
+        own_rules=rules,
     )
+
+
+def _own_rules(own: Any) -> tuple[tuple[Any, ...] | None, list[str]]:
+    """The rules in a run's settings, and notes on those that are not taken.
+
+    Presets, one-line rules and entries. Not files: a run may come from anybody, and what it names is not opened.
+    """
+    given = own.get("rules") if isinstance(own, dict) else None
+    entries = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    known = (*rulebook.presets(), rulebook.SHIPPED)
+    is_file = [isinstance(entry, str) and entry not in known and not is_line(entry) for entry in entries]
+    files = [entry for entry, is_one in zip(entries, is_file, strict=True) if is_one]
+    notes = [f"it was watched with the rules of {file}, too: give them with --rules" for file in files]
+    rules = tuple(entry for entry, is_one in zip(entries, is_file, strict=True) if not is_one)
+    if not rules:
+        return None, notes
+    try:
+        Monitor(rules=rules)
+    except RlvitalsError as error:
+        return None, [*notes, f"the rules it was watched with cannot be used: {error}"]
+    return rules, notes
 
 
 def merged(train: Iterable[Row], evals: Iterable[Row], step: int | None = None) -> Iterator[Fields]:
