@@ -11,7 +11,7 @@ from rlvitals.views.findings import Diagnosis, diagnose
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.query import open_run
 from rlvitals.views.verdict import verdict_of
-from rlvitals.views.vitals import MOST_TILES, change, now, step_bar, tile_names, time_left, vitals
+from rlvitals.views.vitals import MOST_TILES, change, now, step_bar, tile_names, time_left, vital_names, vitals
 
 QUIET = {"monitor": False, "hardware": False, "display": "none"}
 
@@ -55,6 +55,12 @@ def test_the_tiles_are_the_algorithm_s_own_in_its_order(tmp_path):
 def test_names_nobody_knows_still_make_tiles(tmp_path):
     view = write_run(tmp_path / "run", 2, {f"zq{place}": 1.0 for place in range(20)})
     assert tile_names(view) == [f"zq{place}" for place in range(8)]
+
+
+def test_the_trainings_own_name_is_taken_before_the_evaluations():
+    names = ["eval_rewards/margins", "eval_loss", "rewards/margins", "loss"]
+    assert vital_names(names, "trl_kto", "kto")[:2] == ["rewards/margins", "loss"]
+    assert vital_names(names[:1], "trl_kto", "kto") == ["eval_rewards/margins"]
 
 
 def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):

@@ -87,10 +87,12 @@ def tile_names(view: RunView) -> list[str]:
 def vital_names(names: Sequence[str], framework: str | None, algorithm: str | None) -> list[str]:
     """Which of some logged names are the vital signs, in their order."""
     logged: dict[str, str] = {}
+    prefixed: dict[str, str] = {}
     for name in names[:MOST_LISTED]:
         meaning = meaning_of(name, framework)
         if meaning is not None:
-            logged.setdefault(meaning.metric.id, name)
+            (prefixed if meaning.how == "prefix" else logged).setdefault(meaning.metric.id, name)
+    logged = prefixed | logged  # rewards/margins before eval_rewards/margins, whichever was logged first
     groups = {group.id: group.metrics for group in catalog.groups() if group.id.startswith("vitals.")}
     own = VITAL_GROUPS.get((algorithm or "").lower())
     if own is None:
