@@ -60,6 +60,16 @@ def test_an_epoch_may_be_told_in_steps(tmp_path):
     assert metric(in_settings.epochs(), "Epoch/AvgLoss") == [2.5, 6.0]
 
 
+def test_a_row_at_step_0_that_the_training_does_not_go_on_with_stands_before_its_steps(tmp_path):
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        run.log({"sft.loss": 0.5}, step=0)
+        for step in range(1, 7):
+            run.log({"loss": float(step)}, step=step)
+    epochs = rlvitals.open_run(tmp_path).epochs(steps_per_epoch=3)
+    assert [(epoch.first_step, epoch.last_step) for epoch in epochs] == [(0, 3), (4, 6)]
+    assert metric(epochs, "Epoch/AvgLoss") == [2.0, 5.0]
+
+
 def test_steps_that_count_from_nought_are_not_shifted(tmp_path):
     with rlvitals.start(tmp_path, monitor=False) as run:
         for step in range(6):

@@ -163,8 +163,20 @@ class EpochRows:
             )
         if isinstance(steps_per_epoch, bool) or not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
             raise ConfigError(f"steps_per_epoch is a whole number of at least 1, not {steps_per_epoch!r}")
-        begin = min(int(self.steps.min()), 1)  # steps counted from 0 or from 1
-        return (self.steps - begin) // steps_per_epoch + 1, f"steps_per_epoch = {steps_per_epoch}"
+        labels = np.maximum((self.steps - self._first_step()) // steps_per_epoch, 0) + 1
+        return labels, f"steps_per_epoch = {steps_per_epoch}"
+
+    def _first_step(self) -> int:
+        """Where the training's steps begin: 0 or 1. A row at step 0 whose metrics never come again, such as what a
+        warm-up came to, stands before them.
+        """
+        if self.steps.min() > 0:
+            return 1
+        at_start = self.steps == self.steps.min()
+        present = (is_present(self.cells(name)) for name in self.columns.names)
+        return (
+            int(self.steps.min()) if any((has & at_start).any() and (has & ~at_start).any() for has in present) else 1
+        )
 
     def _is_odd(self, name: str) -> bool:
         meaning = self.view.meaning(name)
