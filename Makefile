@@ -30,10 +30,10 @@ $(BIN)/.pages: $(BIN)/.base tests/web/package.json
 		|| echo "Two tests of the pages need npm: the types of the scripts and axe-core are not checked"
 	@touch $@
 
-# What the demo trains with: torch, transformers and TRL, and pictures.
+# What the demo trains with (torch, transformers and TRL) and is looked at with.
 $(BIN)/.train: $(BIN)/.base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plots]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plots,web,watch]'
 	touch $@
 
 demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and let the doctor look at both
@@ -50,6 +50,7 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	$(BIN)/rlvitals report out/demo --compare out/demo-failing --output out/demo.html
 	@echo
 	@echo "Next:  open out/demo.html, out/demo.png and out/demo-failing.png"
+	@echo "       $(BIN)/rlvitals serve out        (the dashboard; rlvitals watch out/demo in the terminal)"
 	@echo "       $(BIN)/rlvitals show out/demo"
 	@echo "       $(BIN)/rlvitals explain rewards/margins"
 	@echo "       $(BIN)/rlvitals compare out/demo out/demo-failing --plot"
