@@ -160,6 +160,9 @@ class Framework:
     source: str = ""
     prefix: str = ""
     """What its loggers put in front of the names."""
+    is_guessed: bool = True
+    """False where names alone never point to it: its runs say themselves whose they are, and some of its names are bare
+    words that any log may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ class Catalog:
             "_patterns",
             "_at_k",
             "_originals",
+            "_never_guessed",
             "_places",
             "_scopes",
             "_owners_by_direct",
@@ -176,9 +177,12 @@ class Catalog:
         return Recognised(parents.pop() if len(parents) == 1 else None, None)
 
     def _owners(self, name: str) -> set[str]:
-        """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them."""
+        """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them, and
+        none that is never guessed.
+        """
         for candidate in (name, *_without_prefix(name)):
-            direct = frozenset(alias.framework for _, alias, _ in self._search(candidate, None, strict=True))
+            found = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
+            direct = frozenset(found - self._never_guessed)
             if direct:
                 if direct not in self._owners_by_direct:
                     self._owners_by_direct[direct] = self._with_heirs(direct)
@@ -193,7 +197,7 @@ class Catalog:
             for heir, entry in self.frameworks.items()
             if any(source in owners or source in direct for source in entry.inherits)
         }
-        return {owner for owner in owners | heirs if owner in self.frameworks}
+        return {owner for owner in owners | heirs if owner in self.frameworks} - self._never_guessed
 
     def check_framework(self, framework: str) -> None:
         """Raise ConfigError for a framework nobody knows."""
@@ -289,6 +293,10 @@ class Catalog:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {framework: place for place, framework in enumerate(self.frameworks)}
+
+    @cached_property
+    def _never_guessed(self) -> set[str]:
+        return {name for name, entry in self.frameworks.items() if not entry.is_guessed}
 
     @cached_property
     def _originals(self) -> set[str]:
