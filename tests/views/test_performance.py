@@ -69,6 +69,35 @@ def test_throughput_has_its_tails(tmp_path):
     assert throughput(view, 0, 9)["system/tps"]["points"] == 10
 
 
+def listed(tmp_path, *names):
+    return list(throughput(lay_out(tmp_path, [{"step": step, **dict.fromkeys(names, 9.0 + step)} for step in (1, 2)])))
+
+
+def test_a_mean_or_percentile_of_a_speed_that_is_told_is_left_out(tmp_path):
+    speeds = [
+        "perf.generation_tokens_per_s",
+        "perf/train_step/tokens_per_s",
+        "system/tps",
+        "perf/tokens_per_gpu_per_sec",
+    ]
+    others = [f"perf.generation_tokens_per_s.{end}" for end in ("mean", "p1", "p99")]
+    others += [f"perf/train_step/tokens_per_s/{end}" for end in ("mean", "p1", "p99")]
+    assert listed(tmp_path, *speeds, *others) == speeds
+
+
+def test_so_it_is_under_the_names_of_the_rlaif_document(tmp_path):
+    kinds = ("TokensPerSec", "AvgTokensPerSec", "P1TokensPerSec", "P99TokensPerSec")
+    names = [f"Performance/{phase}_{kind}" for phase in ("Generation", "Backprop", "TrainStep") for kind in kinds]
+    assert listed(tmp_path, *names) == [
+        f"Performance/{p}_TokensPerSec" for p in ("Generation", "Backprop", "TrainStep")
+    ]
+
+
+def test_a_percentile_whose_speed_is_not_logged_stays(tmp_path):
+    names = ["perf/train_step/tokens_per_s", "perf/compute_log_probs/tokens_per_s/p1", "perf.backward_tokens_per_s.p99"]
+    assert listed(tmp_path, *names) == names
+
+
 def test_memory_passes_from_loading_to_unloading(tmp_path):
     row = {
         "step": 1,

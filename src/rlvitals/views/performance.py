@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals import catalog
 from rlvitals.records import Span
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import RunDir
@@ -29,6 +30,8 @@ _MEMORY = re.compile(
     r"memory/(?P<phase>.+)/(?P<at>start|end)/(?P<side>offload|onload)"
     r"/(?P<kind>allocated|reserved|max_allocated|max_reserved)/(?P<device>[^/]+)"
 )
+_STATISTIC = re.compile(r"(?P<base>.+)\.(mean|p1|p99)")
+"""A concept that tells of another one's values over the run."""
 _STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
 """A phase's memory in the order it passes: before loading, loaded, executed, unloaded."""
 
@@ -67,8 +70,11 @@ def shares(spans: list[Span]) -> dict[str, float]:
 
 
 def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, dict[str, Any]]:
-    """Every speed of the run with its slow tail, median and best: percentiles over the rows."""
-    found = {}
+    """Every speed of the run with its slow tail, median and best: percentiles over the rows. A mean or percentile that
+    was logged of one of these speeds is left out: percentiles of percentiles say nothing.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    speeds: dict[str, tuple[str, str]] = {}
     for name in view.metrics[:MOST_LISTED]:
         meaning = meaning_of(name, view.framework)
         if meaning is None or meaning.metric.family != "throughput":
@@ -81,7 +87,25 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
                 "title": meaning.metric.title, "unit": meaning.metric.unit, "points": len(kept),
                 "last": float(kept[-1]), "p1": p1, "p50": p50, "p99": p99,
             }  # fmt: skip
-    return found
+            speeds[name] = (meaning.metric.id, _phase_of(name, meaning))
+    told = set(speeds.values())
+    return {name: facts for name, facts in found.items() if _base_of(*speeds[name]) not in told}
+
+
+def _base_of(concept: str, phase: str) -> tuple[str, str] | None:
+    """The speed whose mean or percentile this is; None for a speed itself.
+
+    >>> _base_of("perf.phase.tokens_per_s.p1", "train_step"), _base_of("perf.phase.tokens_per_s", "train_step")
+    (('perf.phase.tokens_per_s', 'train_step'), None)
+    """
+    parts = _STATISTIC.fullmatch(concept)
+    return (parts["base"], phase) if parts else None
+
+
+def _phase_of(name: str, meaning: catalog.Match) -> str:
+    """What the placeholder in the catalogue's name stands for, so that one phase is not taken for another."""
+    head, brace, rest = (meaning.alias.name if meaning.alias else "").partition("{")
+    return name[len(head) : len(name) - len(rest.partition("}")[2])] if brace else ""
 
 
 def memory(view: RunView, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
