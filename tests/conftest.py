@@ -30,6 +30,19 @@ def until(condition, seconds=30.0):
     return found
 
 
+def unexplained(folder):
+    """The names in a run's rows and in its samples of the machine that the catalogue does not know, read as the
+    framework's whose names the run says it has.
+    """
+    import rlvitals
+    from rlvitals import catalog
+
+    view = rlvitals.open_run(folder)
+    sampled = [name for name in view.system() if name not in ("timestamp", "step", "attempt")]
+    assert view.metrics, "nothing was logged"
+    return [name for name in (*view.metrics, *sampled) if not catalog.matches(name, view.framework)]
+
+
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that reaches beyond this machine fails."""

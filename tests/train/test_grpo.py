@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rlvitals
+from conftest import unexplained
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.train import grpo, models, recipe, warm_mailbox
@@ -285,6 +286,7 @@ def test_a_short_training_learns_and_records_everything(tmp_path: Path, capsys: 
     assert len(rows) == 6
     for name in ("train/groups_kept", "train/groups_filtered", "train/num_early_exit", "reward", "kl", "grad_norm"):
         assert all(name in row for row in rows), name
+    assert unexplained(tmp_path / "run") == []
     groups = run.rollouts(6)
     assert len(groups) == 8
     assert all(len(group.rollouts) == 8 for group in groups)
@@ -348,6 +350,8 @@ def test_training_stops_at_the_target_accuracy(tmp_path: Path) -> None:
     outcome = grpo.train(settings(tmp_path / "run", max_steps=4, eval_steps=1, target_accuracy=0.01))
     assert (outcome.status, outcome.steps) == ("stopped", 1)
     assert "reached the target" in outcome.verdict
+    assert "progress_to_target" in rlvitals.open_run(tmp_path / "run").metrics
+    assert unexplained(tmp_path / "run") == []
 
 
 def test_a_model_from_nothing_is_warmed_up_and_kept_for_the_kl(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
-from conftest import until
+from conftest import unexplained, until
 from rlvitals.errors import ConfigError, RuleError, RunExists
 from rlvitals.train import kto, preferences, recipe
 from rlvitals.train.preferences import Example
@@ -65,6 +65,11 @@ def test_the_margin_rises_in_training_and_on_held_out_prompts(trained):
     held_out = [row["eval_rewards/margins"] for row in rows_of(where / FOLDER, "eval_metrics") if "eval_loss" in row]
     assert abs(held_out[0]) < 0.01
     assert held_out[-1] > 0.3
+
+
+@pytest.mark.slow
+def test_the_catalogue_explains_every_name_in_the_log(trained):
+    assert unexplained(trained[0] / FOLDER) == []
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import REPO, until
+from conftest import REPO, unexplained, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import checkpoint, ppo, ppo_data, recipe, reward_model, tiny
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
@@ -82,6 +82,10 @@ def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(
         name for stream in ("training_metrics", "eval_metrics") for row in rows(finished[0], stream) for name in row
     }
     assert {name.replace("{device_id}", "0") for name in wanted} - found == set()
+
+
+def test_the_catalogue_explains_every_name_in_the_log(finished):
+    assert unexplained(finished[0]) == []
 
 
 def test_a_run_leaves_the_documents_epochs_and_everything_to_go_on_from(finished):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import rlvitals
-from conftest import until
+from conftest import unexplained, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import models, recipe, rlaif, rlaif_book, rlaif_tasks
 from rlvitals.train.rlaif_setup import Settings, check
@@ -145,6 +145,12 @@ def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeyp
     for tag in DOCUMENT["own"]:
         assert steps[tag] == sorted(set(steps[tag])), tag
     assert events.Scalars("Scoring/Correctness")[0].value == pytest.approx(0.3)
+
+
+def test_the_catalogue_explains_every_name_in_the_log(tmp_path, small):
+    rlaif.train(settings(tmp_path, model=small, chat=False, eval_steps=2, save_steps=2))
+    assert {"Epoch/RewardTrend", "Teacher/SelfAgreement", "baseline_gain"} <= set(rlvitals.open_run(tmp_path).metrics)
+    assert unexplained(tmp_path) == []
 
 
 # What the numbers are
