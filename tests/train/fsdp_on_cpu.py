@@ -8,7 +8,6 @@ accelerate's answer to the question what kind of job this is. All that follows i
 from __future__ import annotations
 
 import runpy
-import sys
 
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
@@ -25,6 +24,10 @@ def sharded_instead(self, *arguments, fsdp_plugin=None, **further):
             fsdp_plugin.set_mixed_precision(self._mixed_precision)
 
 
-if __name__ == "__main__":
+def switch_on():
     AcceleratorState.__init__ = sharded_instead
+
+
+if __name__ == "__main__":
+    switch_on()
     runpy.run_module("rlvitals.cli.main", run_name="__main__")

@@ -101,10 +101,12 @@ def train(settings: Settings) -> Outcome:
     except ImportError as error:
         raise MissingDependency("train kto", "train") from error
     from rlvitals.adapters.transformers import VitalsCallback
+    from rlvitals.train import sharded
 
     recorder = VitalsCallback(
         folder, config={"recipe": asdict(settings)}, resume_learning_rate=settings.learning_rate, **recording
     )
+    sharded.load_on_every_rank()
     with models.quietly():
         weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
@@ -129,6 +131,7 @@ def train(settings: Settings) -> Outcome:
         except BaseException as error:
             recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
             raise
+        sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
 

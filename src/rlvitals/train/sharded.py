@@ -8,6 +8,7 @@ A function that says "every rank" exchanges weights between the ranks: who is le
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +23,9 @@ from rlvitals.errors import ConfigError
 def accelerator(*, is_bf16: bool) -> Any:
     """An accelerator as the launcher has set it up, or an error where that cannot work here."""
     from accelerate import Accelerator
-    from accelerate.utils import DistributedType, disable_fsdp_ram_efficient_loading
+    from accelerate.utils import DistributedType
 
+    load_on_every_rank()
     made = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
     kind = made.distributed_type
     if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
@@ -31,12 +33,25 @@ def accelerator(*, is_bf16: bool) -> Any:
     if kind == DistributedType.FSDP:
         if not made.is_fsdp2:
             raise ConfigError("this trainer shards with FSDP2: set fsdp_version: 2 in accelerate's fsdp_config")
-        plugin = made.state.fsdp_plugin
-        # Ranks without weights of their own would have an empty reference and an empty reward model.
-        plugin.cpu_ram_efficient_loading = False
-        disable_fsdp_ram_efficient_loading()
-        plugin.mixed_precision_policy = _precision(is_bf16)
+        made.state.fsdp_plugin.mixed_precision_policy = _precision(is_bf16)
     return made
+
+
+def load_on_every_rank() -> None:
+    """Switch accelerate's `fsdp_cpu_ram_efficient_loading` off, which its launcher switches on: models are then loaded
+    with weights on the first rank alone, and only the trained one is sent round. The others would be part noise:
+    reference, reward model. To be called before anything is loaded.
+    """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
+def save_in_one_piece(accelerator: Any) -> None:
+    """Have transformers' Trainer write whole models from now on: with `fsdp_state_dict_type: SHARDED_STATE_DICT` its
+    `save_model` would write nothing.
+    """
+    if accelerator.distributed_type.value == "FSDP":
+        accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
 
 
 def to_read(model: Any, accelerator: Any) -> Any:
