@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvitals.health.statistics import Signal
-from rlvitals.health.weights import FAST_SHARE, HEAD, SLOW_SHARE, median
+from rlvitals.health.weights import (
+    FAST_SHARE,
+    FAST_WARM,
+    HEAD,
+    MID_WARM,
+    SLOW_SHARE,
+    SLOW_WARM,
+    WANDER,
+    WANDER_FROM,
+    median,
+)
 
 FAST = 1 - 0.5 ** (1 / 5)
 SLOW = 1 - 0.5 ** (1 / 30)
@@ -445,3 +455,35 @@ def test_a_streak_of_zeros_begins_at_its_first_zero_though_rounding_keeps_them_a
     for step, value in enumerate([0.4, 1e-15, 0.0, 3e-15, 1e-15], start=10):
         signal.update(value, step)
     assert (signal.zero_streak, signal.zero_step, signal.equal_streak) == (4, 11, 1)
+
+
+@given(st.lists(ORDINARY, min_size=1, max_size=80))
+def test_asking_changes_no_later_answer(values):
+    asked = Signal("x")
+    for step, value in enumerate(values, 1):
+        asked.update(value, step)
+        for name in READ:
+            getattr(asked, name)
+    silent = fed(values)
+    for name in READ:
+        assert getattr(asked, name) == pytest.approx(getattr(silent, name), rel=0, abs=0, nan_ok=True), name
+
+
+def test_a_series_that_begins_again_answers_for_its_new_values_alone():
+    signal = fed([1.0, 5.0, 9.0] * 20)
+    before = [getattr(signal, name) for name in READ]
+    signal.reset()
+    for step, value in enumerate([0.5, 0.25, 0.5] * 20, 1):
+        signal.update(value, step)
+    fresh = fed([0.5, 0.25, 0.5] * 20)
+    assert [getattr(signal, name) for name in READ] == [getattr(fresh, name) for name in READ] != before
+
+
+@pytest.mark.parametrize("table", [FAST_WARM, MID_WARM, SLOW_WARM])
+def test_the_tables_of_how_warm_a_level_is_end_where_nothing_is_left_to_correct(table):
+    assert table[-1] == 1.0
+    assert all(earlier <= later for earlier, later in pairwise(table))
+
+
+def test_the_wander_is_a_plain_mean_while_that_weighs_new_values_more():
+    assert 1 / (WANDER_FROM - HEAD) >= WANDER > 1 / (WANDER_FROM + 1 - HEAD)

@@ -318,6 +318,32 @@ def test_a_value_stays_in_the_bucket_of_its_place():
     assert spike == len(trace.points) - 1 or trace.points[spike + 1] > 3210
 
 
+@pytest.mark.parametrize("asked_every", [1, 7, 1000])
+def test_what_is_kept_of_a_series_is_the_same_however_often_it_is_asked_for(asked_every):
+    rows, alone = healthy_rows(300), Trace()
+    judge = Judge(new_monitor(None))
+    for point, row in enumerate(rows, 1):
+        judge.take(row)
+        alone.add(point, row["step"], row["loss"])
+        if point % asked_every == 0:
+            assert judge.trace("loss").taken == point
+    assert judge.trace("loss").to_dict() == alone.to_dict()
+
+
+def test_a_number_too_large_for_a_float_counts_as_not_finite():
+    judge = Judge(new_monitor(None))
+    for step, value in enumerate([1.0, 10**400, True, "1.0", None, 2.0], 1):
+        judge.take({"step": step, "loss": value})
+    assert judge.trace("loss").to_dict() | {"rows": None, "steps": None} == {
+        "points": 4,
+        "nonfinite": 1,
+        "rows": None,
+        "steps": None,
+        "low": [1.0, None, 1.0, 2.0],
+        "high": [1.0, None, 1.0, 2.0],
+    }
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_leave_a_small_report(tmp_path):
     rows = healthy_rows(300)

@@ -94,6 +94,7 @@ class Case:
         self.algorithm = algorithm.lower() if algorithm else None
         self.framework = framework
         self.config: dict[str, Any] = dict(config or {})
+        self._numbers: dict[tuple[str, ...], float | None] = {}
         self.total_steps = total_steps
         self.points = 0
         """Rows seen since the last (re)start."""
@@ -262,11 +263,13 @@ class Case:
 
     def number(self, *names: str) -> float | None:
         """A number of the run's settings, by the first name it is given under."""
-        for name in names:
-            value = self.config.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-        return None
+        if names not in self._numbers:
+            values = (self.config.get(name) for name in names)
+            self._numbers[names] = next(
+                (float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)),
+                None,
+            )
+        return self._numbers[names]
 
     @property
     def _trainer(self) -> str | None:

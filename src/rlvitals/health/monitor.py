@@ -8,7 +8,7 @@ it had recovered.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
 from rlvitals.health.rulebook import Rule, Rulebook
+from rlvitals.health.statistics import Signal
 from rlvitals.health.wording import evidence_of, fill
 from rlvitals.records import SEVERITIES, Finding, OpenPhase, Severity
 
@@ -72,8 +73,8 @@ class Monitor:
         self.problems: dict[str, str] = {}
         """Rules that failed on their own account, and how: a defect, never a reason to disturb training."""
         self._states: dict[str, _State] = {}
-        self._bound: list[tuple[Bound, _State]] = []
-        self._on_tick: list[tuple[Bound, _State]] = []
+        self._bound: list[_Ready] = []
+        self._on_tick: list[_Ready] = []
         self._missing: list[Missing] = []
         self._recent: list[int] = []
         self._spoken: dict[str, tuple[int, int]] = {}
@@ -95,12 +96,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
             self.problems["(row)"] = f"{type(error).__name__}: {error}"
             return []
-        points = case.points
-        found: list[Finding] = []
-        for bound, state in self._bound:
-            if bound.is_due(points):
-                self._look(bound, state, found)
-        return self._report(found)
+        return self._look(self._bound, case.points)
 
     def tick(self, now: float, *, open_phases: Sequence[OpenPhase] = (), lost_pid: int | None = None) -> list[Finding]:
         """Tell the time (unix seconds), and what is known of the trainer: the phases it is in, or that its process is
@@ -120,10 +116,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - as in update()
             self.problems["(clock)"] = f"{type(error).__name__}: {error}"
             return []
-        found: list[Finding] = []
-        for bound, state in self._on_tick:
-            self._look(bound, state, found)
-        return self._report(found)
+        return self._look(self._on_tick, None)
 
     @property
     def cannot_judge(self) -> list[Missing]:
@@ -141,26 +134,42 @@ class Monitor:
     def _bind(self) -> None:
         self.case.changed = False
         bound, self._missing = bind(self.rulebook, self.case)
-        pairs = [(one, self._states.setdefault(one.rule.rule, _State(one.rule))) for one in bound]
-        self._bound = [pair for pair in pairs if not pair[0].on_tick]
-        self._on_tick = [pair for pair in pairs if pair[0].on_tick]
+        ready = [
+            (one, self._states.setdefault(one.rule.rule, _State(one.rule)), next(iter(one.signals), None), one.warm_up)
+            for one in bound
+        ]
+        self._bound = [one for one in ready if not one[0].on_tick]
+        self._on_tick = [one for one in ready if one[0].on_tick]
 
-    def _look(self, bound: Bound, state: _State, found: list[Finding]) -> None:
+    def _look(self, rules: Iterable[_Ready], points: int | None) -> list[Finding]:
+        """Let the rules look that a row is something new for, all of them without one, and say what is new."""
+        found: list[Finding] = []
+        problems = self.problems
+        for bound, state, first, warm_up in rules:
+            if points is not None:
+                # Nearly all series come with every row: what `is_due` asks first is asked here, without a call.
+                is_warm = first is not None and first.seen_at == points and first.n >= warm_up
+                if not is_warm and not bound.is_due(points):
+                    continue
+            if problems and bound.rule.rule in problems:
+                continue
+            try:
+                alarm = bound.judge()
+            except Exception as error:  # noqa: BLE001 - a rule that breaks is put aside, training goes on
+                problems[bound.rule.rule] = f"{type(error).__name__}: {error}"
+                continue
+            if alarm is not None or state.is_awake:
+                self._weigh(bound, state, alarm, found)
+        return self._report(found) if found else found
+
+    def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
+        """Count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
-        if rule.rule in self.problems:
-            return
-        try:
-            alarm = bound.judge()
-        except Exception as error:  # noqa: BLE001 - a rule that breaks is put aside, training goes on
-            self.problems[rule.rule] = f"{type(error).__name__}: {error}"
-            return
-        if alarm is None and not state.is_awake:
-            return
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
-                state.said = _RANK[severity]
+                state.say(_RANK[severity])
                 found.append(self._finding(rule, alarm, severity, state))
         elif state.is_clear:
             state.reset()
@@ -193,8 +202,6 @@ class Monitor:
 
     def _report(self, found: list[Finding]) -> list[Finding]:
         """Put the grave ones first, and count instead of say when it storms."""
-        if not found:
-            return found
         found.sort(key=lambda finding: -_RANK[finding.severity])
         points = self.case.points
         self._recent = [point for point in self._recent if point > points - STORM_POINTS]
@@ -211,7 +218,7 @@ class Monitor:
                 self.left_unsaid += 1
                 kept.append(finding)
                 # Not said, so it may be said once the storm is over, if it still holds.
-                self._states[finding.rule].said = _RANK[finding.severity] - 1
+                self._states[finding.rule].say(_RANK[finding.severity] - 1)
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
             said.append(_summary(kept))
@@ -226,6 +233,10 @@ class Monitor:
             if rank >= _RANK[finding.severity] and points - when <= ECHO_POINTS:
                 return True
         return False
+
+
+_Ready = tuple[Bound, "_State", Signal | None, int]
+"""A rule, what is remembered of it, its first signal, and the points that one needs."""
 
 
 def _summary(kept: Sequence[Finding]) -> Finding:
@@ -255,6 +266,7 @@ class _State:
         "_hold_critical",
         "_masks",
         "_quiet",
+        "is_awake",
         "said",
         "since_point",
         "since_step",
@@ -273,10 +285,13 @@ class _State:
         self.said = 0
         self.since_point = 0
         self.since_step = 0
+        self.is_awake = False
+        """Whether anything is remembered: else a rule that is content need not be counted."""
 
-    @property
-    def is_awake(self) -> bool:
-        return bool(self._any or self._critical or self.said)
+    def say(self, rank: int) -> None:
+        """Note the gravest that was said, 0 for nothing."""
+        self.said = rank
+        self.is_awake = bool(self._any or self._critical or rank)
 
     @property
     def is_clear(self) -> bool:
@@ -295,6 +310,7 @@ class _State:
         grave = alarm is not None and alarm.severity == "critical"
         self._any = ((self._any << 1) | (alarm is not None)) & self._masks[0]
         self._critical = ((self._critical << 1) | grave) & self._masks[1]
+        self.is_awake = bool(self._any or self._critical or self.said)
         if alarm is None:
             return None
         most = 2 if is_sparse else MAX_VOTES

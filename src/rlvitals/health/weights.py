@@ -31,6 +31,25 @@ TO_SIGMA = 1.2533
 # How much of one value's noise is left in the fast and the slow level when values are independent.
 FAST_SHARE = math.sqrt(FAST / (2 - FAST))
 SLOW_SHARE = math.sqrt(SLOW / (2 - SLOW))
+HALF_SLOW_SHARE = 0.5 * SLOW_SHARE
+
+WANDER_FROM = HEAD + int(1.0 / WANDER)
+"""Points until which a plain mean forgets faster than the weight does."""
+
+SETTLED = 1700
+"""Points after which a level has forgotten that it began at 0: the tables below are 1 from there on."""
+
+
+def _warm(weight: float) -> list[float]:
+    """By the number of points: the share of a level that is values, the rest being the 0 it began at."""
+    begun, shares = 1.0, [0.0]
+    for _ in range(SETTLED):
+        begun *= 1.0 - weight
+        shares.append(1.0 - begun)
+    return shares
+
+
+FAST_WARM, MID_WARM, SLOW_WARM = _warm(FAST), _warm(MID), _warm(SLOW)
 
 
 def median(values: list[float]) -> float:

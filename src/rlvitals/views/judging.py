@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rlvitals.health.monitor import Monitor
@@ -17,6 +17,9 @@ KEPT_OF_A_RULE = 10
 
 MAX_BUCKETS = 240
 """Buckets of one series; when they are full, neighbours are joined."""
+
+
+MOST_UNTRACED = 64
 
 
 class Said(NamedTuple):
@@ -44,22 +47,35 @@ class Trace:
 
     def add(self, point: int, step: int, value: float) -> None:
         """Take one value."""
-        if self.taken % self._per_bucket == 0:
-            if len(self.points) == MAX_BUCKETS:
-                self._join()
+        self.add_column([(point, step, {"": value})], "")
+
+    def add_column(self, rows: Iterable[tuple[int, int, Mapping[str, Any]]], key: str) -> None:
+        """Take what some rows, each with its place and step, have under a name."""
+        for point, step, row in rows:
+            value = row.get(key)
+            if type(value) is not float:
+                if not isinstance(value, float | int):
+                    continue
+                value = _as_float(value)
             if self.taken % self._per_bucket == 0:
-                self.points.append(point)
-                self.steps.append(step)
-                self.lows.append(math.nan)
-                self.highs.append(math.nan)
-        self.taken += 1
-        if not math.isfinite(value):
-            self.nonfinite += 1
-            return
-        if not value >= self.lows[-1]:
-            self.lows[-1] = value
-        if not value <= self.highs[-1]:
-            self.highs[-1] = value
+                self._begin_bucket(point, step)
+            self.taken += 1
+            if value - value != 0.0:  # NaN and both infinities
+                self.nonfinite += 1
+                continue
+            if not value >= self.lows[-1]:
+                self.lows[-1] = value
+            if not value <= self.highs[-1]:
+                self.highs[-1] = value
+
+    def _begin_bucket(self, point: int, step: int) -> None:
+        if len(self.points) == MAX_BUCKETS:
+            self._join()
+        if self.taken % self._per_bucket == 0:
+            self.points.append(point)
+            self.steps.append(step)
+            self.lows.append(math.nan)
+            self.highs.append(math.nan)
 
     def _join(self) -> None:
         self.points = self.points[::2]
@@ -93,10 +109,12 @@ class Judge:
         self.times: Counter[tuple[str, str]] = Counter()
         """How often each rule has spoken at each severity."""
         self._traces: dict[str, Trace] = {}
+        self._untraced: list[tuple[int, int, Mapping[str, Any]]] = []
+        """The newest rows, which the traces do not hold yet: many at once cost a fraction of each alone."""
         self._known = (-1, -1)
 
     def take(self, row: Mapping[str, Any]) -> list[Finding]:
-        """Judge one row; return what is new."""
+        """Judge one row, which is kept for a while and must not be changed; return what is new."""
         self.points += 1
         found = self.monitor.update(row)
         step = self.monitor.case.step
@@ -112,6 +130,7 @@ class Judge:
 
     def trace(self, metric: str) -> Trace | None:
         """What is kept of a series."""
+        self._catch_up()
         return self._traces.get(metric)
 
     def _keep(self, found: list[Finding]) -> list[Finding]:
@@ -127,19 +146,28 @@ class Judge:
         size = (case.names_seen, len(case.parts))
         if size != self._known or self.points < 5:  # a better name may take a signal over within its first points
             self._known = size
+            self._catch_up()
             for name in case.read_names:
                 self._traces.setdefault(name, Trace())
-        for key, trace in self._traces.items():
-            value = row.get(key)
-            if isinstance(value, float | int):
-                try:
-                    trace.add(self.points, step, float(value))
-                except OverflowError:
-                    trace.add(self.points, step, math.inf)
+        self._untraced.append((self.points, step, row))
+        if len(self._untraced) >= MOST_UNTRACED:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        for name, trace in self._traces.items():
+            trace.add_column(self._untraced, name)
+        self._untraced.clear()
 
 
 def _nan_min(one: float, other: float) -> float:
     return other if math.isnan(one) else one if math.isnan(other) else min(one, other)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _or_none(value: float) -> float | None:

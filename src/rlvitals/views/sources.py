@@ -153,7 +153,8 @@ def with_samples(rows: Iterable[Fields], samples: Iterable[Row]) -> Iterator[Fie
         while held is not None and held.timestamp <= row.get("timestamp", -math.inf):
             joined.add(held.numbers)
             held = next(waiting, None)
-        yield joined.take() | row
+        seen = joined.take()
+        yield seen | row if seen else row
 
 
 def judged(row: Row, stream: Stream, step: int | None = None) -> Fields:

@@ -63,6 +63,8 @@ def metric_vanished(case: Case, *, points: float) -> Alarm | None:
         if signal is None or signal.n < 20:
             continue
         missed = case.points - signal.seen_at
+        if not missed:
+            continue
         usual = case.points / (signal.n + signal.nonfinite)
         if missed > points * max(usual, 1.0):
             return warning(signal, missed=float(missed))

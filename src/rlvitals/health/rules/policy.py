@@ -54,9 +54,11 @@ def kl_explosion(
     unit = _unit(case)
     middle = min(kl.median5, 2 * kl.fast)
     base = max(kl.base, 1e-3 * unit)
+    if middle < times * base:
+        return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     settled = min(kl.slow, middle) > 0.65 * level * unit  # no passing swing
-    if (middle < (0.4 if hurt else 1.0) * level * unit and not settled) or middle < times * base:
+    if middle < (0.4 if hurt else 1.0) * level * unit and not settled:
         return None
     changed = length is not None and not 0.5 < (length.ratio if not math.isnan(length.ratio) else 1.0) < 2.0
     winning = reward is not None and reward.improving and not reward.dropped

@@ -25,10 +25,12 @@ def length_explosion(
 ) -> Alarm | None:
     """Answers grow to a multiple of their start; less of it counts when the reward has stopped rising."""
     now = length.median_ratio
+    if math.isnan(now) or now < min(times, times_stalled):
+        return None
     stalled = reward is not None and reward.stalled
     climbing = reward is not None and reward.improving and not stalled and not reward.dropped
     least = 1.2 * times if climbing else times_stalled if stalled and length.rising > 2.5 else times
-    if math.isnan(now) or now < least:
+    if now < least:
         return None
     if length.median5 - length.base < 3 * length.noise_base:
         return None
@@ -71,11 +73,13 @@ def truncation(
 ) -> Alarm | None:
     """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
     level = min(truncated.slow, truncated.fast)
+    total = truncated.n >= 8 and truncated.lowest > 0.97
+    if not total and level <= min(share, share_critical):
+        return None
     if truncated.trend < -3 or truncated.rising < -2:
         return None  # on its way down
     winning = reward is not None and reward.improving and not reward.dropped
     moving = reward is not None and reward.rising > 1.0
-    total = truncated.n >= 8 and truncated.lowest > 0.97
     filled = (
         truncated.n >= points_critical and truncated.base < 0.9 and truncated.fast > 0.96 and level > share_critical
     )
