@@ -33,6 +33,10 @@ def accelerator(*, is_bf16: bool) -> Any:
     if kind == DistributedType.FSDP:
         if not made.is_fsdp2:
             raise ConfigError("this trainer shards with FSDP2: set fsdp_version: 2 in accelerate's fsdp_config")
+        from torch.distributed.fsdp import FSDPModule
+
+        if not hasattr(FSDPModule, "set_reshard_after_forward"):
+            raise ConfigError(f"sampling from sharded weights needs a newer torch than {torch.__version__}")
         made.state.fsdp_plugin.mixed_precision_policy = _precision(is_bf16)
     return made
 
@@ -144,7 +148,9 @@ def is_sharded(model: Any) -> bool:
 def wait() -> None:
     """Go on when every rank is here."""
     if dist.is_available() and dist.is_initialized():
-        dist.barrier()
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()  # it knows the device of this rank
 
 
 def _precision(is_bf16: bool) -> Any:
