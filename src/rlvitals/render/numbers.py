@@ -21,7 +21,7 @@ def number(value: float | int | None) -> str:
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= 1000:
-        return f"{value:,.1f}"
+        return f"{value:,.1f}" if abs(value) < 1e5 else f"{value:,.0f}"
     return f"{value:.4g}"
 
 

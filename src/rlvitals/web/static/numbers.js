@@ -12,7 +12,8 @@ export function number(value) {
   const size = Math.abs(value);
   if (size >= 1e15) return value.toExponential(3);
   if (Number.isInteger(value)) return value.toLocaleString("en");
-  if (size >= 1000) return value.toLocaleString("en", {minimumFractionDigits: 1, maximumFractionDigits: 1});
+  const decimals = size < 1e5 ? 1 : 0;
+  if (size >= 1000) return value.toLocaleString("en", {minimumFractionDigits: decimals, maximumFractionDigits: decimals});
   if (size < 1e-4) return shorter(value.toExponential(3));
   return String(Number(value.toPrecision(4)));
 }
