@@ -7,17 +7,16 @@ gives a function another metric than its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
 from typing import NamedTuple
 
 from rlvitals.health import conditions, entries
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.case import Case
 from rlvitals.health.rulebook import Rule, Rulebook
-from rlvitals.health.rules import FUNCTIONS, ON_TICK, RuleFunction
+from rlvitals.health.rules import FUNCTIONS, ON_TICK
 from rlvitals.health.statistics import Signal
 
 
@@ -98,21 +97,8 @@ def _bound(rule: Rule, case: Case) -> Bound:
     asked = entries.parameters(rule.function).signals
     arguments = [case if name == "case" else case.signals.get(rule.reads.get(name, name)) for name, _ in asked]
     read = tuple(value for value in arguments if isinstance(value, Signal))
-    judge = partial(_with_numbers(FUNCTIONS[rule.function], rule.numbers), *arguments)
+    judge = partial(FUNCTIONS[rule.function], *arguments, **rule.numbers)
     return Bound(rule, judge, read, rule.function in ON_TICK, rule.warm_up)
-
-
-def _with_numbers(function: RuleFunction, numbers: Mapping[str, float]) -> RuleFunction:
-    """A rule's function with the numbers of its entry: as defaults of its own, because it runs for every row, and
-    passing them by name at each call would cost as much as the rule itself.
-    """
-    if not isinstance(function, FunctionType):
-        return partial(function, **numbers)
-    bound = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    bound.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **numbers}
-    return bound
 
 
 def _is_for(rule: Rule, case: Case) -> bool:
