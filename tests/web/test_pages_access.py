@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browsing import browsing, node_module
+from browsing import axe_violations, browsing
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -23,35 +23,26 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(browser, port, theme):
-    axe = (node_module("axe-core") / "axe.min.js").read_text()
     with browsing(browser, port, color_scheme=theme) as screen:
-        found = {name: _violations(screen, name, query, axe) for name, query in VIEWS.items()}
+        found = {name: _violations(screen, name, query) for name, query in VIEWS.items()}
     assert {name: told for name, told in found.items() if told} == {}
 
 
 def test_axe_finds_nothing_in_the_dialogs(browser, port):
-    axe = (node_module("axe-core") / "axe.min.js").read_text()
     with browsing(browser, port) as screen:
         page = screen.open("metrics", run="healthy")
         page.keyboard.press("?")
-        help_told = _judged(page, axe)
+        help_told = axe_violations(page)
         page.keyboard.press("Escape")
         page.keyboard.press("Control+k")
         page.wait_for_selector("[role=option]")
-        assert (help_told, _judged(page, axe)) == ([], [])
+        assert (help_told, axe_violations(page)) == ([], [])
 
 
-def _violations(screen, name, query, axe):
+def _violations(screen, name, query):
     page = screen.open(name, **query) if query else screen.open()
     page.wait_for_timeout(600)
-    return _judged(page, axe)
-
-
-def _judged(page, axe) -> list[str]:
-    page.evaluate(axe)
-    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-    answer = page.evaluate("rules => axe.run({runOnly: rules})", rules)
-    return [f"{one['id']}: {node['html'][:160]}" for one in answer["violations"] for node in one["nodes"][:3]]
+    return axe_violations(page)
 
 
 @pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}], ids=["phone", "desk"])

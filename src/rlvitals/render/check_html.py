@@ -14,7 +14,8 @@ from rlvitals.render.check import Case, below, cases, counted, evidence, gravest
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, stretches
 
-CHART_WIDTH, CHART_HEIGHT, MARGIN = 720, 156, 64
+CHART_WIDTH, CHART_HEIGHT, MARGIN = 420, 130, 58
+"""As narrow as the panels of a report: on a phone its letters can still be read."""
 
 _WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 _SYMBOLS = {"critical": "✖", "warning": "!", "info": "·"}
@@ -44,14 +45,17 @@ dd.do { font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
 td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { white-space: nowrap; }
-figure { margin: .8rem 0 0; overflow-x: auto; }
+figure { margin: .8rem 0 0; }
 figcaption { color: var(--faint); }
-svg { width: 100%; min-width: 34rem; height: auto; display: block; }
+svg { width: 100%; max-width: 40rem; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
 .axis { stroke: var(--line); }
 .onset { stroke: var(--act); stroke-dasharray: 4 3; }
 .range { fill: var(--series); opacity: .25; }
 .middle { fill: none; stroke: var(--series); stroke-width: 1.6; stroke-linecap: round; }
+@media (min-width: 40rem) { article svg text { font-size: 9px; } article .middle { stroke-width: 1.2; } }
+@media (max-width: 40rem) { td:first-child { white-space: normal; min-width: 8.5rem; }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; } }
 """
 
 
@@ -68,7 +72,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
-        "<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -102,6 +106,8 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
     about = [facts["source"], f"{number(facts['points'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
     about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
     yield f'<p class="faint">{escape(" · ".join(about))}</p>'
+    if facts["findings"] and not name:
+        yield "<h2>Findings</h2>"
     for case in cases(facts["findings"]):
         yield from finding_card(case, facts["series"])
     yield from remarks(facts)

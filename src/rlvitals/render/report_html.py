@@ -36,26 +36,31 @@ _CELLS = {"critical": "act", "warning": "watch", "info": "noticed"}
 _STYLE = """
 body { max-width: 1080px; }
 nav { margin: .8rem 0 0; }
-nav a { margin-right: 1em; }
+nav a { margin-right: 1em; padding: .15rem 0; display: inline-block; }
+section > h3 { margin-top: 1.4rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .6rem; margin: 1rem 0; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .5rem .7rem; }
 .tile b { font-size: 1.25rem; margin-right: .4em; }
 .tile p { margin: 0; font-size: .85rem; }
 .tile span { white-space: nowrap; }
-.bar { width: 100%; height: 14px; min-width: 0; margin: .6rem 0 0; border-radius: 3px; }
+.bar { width: 100%; max-width: none; height: 14px; margin: .6rem 0 0; border-radius: 3px; }
 .bar rect { fill: var(--line); }
 .bar rect.act { fill: var(--act); }
 .bar rect.watch { fill: var(--watch); }
 .bar rect.noticed { fill: var(--series); opacity: .6; }
 .wide { overflow-x: auto; }
+.wide table:not(.config) { width: auto; min-width: min(100%, 24rem); }
 th { text-align: left; color: var(--faint); font-weight: 400; padding: .2rem .6rem .2rem 0; vertical-align: bottom; }
 th.n, td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th.n + .n, td.n + .n { padding-left: 1rem; }
 .config td:first-child { white-space: normal; min-width: 12rem; }
 details { margin: .5rem 0; }
 summary { cursor: pointer; }
 pre { white-space: pre-wrap; font-size: .85rem; background: var(--card); border: 1px solid var(--line); padding: .6rem;
   border-radius: 6px; margin: .3rem 0 0; }
 footer { margin-top: 3rem; color: var(--faint); }
+@media (max-width: 40rem) { .tiles { grid-template-columns: 1fr 1fr; } .spark { max-width: 100%; }
+  th.n + .n, td.n + .n { padding-left: 0; } .config td:first-child { min-width: 7rem; } }
 """
 
 
@@ -109,7 +114,7 @@ def _vitals(report: RunReport) -> Iterator[str]:
         for tile in report.tiles:
             style, symbol = _STATUS[tile["status"]]
             change = tile["change"]
-            moved = "" if change is None else f"{'+' if change > 0 else ''}{number(change)}"
+            moved = "" if change is None else f"{'+' if change > 0 else ''}{number(change)}" if change else "steady"
             band = "" if tile["band"] is None else f"healthy: {said_band(*tile['band'])}"
             yield (
                 f'<div class="tile" title="{_said(tile["why"])}"><p>{_said(tile["title"])}</p>'
@@ -221,7 +226,10 @@ def _table(table: Table | None, style: str = "") -> Iterator[str]:
     if table is None:
         return
     kinds = ["" if place < table.words else ' class="n"' for place in range(len(table.headers))]
-    yield f'<div class="wide"><table class="{style}">'
+    # What may be wider than the window can be scrolled with the keys too.
+    told = _said(", ".join(filter(None, table.headers)))
+    reach = "" if style else f' tabindex="0" role="group" aria-label="table of {told}"'
+    yield f'<div class="wide"{reach}><table class="{style}">'
     if any(table.headers):
         cells = "".join(
             f'<th{kind} scope="col">{_said(name)}</th>' for kind, name in zip(kinds, table.headers, strict=True)

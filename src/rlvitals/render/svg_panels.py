@@ -36,8 +36,7 @@ def _line_rules(colours: Sequence[str]) -> str:
 
 STYLE = f"""
 .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: .4rem 1.2rem; }}
-.panels figure {{ margin: .6rem 0 0; overflow: visible; }}
-.panels svg {{ min-width: 0; }}
+.panels figure {{ margin: .6rem 0 0; }}
 figcaption b {{ color: var(--ink); display: block; }}
 .band {{ fill: var(--healthy); opacity: .1; }}
 .edge {{ stroke: var(--healthy); stroke-dasharray: 4 3; opacity: .7; }}
@@ -52,8 +51,8 @@ svg text.warning {{ fill: var(--watch); font-weight: 600; }}
 polygon.range {{ stroke: none; }}
 .dot {{ fill: var(--series); }}
 .key {{ display: inline-block; margin-right: 1em; }}
-.key svg {{ display: inline; width: 26px; height: 8px; min-width: 0; vertical-align: middle; margin-right: .3em; }}
-.spark {{ width: {SPARK_WIDTH}px; height: {SPARK_HEIGHT}px; min-width: 0; }}
+.key svg {{ display: inline; width: 26px; height: 8px; vertical-align: middle; margin-right: .3em; }}
+.spark {{ width: {SPARK_WIDTH}px; height: {SPARK_HEIGHT}px; }}
 {_line_rules(COLOURS)}
 @media (prefers-color-scheme: dark) {{
 {_line_rules([_DARK.get(colour, colour) for colour in COLOURS])}
@@ -226,7 +225,10 @@ def _keys(panel: Panel, picture: Picture) -> str:
 def _summary(panel: Panel, values: Array) -> str:
     """The numbers behind the picture: last, lowest, highest, and the healthy range."""
     lasts = [number(float(line.y[-1])) for line in panel.lines if len(line.y)]
-    told = [f"last {' / '.join(lasts)}", f"{number(float(values.min()))} to {number(float(values.max()))}"]
+    lowest, highest = number(float(values.min())), number(float(values.max()))
+    told = [f"last {' / '.join(lasts)}", f"{lowest} to {highest}" if lowest != highest else f"always {lowest}"]
+    if lasts == [lowest] == [highest]:
+        told = told[1:]
     if panel.band is not None:
         told.append(f"healthy: {said_band(*panel.band)}")
     return " · ".join(told)
