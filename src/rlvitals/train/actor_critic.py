@@ -86,8 +86,3 @@ def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_ra
     of_policy = [weight for weight in model.policy.parameters() if weight.requires_grad]
     others = [weight for name, weight in model.named_parameters() if not name.startswith("policy.")]
     return [{"params": of_policy, "lr": learning_rate}, {"params": others, "lr": value_learning_rate}]
-
-
-def clip_gradients(optimizer: Any, max_norm: float) -> list[Tensor]:
-    """Scale each group's gradients down to the norm where they are above it; returns the norms before."""
-    return [sharded.clip_gradients(group["params"], max_norm) for group in optimizer.param_groups]

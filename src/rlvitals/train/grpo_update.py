@@ -78,9 +78,7 @@ class Updates:
                 accelerator.backward(loss)
             packs.append(seen)
         with self._run.phase("model_update"):
-            norm = sharded.clip_gradients(self._optimizer.param_groups[0]["params"], settings.max_grad_norm)
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            (norm,) = sharded.update(self._optimizer, settings.max_grad_norm)
         return norm
 
     def _loss(self, batch: Batch, has_old: bool) -> tuple[Tensor, Any]:

@@ -107,6 +107,7 @@ def train(settings: Settings) -> Outcome:
         folder, config={"recipe": asdict(settings)}, resume_learning_rate=settings.learning_rate, **recording
     )
     sharded.load_on_every_rank()
+    models.without_cudnn_attention()
     with models.quietly():
         weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))

@@ -48,6 +48,16 @@ def is_tiny(model: str | None, size: str | None) -> bool:
     return model is None and (size or TINY) == TINY
 
 
+def without_cudnn_attention() -> None:
+    """Keep torch from cuDNN's attention, which it takes by itself on Hopper GPUs from torch 2.11 on: with a mask and a
+    length of 64 more than a multiple of 128 its backward pass may give NaN (pytorch#196678, trl#7181). PPO met it on an
+    H200 with padded rows of 64 tokens. torch's other kernels take over.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Loaded:
     """A model that is there already: from a folder or the hub (`model`), or the one that `size` stands for.
 

@@ -26,7 +26,7 @@ from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
 from rlvitals.compute import advantage, merge, optim, policy
 from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout, sharded
-from rlvitals.train.actor_critic import ActorCritic, clip_gradients, parameter_groups
+from rlvitals.train.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
 from rlvitals.train.ppo_rollout import Rollout, batch_places, collect, seeded, without_padding
 from rlvitals.train.ppo_settings import Settings, check
@@ -212,9 +212,7 @@ class Trainer:
                         accelerator.backward(loss)
                     packs += seen
                 with self.run.phase("model_update"):
-                    norms.append(clip_gradients(self.optimizer, settings.max_grad_norm))
-                    self.optimizer.step()
-                    self.optimizer.zero_grad(set_to_none=True)
+                    norms.append(sharded.update(self.optimizer, settings.max_grad_norm))
         of_policy, of_values = torch.stack([torch.stack(pair) for pair in norms]).unbind(dim=1)
         groups = self.optimizer.param_groups
         rates = optim.stats(

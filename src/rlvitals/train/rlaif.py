@@ -194,14 +194,12 @@ class Trainer:
         advantages = torch.zeros(len(judgements), device=device)
         advantages[judged] = _advantages(judgements, batch.groups).to(device)
         parts = []
-        self.optimizer.zero_grad(set_to_none=True)
         size = self.settings.micro_batch_size or len(judgements)
         for start in range(0, len(judgements), size):
             take = slice(start, start + size)
             parts.append(self._backward(_part(batch.rows, take), mask[take], advantages[take], tokens))
-        norm = sharded.clip_gradients(self.optimizer.param_groups[0]["params"], self.settings.max_grad_norm)
+        (norm,) = sharded.update(self.optimizer, self.settings.max_grad_norm)
         rate = optim.stats(optimizer=self.optimizer, grad_norm=norm)
-        self.optimizer.step()
         self.scheduler.step()
         return {**rlvitals.compute.merge(parts), **rate}
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlvitals.errors import ConfigError
+from rlvitals.train import models
 
 
 def accelerator(*, is_bf16: bool) -> Any:
@@ -26,6 +27,7 @@ def accelerator(*, is_bf16: bool) -> Any:
     from accelerate.utils import DistributedType
 
     load_on_every_rank()
+    models.without_cudnn_attention()
     made = Accelerator(mixed_precision="bf16" if is_bf16 else "no")
     kind = made.distributed_type
     if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
@@ -128,8 +130,20 @@ def put_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     optimizer.load_state_dict({**state, "state": moments})
 
 
-def clip_gradients(parameters: Any, max_norm: float) -> Tensor:
-    """Scale gradients down to the norm where they are above it; returns the norm of the whole gradient before."""
+def update(optimizer: Any, max_norm: float) -> list[Tensor]:
+    """Change the weights by their gradients, which are forgotten; returns the norm of each group's whole gradient.
+
+    Each group is scaled down to the norm where it is above it. An update with a gradient that is no number is left out:
+    one would make every weight NaN for good. Its norm is returned as it is, so that the log shows it.
+    """
+    norms = [_clip(group["params"], max_norm) for group in optimizer.param_groups]
+    if all(bool(norm.isfinite()) for norm in norms):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norms
+
+
+def _clip(parameters: Any, max_norm: float) -> Tensor:
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     found: Tensor = norm.full_tensor() if _is_spread(norm) else norm  # type: ignore[attr-defined]
     return found.detach()

@@ -313,9 +313,11 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
 
 
 def reward_takeover(
-    case: Case, reward: Signal, *, share: float, shift: float, variance: float, share_critical: float
+    case: Case, reward: Signal, *, share: float, shift: float, variance: float, share_critical: float, least: float
 ) -> Alarm | None:
-    """One part of the reward has become nearly all of it while the others stand still or lose."""
+    """One part of the reward has become nearly all of it while the others stand still or lose, or grows while another
+    falls. What is less than `least` of the reward is small change: partial credit goes when whole answers are right.
+    """
     parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= 20]
     if len(parts) < 2 or reward.dropped:
         return None
@@ -336,8 +338,13 @@ def reward_takeover(
             continue  # the others still decide which sample is better
         return (critical if mine > share_critical and reward.n >= 60 else warning)(part, part=name, share=mine)
     for name, part in parts:
-        losers = [other for other_name, other in parts if other_name != name and other.dropped and other.lost]
-        if part.gained and part.rising > 0.5 and losers and not _AUXILIARY.search(losers[0].name):
+        if abs(part.fast) < least * now or not (part.gained and part.rising > 0.5):
+            continue
+        losers = [
+            other for other_name, other in parts
+            if other_name != name and abs(other.base) >= least * then and other.dropped and other.lost
+        ]  # fmt: skip
+        if losers and not _AUXILIARY.search(losers[0].name):
             found = warning(part, "loser", part=name, share=abs(part.fast) / now, loser=losers[0].name)
             if _MEANT.search(losers[0].name):
                 found.kind = "reward_hacking"
