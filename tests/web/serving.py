@@ -38,6 +38,15 @@ class Client:
     def api(self, address: str, /, **question) -> Answer:
         return self.get(f"/api/{address}?{urlencode(question, doseq=True)}")
 
+    def judged(self, address: str, run: str) -> dict:
+        """The answer of `/api/run` or `/api/findings` once the doctor has come to an end."""
+
+        def answer():
+            told = self.api(address, run=run).facts
+            return None if told["judging"] else told
+
+        return until(answer, seconds=120)
+
     def send(self, request: bytes) -> Answer:
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(request)

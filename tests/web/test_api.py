@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,7 @@ from serving import Client, serving
 import rlvitals
 from conftest import SHARED
 from rlvitals.cli.main import main
+from rlvitals.errors import RunUnreadable
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.views.findings import Diagnosis
 
@@ -260,7 +262,7 @@ def test_a_run_without_rollouts_says_so(client):
 def test_an_imported_log_is_judged_as_check_judges_it(tmp_path, name):
     assert main(["import", str(SHARED / "logs" / name), "--to", str(tmp_path / "run")]) == 0
     with serving(tmp_path) as client:
-        told = client.api("findings", run="run").facts
+        told = client.judged("findings", "run")
         assert client.api("runs").facts["runs"][0]["verdict"] == told["verdict"]
     report = rlvitals.check(tmp_path / "run")
     assert (told["verdict"], told["reason"]) == (report.verdict, report.reason)
@@ -327,6 +329,41 @@ def test_a_hundred_questions_at_once_get_the_same_answer(client):
         answers = list(pool.map(lambda place: client.api("series", run="grpo/two", name="reward").body, range(100)))
     assert len(set(answers)) == 1
     assert b'"total":300' in answers[0]
+
+
+def test_a_log_that_takes_long_to_judge_is_shown_at_once_and_its_verdict_when_it_is_there(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", rows=50)
+    is_done = threading.Event()
+
+    def diagnose(view):
+        assert is_done.wait(30)
+        return Diagnosis("watch", "slowly", [])
+
+    monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
+    monkeypatch.setattr("rlvitals.web.folder.PATIENCE", 0.01)
+    with serving(tmp_path) as client:
+        for address in ("run", "findings"):
+            told = client.api(address, run="run").facts
+            assert (told["verdict"], told["judging"]) == ("cannot judge", True)
+            assert "50 rows are being judged" in told["reason"]
+        assert client.api("run", run="run").facts["tiles"]
+        is_done.set()
+        for address in ("run", "findings"):
+            assert client.judged(address, "run")["verdict"] == "watch"
+        assert client.api("runs").facts["runs"][0]["verdict"] == "watch"
+
+
+def test_a_doctor_that_fails_is_told_to_whoever_asks(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", rows=50)
+
+    def diagnose(view):
+        raise RunUnreadable("the log has gone")
+
+    monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
+    with serving(tmp_path) as client:
+        for _ in range(2):
+            answer = client.api("run", run="run")
+            assert (answer.status, answer.facts["error"]) == (503, "the log has gone")
 
 
 def test_a_growing_log_that_takes_long_to_judge_is_not_judged_at_every_row(tmp_path, monkeypatch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from browsing import browsing
 from page_runs import group, start
 from serving import serving
 
 from rlvitals.compute import groups
+from rlvitals.views import findings
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -88,3 +91,23 @@ def test_a_server_that_is_gone_is_told(tmp_path, browser, training):
         screen.complaints.clear()
         page.keyboard.press("1")
         page.wait_for_selector(".tile")
+
+
+def test_the_verdict_on_a_long_log_comes_to_the_open_page(tmp_path, browser, monkeypatch):
+    with start(tmp_path / "log", monitor=False) as run:
+        for step in range(1, 50):
+            run.log({"loss": float("nan") if step > 40 else 1.0, "reward": 0.5}, step=step)
+    is_done = threading.Event()
+
+    def diagnose(view):
+        assert is_done.wait(60)
+        return findings.diagnose(view)
+
+    monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
+    monkeypatch.setattr("rlvitals.web.folder.PATIENCE", 0.05)
+    with serving(tmp_path) as client, browsing(browser, client.port) as screen:
+        for name, verdict in (("vitals", ".verdict"), ("health", ".head")):
+            page = screen.open(name, run="log")
+            assert ("being judged" in page.locator(verdict).inner_text()) == (not is_done.is_set())
+            is_done.set()
+            page.wait_for_selector(f"{verdict}:has-text('Act')")

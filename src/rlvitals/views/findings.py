@@ -1,7 +1,7 @@
 """What the doctor said of a run, for people who look at it: each finding with what was asked, done and seen around it.
 
 A run that was watched while it trained has its findings on file. Another one, such as an imported log, is judged from
-its rows, once; a very long one is not, because nobody waits a minute for a page.
+its rows, once; a very long one is not, because nobody waits a minute for a verdict.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Diagnosis:
     findings: list[Finding]
     ongoing: frozenset[str] | None = None
     """Rules still in alarm at the end; None: not known, because they were said while it trained."""
+    is_pending: bool = False
+    """Whether its rows are still being judged."""
 
 
 def was_watched(view: RunView) -> bool:
@@ -66,6 +68,7 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "verdict": diagnosis.verdict,
         "reason": diagnosis.reason,
+        "judging": diagnosis.is_pending,
         "was_watched": was_watched(view),
         "findings": [
             asdict(found)

@@ -55,6 +55,7 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "ranks": view.ranks,
         "verdict": diagnosis.verdict,
         "reason": diagnosis.reason,
+        "judging": diagnosis.is_pending,
         "was_watched": was_watched(view),
         "tiles": tiles(view, diagnosis),
         "step_bar": step_bar(view, diagnosis.findings, diagnosis.ongoing),

@@ -6,6 +6,7 @@ outside is refused whole.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -36,10 +37,45 @@ FRESH_SECONDS = 5.0
 JUDGING_PAUSE = 20
 """A log that is judged while it grows is judged again after so many times as long as judging took."""
 
+PATIENCE = 0.5
+"""Seconds a page waits for a diagnosis before it is shown without one."""
+
 LIST_SECONDS = 1.0
 """How long a list of the runs in the folder is good for."""
 
 MOST_RUNS = 5_000
+
+
+class Judging:
+    """The doctor at work on a run, in a thread of its own: a long log that nobody watched takes seconds."""
+
+    def __init__(self, view: RunView) -> None:
+        self.diagnosis: Diagnosis | None = None
+        self.good_until = math.inf
+        """How long it is good for when rows are added meanwhile."""
+        self._view = view
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._judge, name="rlvitals-judge", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> Diagnosis:
+        """The diagnosis; after PATIENCE that there is none yet."""
+        self._thread.join(PATIENCE)
+        if self._error is not None:
+            raise self._error
+        rows = f"{self._view.rows:,} rows are being judged; this page will tell"
+        return self.diagnosis or Diagnosis("cannot judge", rows, [], is_pending=True)
+
+    def _judge(self) -> None:
+        began = time.monotonic()
+        try:
+            found = diagnose(self._view)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+            return
+        pause = 0.0 if was_watched(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
+        self.good_until = time.monotonic() + pause
+        self.diagnosis = found
 
 
 class Open:
@@ -49,32 +85,39 @@ class Open:
         self.state = state
         self.view = view
         self.opened = time.monotonic()
-        self.diagnosis: Diagnosis | None = None
-        self._judged_until = 0.0
+        self._judging: Judging | None = None
         self._answers: dict[str, dict[str, Any]] = {}
         self._locks: dict[str, threading.Lock] = {}
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What the doctor said, if he has been asked and has answered."""
+        return None if self._judging is None else self._judging.diagnosis
 
     def diagnosed(self) -> Diagnosis:
         """What the doctor says of it, worked out once."""
         with self._lock_of("the diagnosis"):
-            if self.diagnosis is None:
-                began = time.monotonic()
-                self.diagnosis = diagnose(self.view)
-                if not was_watched(self.view):
-                    self._judged_until = time.monotonic() + JUDGING_PAUSE * (time.monotonic() - began)
-            return self.diagnosis
+            if self._judging is None:
+                self._judging = Judging(self.view)
+        return self._judging.wait()
 
     def answer(self, name: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
-        """Facts of some name: several of a page's questions come at once, and only one is to do the work."""
+        """Facts of some name: several of a page's questions come at once, and only one is to do the work. What is said
+        before the doctor has come to an end is not kept.
+        """
         with self._lock_of(name):
-            if name not in self._answers:
-                self._answers[name] = make(self)
-            return self._answers[name]
+            if name in self._answers:
+                return self._answers[name]
+            made = make(self)
+            if not made.get("judging"):
+                self._answers[name] = made
+            return made
 
     def take_over(self, before: Open) -> None:
         """Keep what was said of the same rows; of a log that grows and is judged row by row, also a little longer."""
-        if before.state == self.state or time.monotonic() < before._judged_until:
-            self.diagnosis, self._judged_until = before.diagnosis, before._judged_until
+        judging = before._judging
+        if judging is not None and (before.state == self.state or time.monotonic() < judging.good_until):
+            self._judging = judging
 
     def is_current(self, state: object) -> bool:
         """Whether it need not be opened anew: for a row, for a writer that may have died, for the memory it holds."""

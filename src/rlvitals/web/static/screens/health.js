@@ -25,6 +25,7 @@ export async function mount({run, root, signal}) {
       .then((told) => {
         answer = told;
         draw();
+        if (answer.judging) newer.ask();
       })
       .catch(() => {});
   });
@@ -60,8 +61,8 @@ export async function mount({run, root, signal}) {
       shown.length
         ? el("div", {class: "cards"}, cards)
         : notice(
-            answer.findings.length ? "No finding of this kind." : "Nothing was found.",
-            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log was judged. ${WHAT_WAS_LOOKED_FOR}`,
+            answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
+            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log is judged. ${WHAT_WAS_LOOKED_FOR}`,
           ),
     );
     for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
@@ -81,6 +82,7 @@ export async function mount({run, root, signal}) {
     if (next) state.go({finding: next.id.slice("finding-".length)}, {replace: true});
   };
   draw();
+  if (answer.judging) newer.ask();
   let filtered = state.get("severity") + state.get("rule");
   return {
     update: () => {

@@ -31,10 +31,12 @@ export async function mount({run, root, signal}) {
         if (answer.verdict !== facts.verdict) say(`The verdict is now ${answer.verdict}: ${answer.reason}`);
         facts = answer;
         draw();
+        if (facts.judging) newer.ask();
       })
       .catch(() => {});
   });
   draw();
+  if (facts.judging) newer.ask();
   fill(root, top, about(facts));
   const clock = setInterval(() => tick(root, facts), 1000);
   return {
