@@ -65,7 +65,7 @@ learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broke
 	$(BIN)/python -m pytest tests/learn -v -s
 
 quick: $(BIN)/.dev  ## the inner loop, under a minute
-	HYPOTHESIS_PROFILE=quick OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) -m "not slow" -q --ignore tests/learn
+	HYPOTHESIS_PROFILE=quick OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) -m "not slow" -q --ignore tests/learn --ignore tests/train
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff format --check .

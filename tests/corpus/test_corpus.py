@@ -14,6 +14,8 @@ from corpus.latent import World, curves_of, observe
 from corpus.names import KEYS, family
 from corpus.noise import generator, logit, spikes
 
+pytestmark = pytest.mark.slow
+
 KINDS = frozenset(
     [
         "nonfinite",

@@ -22,6 +22,8 @@ from rlvitals.tui.drawing import chart_lines, step_bar
 from rlvitals.tui.plain import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
 
+pytestmark = pytest.mark.slow
+
 textual = pytest.importorskip("textual")
 
 from rlvitals.tui.app import KEYS, WatchApp  # noqa: E402

@@ -10,6 +10,8 @@ from serving import serving
 import rlvitals
 from rlvitals.views.tailing import RunTail
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path):
