@@ -217,6 +217,7 @@ def test_an_idle_gpu_and_a_full_memory_are_found_in_the_samples_live_and_afterwa
     with rlvitals.start(tmp_path, algorithm="grpo", hardware=False, display="none") as run:
         for step in range(200):
             if step % 4 == 0:  # rows come more often than samples
+                time.sleep(0.003)  # logs keep milliseconds: samples of one could not be told apart afterwards
                 sample(run, GPU_Utilization=12.0 + step % 3, Memory_Percent=93.0, CPU_Percent=50.0)
             run.log({"loss": 0.5 + 0.01 * (step % 7), "reward": 0.2 + 0.05 * (step % 5)}, step=step)
         live = {finding.rule for finding in run.findings}
