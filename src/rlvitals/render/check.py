@@ -14,7 +14,8 @@ from rich.text import Text
 from rlvitals.render.charts import Series, chart, short
 from rlvitals.render.numbers import number
 
-SHOWN_FINDINGS = 8
+WHOLE_FINDINGS = 4
+"""Findings with evidence, advice and chart; the others have a line each."""
 SHOWN_MISSING = 8
 CHART_WIDTH = 68
 
@@ -54,12 +55,19 @@ class ReportView:
         yield verdict_line(facts, ascii_only=options.ascii_only)
         yield Padding(Text(f"{facts['source']}\n{_about(facts)}", style="dim"), (0, 0, 0, 2))
         found = cases(facts["findings"])
-        shown = found if self._verbose else found[:SHOWN_FINDINGS]
-        for case in shown:
+        whole = len(found) if self._verbose else WHOLE_FINDINGS
+        for case in found[:whole]:
             yield ""
             yield from _case(case, facts["series"], options)
-        if len(shown) < len(found):
-            yield Text(f"\n  and {len(found) - len(shown)} more findings; --verbose shows them", style="dim")
+        if found[whole:]:
+            yield _heading("And besides (--verbose tells all of it)")
+            lines = _grid()
+            for case in found[whole:]:
+                since = Text(f"  since step {case.finding['onset_step']}", style="dim")
+                lines.add_row(
+                    _severity(case.finding["severity"], options.ascii_only), Text(case.finding["title"]) + since
+                )
+            yield lines
         yield from self._rest()
 
     def _rest(self) -> Iterator[RenderableType]:
@@ -70,12 +78,13 @@ class ReportView:
         missing = facts["cannot_judge"]
         if missing:
             yield _heading("Could not be judged")
-            # Names the run's framework has come first; of the others most are of no concern to it.
-            near = [item for item in missing if item["is_in_framework"]] or missing
+            # What the run's framework has no name for is mostly of no concern to it.
+            near = [item for item in missing if item["is_in_framework"] or not facts["framework"]]
             shown = missing if self._verbose else near[:SHOWN_MISSING]
             yield from _bullets(_missing(item) for item in shown)
             if len(shown) < len(missing):
-                yield Text(f"  and {len(missing) - len(shown)} more metrics; --verbose lists them", style="dim")
+                left = f"{len(missing) - len(shown)} more metrics" if shown else f"for want of {len(missing)} metrics"
+                yield Text(f"  {'and ' if shown else ''}{left}; --verbose lists them", style="dim")
         if facts["notes"]:
             yield _heading("Worth knowing about the log")
             yield from _bullets(facts["notes"])
