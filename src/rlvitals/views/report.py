@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rlvitals import __version__
 from rlvitals.config import flatten, masked
 from rlvitals.errors import ConfigError, RlvitalsError
-from rlvitals.records import Finding
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
 from rlvitals.store.findings import read_events
@@ -61,7 +60,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         check=report.to_dict(),
         asked=_asked(view, report),
         tiles=tiles(view, diagnosis),
-        step_bar=step_bar(view, [_as_it_lasted(finding, report) for finding in report.findings]),
+        step_bar=step_bar(view, report.findings, report.ongoing),
         curves=_drawn(
             lambda: chosen(view, vital, said=report.findings) if is_large else overview(view, said=report.findings)
         ),
@@ -99,12 +98,6 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
         "started": None if is_log else info.created,
         "seconds": None if is_log else max(0.0, (info.ended or info.updated) - info.created),
     }
-
-
-def _as_it_lasted(finding: Finding, report: Report) -> Finding:
-    """A finding with its end instead of its word, where it is still so."""
-    last = report.last_step
-    return replace(finding, step=max(finding.step, last)) if last and finding.rule in report.ongoing else finding
 
 
 def _asked(view: RunView, report: Report) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Source:
     notes: list[str] = field(default_factory=list)
     own_findings: list[Finding] = field(default_factory=list)
     """What the run's own monitor said while it trained."""
-    own_rules: tuple[Any, ...] | None = None
+    own_rules: rulebook.Rulebook | None = None
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
 
 
@@ -105,7 +105,7 @@ def source_of_run(view: RunView) -> Source:
     )
 
 
-def _own_rules(own: Any) -> tuple[tuple[Any, ...] | None, list[str]]:
+def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
     """The rules in a run's settings, and notes on those that are not taken.
 
     Presets, one-line rules and entries. Not files: a run may come from anybody, and what it names is not opened.
@@ -116,14 +116,11 @@ def _own_rules(own: Any) -> tuple[tuple[Any, ...] | None, list[str]]:
     is_file = [isinstance(entry, str) and entry not in known and not is_line(entry) for entry in entries]
     files = [entry for entry, is_one in zip(entries, is_file, strict=True) if is_one]
     notes = [f"it was watched with the rules of {file}, too: give them with --rules" for file in files]
-    rules = tuple(entry for entry, is_one in zip(entries, is_file, strict=True) if not is_one)
-    if not rules:
-        return None, notes
+    rules = [entry for entry, is_one in zip(entries, is_file, strict=True) if not is_one]
     try:
-        Monitor(rules=rules)
+        return Monitor(rules=rules).rulebook if rules else None, notes
     except RlvitalsError as error:
         return None, [*notes, f"the rules it was watched with cannot be used: {error}"]
-    return rules, notes
 
 
 def merged(train: Iterable[Row], evals: Iterable[Row], step: int | None = None) -> Iterator[Fields]:
