@@ -97,18 +97,9 @@ class Catalog:
             self.families.setdefault(family.id, family)
         self.frameworks.update({framework.id: framework for framework in data.frameworks})
         self.groups.update({group.id: group for group in data.groups})
-        for derived in (
-            "_by_name",
-            "_by_folded",
-            "_patterns",
-            "_at_k",
-            "_originals",
-            "_never_guessed",
-            "_places",
-            "_scopes",
-            "_owners_by_direct",
-        ):
-            self.__dict__.pop(derived, None)
+        for name, derived in vars(type(self)).items():
+            if isinstance(derived, cached_property):
+                self.__dict__.pop(name, None)
         self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
 
     def find(self, name: str, framework: str | None = None) -> list[Match]:

@@ -169,7 +169,7 @@ class Monitor:
         if alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
-                state.say(_RANK[severity])
+                state.said = _RANK[severity]
                 found.append(self._finding(rule, alarm, severity, state))
         elif state.is_clear:
             state.reset()
@@ -218,7 +218,7 @@ class Monitor:
                 self.left_unsaid += 1
                 kept.append(finding)
                 # Not said, so it may be said once the storm is over, if it still holds.
-                self._states[finding.rule].say(_RANK[finding.severity] - 1)
+                self._states[finding.rule].said = _RANK[finding.severity] - 1
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
             said.append(_summary(kept))
@@ -266,7 +266,6 @@ class _State:
         "_hold_critical",
         "_masks",
         "_quiet",
-        "is_awake",
         "said",
         "since_point",
         "since_step",
@@ -285,13 +284,11 @@ class _State:
         self.said = 0
         self.since_point = 0
         self.since_step = 0
-        self.is_awake = False
-        """Whether anything is remembered: else a rule that is content need not be counted."""
 
-    def say(self, rank: int) -> None:
-        """Note the gravest that was said, 0 for nothing."""
-        self.said = rank
-        self.is_awake = bool(self._any or self._critical or rank)
+    @property
+    def is_awake(self) -> bool:
+        """Whether anything is remembered: else a rule that is content need not be counted."""
+        return bool(self._any or self._critical or self.said)
 
     @property
     def is_clear(self) -> bool:
@@ -310,7 +307,6 @@ class _State:
         grave = alarm is not None and alarm.severity == "critical"
         self._any = ((self._any << 1) | (alarm is not None)) & self._masks[0]
         self._critical = ((self._critical << 1) | grave) & self._masks[1]
-        self.is_awake = bool(self._any or self._critical or self.said)
         if alarm is None:
             return None
         most = 2 if is_sparse else MAX_VOTES
