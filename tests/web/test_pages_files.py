@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 
 import pytest
 from browsing import STATIC, node_module
+
+from rlvitals.render.numbers import number
 
 OURS = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.parts)
 
@@ -53,3 +56,13 @@ def test_the_types_hold():
     )
     assert checked.stdout == ""
     assert checked.returncode == 0
+
+
+@pytest.mark.slow
+def test_numbers_are_written_as_in_the_terminal(tmp_path):
+    values = [0.61999, 5e-7, 1.23456e-5, 12345678, 3.0, -1e300, 1234.5678, 99999.94, 123456.7, 1e15, 0.0001, -2.5e-10]
+    (tmp_path / "numbers.mjs").write_text((STATIC / "numbers.js").read_text())
+    script = f"import {{number}} from './numbers.mjs'; console.log(JSON.stringify({values}.map(number)))"
+    command = ["node", "--input-type=module", "-e", script]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert json.loads(said) == [number(value) for value in values]

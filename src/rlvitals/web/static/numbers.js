@@ -10,12 +10,17 @@ export function number(value) {
   if (typeof value === "string") return value;
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
-  if (size >= 1e15) return value.toExponential(3);
+  if (size >= 1e15) return scientific(value);
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const decimals = size < 1e5 ? 1 : 0;
   if (size >= 1000) return value.toLocaleString("en", {minimumFractionDigits: decimals, maximumFractionDigits: decimals});
-  if (size < 1e-4) return shorter(value.toExponential(3));
+  if (size < 1e-4) return scientific(value);
   return String(Number(value.toPrecision(4)));
+}
+
+/** @param {number} value @returns {string} four digits, and at least two in the exponent: 5e-07 */
+function scientific(value) {
+  return shorter(value.toExponential(3)).replace(/([+-])(\d)$/, "$10$2");
 }
 
 /** @param {string} text @returns {string} 5.000e-7 as 5e-7 */
