@@ -103,6 +103,16 @@ def test_runs_are_tried_as_well(tmp_path):
     assert (result.onset_point, result.in_time) == (41, True)
 
 
+def test_the_rules_that_are_tried_are_those_asked_for_and_not_the_runs_own(tmp_path):
+    with rlvitals.start(tmp_path / "run", rules=["zq > 5 for 2: critical"], hardware=False, display="none") as run:
+        for step in range(1, 41):
+            run.log({"zq": float(step), "loss": 1.0 / step}, step=step)
+    (result,) = backtest(["default"], [tmp_path / "run"]).results
+    assert result.first_critical is None
+    (result,) = backtest(["zq > 5 for 2: critical"], [tmp_path / "run"]).results
+    assert result.first_critical is not None
+
+
 def test_steps_that_do_not_count_rows_are_turned_into_rows(tmp_path):
     rows = [{**row, "step": row["step"] * 10} for row in dying_rows()]
     write_jsonl(tmp_path / "log.jsonl", rows)

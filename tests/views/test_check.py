@@ -204,7 +204,7 @@ def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path):
         for step in range(1, 21):
             run.log({"zq": float(step)}, step=step)
     assert [finding.severity for finding in check(tmp_path / "run").findings] == ["critical"]
-    assert check(tmp_path / "run", rules="shipped").findings == []
+    assert check(tmp_path / "run", rules="default").findings == []
     assert check(tmp_path / "run", rules="zq > 500: warning").findings == []
 
 

@@ -39,7 +39,7 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
         help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
-        "the run was watched with; 'shipped': ours)",
+        "the run was watched with; 'default': ours)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
     parser.add_argument("--framework", help="whose metric names these are (default: told by them)")

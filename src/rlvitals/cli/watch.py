@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
         help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
-        "the run was watched with; 'shipped': ours)",
+        "the run was watched with; 'default': ours)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")

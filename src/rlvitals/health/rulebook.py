@@ -27,9 +27,9 @@ from rlvitals.health.case import SignalSource
 from rlvitals.health.entries import Place, Rule, Words, parse_line
 from rlvitals.yaml_reader import read_yaml_with_lines
 
-__all__ = ["SHIPPED", "Rule", "Rulebook", "Words", "from_data", "load", "parse_line", "presets", "shipped"]
+__all__ = ["DEFAULT", "Rule", "Rulebook", "Words", "from_data", "load", "parse_line", "presets", "shipped"]
 
-SHIPPED = "shipped"
+DEFAULT = "default"
 
 _COMPILED = Path(__file__).parent / "data" / "rules.json"
 
@@ -73,11 +73,11 @@ class Rulebook:
 def load(*sources: str | Path | Sequence[Any]) -> Rulebook:
     """The shipped rules and the plug-ins', changed by presets (`kto_guide`), rule files, one-line rules and lists of
     entries, in the order given: the last word counts. Metrics only these rules read become signals of their own.
-    `shipped` changes nothing: a run that was watched with others can be judged by ours.
+    `default` changes nothing: a run that was watched with others can be judged by ours.
     """
     book = _with_plugins()
     for source in sources:
-        if source == SHIPPED:
+        if source == DEFAULT:
             continue
         if isinstance(source, str) and source in presets():
             book = book.changed_by(presets()[source], f"the preset {source}")
@@ -152,7 +152,7 @@ def presets() -> dict[str, list[Any]]:
 
 def _read(path: str | os.PathLike[str]) -> tuple[Any, Lines]:
     if isinstance(path, str) and not Path(path).exists():
-        known = ", ".join(sorted([*presets(), SHIPPED]))
+        known = ", ".join(sorted([*presets(), DEFAULT]))
         raise RuleError(
             f"{path!r} is neither a rule file, nor a rule such as 'kl > 0.5 for 5: warning', nor one of the presets "
             f"({known}).{did_you_mean(path, presets())}"

@@ -112,7 +112,7 @@ def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
     """
     given = own.get("rules") if isinstance(own, dict) else None
     entries = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    known = (*rulebook.presets(), rulebook.SHIPPED)
+    known = (*rulebook.presets(), rulebook.DEFAULT)
     is_file = [isinstance(entry, str) and entry not in known and not is_line(entry) for entry in entries]
     files = [entry for entry, is_one in zip(entries, is_file, strict=True) if is_one]
     notes = [f"it was watched with the rules of {file}, too: give them with --rules" for file in files]
