@@ -171,12 +171,3 @@ def test_extras_named_in_error_messages_exist():
         named |= set(re.findall(r"MissingDependency\(\s*[^,]+,\s*\"(\w+)\"", path.read_text()))
     assert named
     assert named <= set(extras)
-
-
-def test_modules_stay_readable():
-    too_long = {
-        str(path.relative_to(SOURCE)): count
-        for path in SOURCE.rglob("*.py")
-        if (count := len(path.read_text().splitlines())) > 420
-    }
-    assert not too_long

@@ -522,11 +522,11 @@ def test_an_index_of_someone_elses_does_not_stop_reading(log, folder, small_chun
 def test_a_disk_that_fills_up_between_two_index_files_does_not_stop_reading(log, indexed, monkeypatch):
     written = []
 
-    def replace_file(path: Path, data: bytes) -> None:
+    def replace_file(path: Path, data: list[bytes], *, is_derived: bool) -> None:
         written.append(path)
         if len(written) == 2:
             raise OSError(28, "No space left on device")
-        path.write_bytes(data)
+        path.write_bytes(b"".join(data))
 
     monkeypatch.setattr(chunks, "replace_file", replace_file)
     with open(log, "ab") as file:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlvitals.codec import to_json
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 from rlvitals.values import Derived, Value
 

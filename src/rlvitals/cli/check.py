@@ -10,7 +10,7 @@ from typing import Any
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.render.check import FolderView, ReportView
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.views.check import FolderReport, Report, check
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}

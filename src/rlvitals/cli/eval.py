@@ -16,7 +16,7 @@ from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.codec import encode
 from rlvitals.errors import BadText, ConfigError
 from rlvitals.render.textscores import render_scores
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.textscore.encoder import OFFLINE
 from rlvitals.textscore.evaluate import METRICS, Options, chosen_metrics, evaluate
 from rlvitals.textscore.pairs import PREDICTION_KEYS, REFERENCE_KEYS, Pair, read_pairs

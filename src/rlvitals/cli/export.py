@@ -10,7 +10,7 @@ from pathlib import Path
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
 from rlvitals.render.text import visible
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 from rlvitals.views.export import export
 from rlvitals.views.lake import export_runs

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.render.run_plots import Picture, Smooth, draw
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, overview

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.views.report import gather
 
 

@@ -8,7 +8,6 @@ and only then).
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,15 +56,6 @@ def import_vendor(module: str, tracker: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise SinkError(f"tracker {tracker!r} needs a package: pip install 'rlvitals[{tracker}]' ({error})") from error
-
-
-def fsync_path(path: Path) -> None:
-    """Have a file that somebody else wrote on the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

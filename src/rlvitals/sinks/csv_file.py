@@ -18,8 +18,8 @@ from rlvitals.sinks.local_file import (
     choose_path,
     how_to_repeat,
     named,
-    replace_durably,
 )
+from rlvitals.store.files import replace_file, sync_folder
 
 
 class CsvSink(FileSink):
@@ -67,7 +67,8 @@ class CsvSink(FileSink):
         lines = "".join(_line(row, self._columns) for row in cells).encode()
         if new:
             self._file.close()  # an open file cannot be replaced everywhere
-            replace_durably(self._path, self._widened(len(new), lines))
+            replace_file(self._path, self._widened(len(new), lines))
+            sync_folder(self._path.parent)
             self._file = LocalFile(self._path, self._fix)
         else:
             self._file.put(self._length, lines)

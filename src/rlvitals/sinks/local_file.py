@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
+from rlvitals.store.files import replace_file, sync_folder
 from rlvitals.store.layout import RunDir
 
 FIXED = ("step", "timestamp", "attempt", "stream")
@@ -127,30 +128,10 @@ def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
         if not is_ours and path.exists() and path.read_bytes() not in (b"", first):
             spare = next(spare for number in count(1) if not (spare := Path(f"{path}.{number}")).exists())
             os.replace(path, spare)
-        replace_durably(path, [first])
+        replace_file(path, first)
+        sync_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def replace_durably(path: Path, pieces: Iterable[bytes]) -> None:
-    """Put a whole file in place of another at once, on the disk before it takes the name."""
-    draft = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves is written over the next time
-    try:
-        with open(draft, "wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-    with contextlib.suppress(OSError):  # not every system lets a folder be synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def unwritable(path: Path, error: OSError) -> SinkError:

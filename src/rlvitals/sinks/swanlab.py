@@ -34,12 +34,12 @@ from rlvitals.sinks.base import (
     SinkError,
     SinkRow,
     check_settings,
-    fsync_path,
     import_vendor,
     metric_name,
     stored_rows,
 )
 from rlvitals.store.cursors import FORWARDED
+from rlvitals.store.files import sync_file
 from rlvitals.store.layout import RunDir
 
 OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
@@ -233,7 +233,7 @@ class _Experiment:
         self._store.check()
         self._store.ensure_flushed()
         for path in self._run.dir.glob("*.swanlab"):
-            fsync_path(path)
+            sync_file(path)
         deadline = time.monotonic() + TAKE_SECONDS
         while self._is_online:
             stats = self._run._core.get_operation_stats().stats
@@ -249,7 +249,7 @@ class _Experiment:
         self._run.finish()
         self._store.check()
         for path in self._run.dir.glob("*.swanlab"):
-            fsync_path(path)
+            sync_file(path)
 
     def let_go(self) -> None:
         """End it without waiting for a network or a disk that does not answer."""

@@ -41,6 +41,7 @@ from rlvitals.sinks.base import (
     metric_name,
     stored_rows,
 )
+from rlvitals.store.files import sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
@@ -158,7 +159,7 @@ class TensorBoardSink(Sink):
         self._raw = io.FileIO(path, "w")
         self._file = io.BufferedWriter(self._raw, BUFFER_BYTES)
         self._records = self._protos.RecordWriter(self._file)
-        _sync_folder(self._dir)
+        sync_folder(self._dir)
         # From version 2 on, a session start is what drops points, not a step that goes back.
         self._records.write(self._protos.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         if self._serial == 1:
@@ -338,13 +339,3 @@ def _import(module: str) -> Any:
 def _wall_time(row: Row) -> float:
     """A row's own time; that of its writing where it has none, because TensorBoard's charts need one."""
     return row.timestamp if math.isfinite(row.timestamp) else time.time()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the disk know a new file's name, where folders can be asked for that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

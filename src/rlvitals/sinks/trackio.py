@@ -36,10 +36,10 @@ from rlvitals.sinks.base import (
     SinkError,
     SinkRow,
     check_settings,
-    fsync_path,
     import_vendor,
     metric_name,
 )
+from rlvitals.store.files import sync_file
 
 OWN_CHOICES = frozenset({"resume", "settings", "embed"})
 """What `trackio.init` takes and this sink decides, or has no use for."""
@@ -144,7 +144,7 @@ class TrackioSink(Sink):
             self._client.predict(api_name="/bulk_log", logs=entries, hf_token=self._token)
         elif self._utils.get_storage_mode() == "jsonl":
             fragments = import_vendor("trackio.fragments", "trackio")
-            fsync_path(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
+            sync_file(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
         else:
             self._storage.bulk_log(
                 project=self._project,
@@ -167,7 +167,7 @@ class TrackioSink(Sink):
         elif self._utils.get_storage_mode() == "jsonl":
             fragments = import_vendor("trackio.fragments", "trackio")
             records = [fragments.system_metric_record(entry) for entry in entries]
-            fsync_path(fragments.FragmentWriter().write_local(records))
+            sync_file(fragments.FragmentWriter().write_local(records))
         else:
             self._storage.bulk_log_system(
                 project=self._project,
@@ -183,7 +183,7 @@ class TrackioSink(Sink):
         database = Path(self._storage.get_project_db_path(self._project))
         for path in (database.with_name(f"{database.name}-wal"), database):
             with contextlib.suppress(FileNotFoundError):
-                fsync_path(path)
+                sync_file(path)
 
     def _entry(self, item: SinkRow, log_id: str) -> dict[str, Any]:
         row = item.row

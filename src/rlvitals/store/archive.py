@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file, sync_folder
 from rlvitals.store.layout import RunDir, SideLog, Stream, archive_of
 
 BLOCK_BYTES = 8 * 2**20
@@ -102,8 +102,9 @@ def compact(log: Path) -> tuple[int, int]:
             offset += len(packed)
             start += len(data)
     footer = encode({"blocks": [[*block] for block in blocks]})
-    replace_file(archive_of(log), b"".join([*parts, footer, _SIZE.pack(len(footer)), _MAGIC]))
+    replace_file(archive_of(log), [*parts, footer, _SIZE.pack(len(footer)), _MAGIC])
     _check(log)
+    sync_folder(log.parent)
     log.unlink()
     return start, archive_of(log).stat().st_size
 
@@ -113,6 +114,7 @@ def expand(log: Path) -> int:
     with open_log(log) as archive:
         data = archive.read()
     replace_file(log, data)
+    sync_folder(log.parent)
     archive_of(log).unlink(missing_ok=True)
     return len(data)
 

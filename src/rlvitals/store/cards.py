@@ -7,35 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from rlvitals.codec import to_json
 from rlvitals.errors import RunNotFound, RunUnreadable
 from rlvitals.records import SCHEMA, STATUSES, Attempt, RunInfo
+from rlvitals.store.files import append_line, read_whole, replace_file
 from rlvitals.store.layout import RunDir, archive_of
 
 DRAFT_SECONDS = 120.0
 """A draft that is older belongs to nobody."""
-
-
-def replace_file(path: Path, data: bytes, *, fsync: bool = False) -> None:
-    """Put a whole file in place of another, or of nothing, at once. With `fsync` the disk has it before."""
-    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        with open(draft, "wb") as file:
-            file.write(data)
-            if fsync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
 
 
 def sweep(run_dir: RunDir) -> None:
@@ -117,18 +100,13 @@ def read_config(run_dir: RunDir) -> dict[str, Any]:
 def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Add one line to the list of (re)starts."""
     line = json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n"
-    with open(run_dir.attempts, "a+b") as file:
-        if file.seek(0, os.SEEK_END) > 0:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # half a line, left by a kill: it must not swallow this one
-                line = b"\n" + line
-        file.write(line)
+    append_line(run_dir.attempts, line)
 
 
 def read_attempts(run_dir: RunDir) -> list[Attempt]:
     """All (re)starts, in order; damaged lines are left out."""
     try:
-        lines = run_dir.attempts.read_bytes().splitlines()
+        lines = read_whole(run_dir.attempts).splitlines()
     except OSError:
         return []
     found = []

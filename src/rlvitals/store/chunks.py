@@ -23,7 +23,7 @@ from rlvitals.codec import encode, parse_json
 from rlvitals.errors import RunUnreadable
 from rlvitals.records import Row
 from rlvitals.store.archive import open_log
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
 from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
@@ -302,7 +302,7 @@ def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) 
     }
     text = encode(header)
     text += b" " * (-(_PREFIX.size + len(text)) % 8)
-    replace_file(path, b"".join([_PREFIX.pack(_MAGIC, len(text), zlib.crc32(text)), text, *data]))
+    replace_file(path, [_PREFIX.pack(_MAGIC, len(text), zlib.crc32(text)), text, *data], is_derived=True)
 
 
 def load(path: Path, log: Path) -> Chunk:

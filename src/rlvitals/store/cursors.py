@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rlvitals.codec import to_json
 from rlvitals.store.archive import log_state, open_log
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]

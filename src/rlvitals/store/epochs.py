@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.codec import encode, parse_json
-from rlvitals.store.cards import DRAFT_SECONDS, replace_file
+from rlvitals.store.cards import DRAFT_SECONDS
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import EpochDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
 
@@ -195,7 +196,7 @@ class EpochStore:
 
     def _replace(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data, fsync=self.fsync)
+        replace_file(path, data)
 
     def _has_grown(self) -> bool:
         try:

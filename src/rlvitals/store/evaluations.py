@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_json, to_json
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 
 _NAME = re.compile(r"eval_step_(\d+)\.json")

@@ -5,16 +5,14 @@ Every line has `type`, `step`, `timestamp` and `attempt`. Readers pass over torn
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.records import ACTIONS, SEVERITIES, Answer, Finding, Request
+from rlvitals.store.files import append_line, read_whole
 from rlvitals.store.layout import RunDir
 
 TYPES = ("finding", "request", "answer")
@@ -68,31 +66,14 @@ def answer_line(request: Request, answer: Answer, text: str, *, step: int, times
 
 
 def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
-    """Add a line in one write. Raises OSError where the disk does not take all of it.
-
-    The trainer and the clock outside it both append here, so nothing is ever cut off: half a line, left by a kill or a
-    full disk, stays, and the next one begins on a line of its own.
-    """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(run_dir.findings, flags, 0o644)
-    try:
-        if os.lseek(descriptor, 0, os.SEEK_END) > 0:
-            os.lseek(descriptor, -1, os.SEEK_END)
-            if os.read(descriptor, 1) != b"\n":
-                line = b"\n" + line
-        if os.write(descriptor, line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run_dir.findings))
-        if sync:
-            with contextlib.suppress(OSError):  # the line is there; it must not be written a second time
-                os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Add a line. Raises OSError where the disk does not take all of it. The clock outside the trainer appends too."""
+    append_line(run_dir.findings, line, sync=sync)
 
 
 def read_events(run_dir: RunDir) -> list[Event]:
     """Every good line, in order."""
     try:
-        lines = run_dir.findings.read_bytes().split(b"\n")
+        lines = read_whole(run_dir.findings).split(b"\n")
     except OSError:
         return []
     return [event for line in lines if line and (event := _event(line)) is not None]

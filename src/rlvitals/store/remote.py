@@ -21,7 +21,8 @@ from typing import Any
 from rlvitals.codec import to_json
 from rlvitals.config import mask_text
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
-from rlvitals.store.cards import read_info, replace_file
+from rlvitals.store.cards import read_info
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rlvitals.codec import encode
 from rlvitals.errors import RlvitalsError, RunError, RunNotFound
-from rlvitals.store.cards import replace_file
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import Stream
 from rlvitals.views.discovery import find_runs
 from rlvitals.views.export import arrow_columns, parquet_bytes, require_pyarrow
