@@ -18,13 +18,15 @@ from pathlib import Path
 import pytest
 
 import rlvitals
+from conftest import until
 from rlvitals import values
 from rlvitals.errors import ConfigError, RuleError
 from rlvitals.health.monitor import Monitor
 from rlvitals.records import Finding
+from rlvitals.store import story
 from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.store.story import FIRST_ROWS, LAST_ROWS, story_before
+from rlvitals.store.story import FIRST_ROWS, LAST_ROWS
 from rlvitals.views.sources import open_source
 
 FINDINGS = Path("logs/findings.jsonl")
@@ -411,7 +413,7 @@ def test_an_answer_from_before_a_resume_counts(tmp_path):
             run.log({"kl": 0.9}, step=step)
     with rlvitals.start(tmp_path, resume=True, algorithm="grpo", actions="act") as run:
         log_rows(run, dead, range(6, 20))
-        request = run.request()
+        request = until(run.request)
         numbers = [line["request"] for line in events_of(tmp_path, "request")]
         assert numbers == sorted(set(numbers))  # counting goes on
         assert request.number == numbers[-1]
@@ -426,13 +428,118 @@ def test_an_answer_from_before_a_resume_counts(tmp_path):
         ]
 
 
+@pytest.fixture
+def slow_past(monkeypatch):
+    """A monitor that stops at the first row it is shown until it is let go."""
+    go = threading.Event()
+    update = Monitor.update
+
+    def wait_and_update(self, row):
+        assert go.wait(60)
+        return update(self, row)
+
+    monkeypatch.setattr(Monitor, "update", wait_and_update)
+    yield go
+    go.set()
+
+
+def test_rows_logged_while_the_past_is_read_are_recorded_at_once_and_judged_in_order_afterwards(
+    tmp_path, seen, slow_past
+):
+    slow_past.set()
+    with rlvitals.start(tmp_path, algorithm="grpo", monitor=False) as run:
+        log_rows(run, alive, range(1, 6))
+    slow_past.clear()
+    with rlvitals.start(tmp_path, resume=True, actions="act", fsync=0.05) as run:
+        log_rows(run, dead, range(6, 30))
+        run.log_eval({"score": 0.5}, step=29)
+        assert not seen, "the monitor is still at the first row of the past"
+        assert len((tmp_path / "logs/training_metrics.jsonl").read_bytes().splitlines()) == 29
+        assert run.request() is None
+        beat = (tmp_path / "heartbeat").read_bytes()
+        assert until(lambda: (tmp_path / "heartbeat").read_bytes() != beat), "the heartbeat goes on meanwhile"
+        slow_past.set()
+        request = until(run.request)
+        assert request.finding.kind == "dead_gradient"
+        request.declined()
+        run.log(dead(30), step=30)
+        assert [finding.kind for finding in run.findings].count("dead_gradient") >= 1
+    assert [row["step"] for row in seen] == [*range(1, 30), 29, 30]
+    assert rlvitals.open_run(tmp_path).findings == run.findings
+
+
+def test_the_end_of_a_run_waits_until_its_last_rows_are_judged(tmp_path, seen, slow_past):
+    slow_past.set()
+    with rlvitals.start(tmp_path, algorithm="grpo", monitor=False) as run:
+        log_rows(run, alive, range(1, 6))
+    slow_past.clear()
+    with rlvitals.start(tmp_path, resume=True) as run:
+        log_rows(run, dead, range(6, 30))
+        threading.Timer(0.1, slow_past.set).start()
+    assert [row["step"] for row in seen] == list(range(1, 30))
+    assert "dead_gradient" in [finding.kind for finding in rlvitals.open_run(tmp_path).findings]
+
+
+def test_a_loop_that_logs_faster_than_rows_are_judged_does_not_outrun_the_monitor(tmp_path, seen):
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        log_rows(run, alive, range(1, 6))
+    with rlvitals.start(tmp_path, resume=True) as run:
+        step = 6
+        while not seen or seen[-1]["step"] < step - 1:  # ends when a row was judged before log() returned
+            run.log(alive(step), step=step)
+            step += 1
+            assert step < 200_000
+    assert [row["step"] for row in seen] == list(range(1, step))
+
+
+def test_what_an_epoch_tracker_finds_while_the_past_is_read_is_recorded_too(tmp_path, slow_past):
+    slow_past.set()
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        log_rows(run, alive, range(1, 6))
+    slow_past.clear()
+    found = Finding("mine", "overfit", "warning", 6, 5, "epochs get worse")
+    with rlvitals.start(tmp_path, resume=True) as run:
+        run.log(alive(6), step=6)
+        run.take_findings([found], ["mine"])
+        slow_past.set()
+        assert found in run.findings
+    assert "mine" in [line["rule"] for line in events_of(tmp_path, "finding")]
+
+
+def test_a_past_that_cannot_be_read_puts_the_monitor_aside_and_not_the_run(tmp_path, monkeypatch, caplog):
+    with rlvitals.start(tmp_path, monitor=False) as run:
+        log_rows(run, alive, range(1, 6))
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(story, "read_blocks", broken)
+    with rlvitals.start(tmp_path, resume=True) as run:
+        log_rows(run, alive, range(6, 12))
+        assert run.findings == []
+    assert sum("put aside" in record.message for record in caplog.records) == 1
+    assert len((tmp_path / "logs/training_metrics.jsonl").read_bytes().splitlines()) == 11
+
+
+def test_a_resume_of_a_finished_run_imports_nothing_heavy(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 6))
+    code = (
+        f"import rlvitals, sys\nwith rlvitals.start({str(tmp_path)!r}, resume=True) as run:\n"
+        "    run.log({'loss': 1.0})\n"
+        "assert run.findings == []\nprint(sorted({'numpy', 'torch', 'yaml', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_very_long_past_is_told_by_its_beginning_and_its_end(tmp_path):
     total = FIRST_ROWS + LAST_ROWS + 300
     with rlvitals.start(tmp_path, monitor=False) as run:
         log_rows(run, lambda step: {"x": float(step)}, range(total))
-    story = story_before(RunDir(tmp_path), 2, "train", total)
-    assert (story.length, story.left_out) == (total, 300)
-    steps = [told.row.step for told in story.rows()]
+    past = story.story_before(RunDir(tmp_path), 2, "train", total)
+    assert past.has_gap
+    steps = [told.row.step for told in past.rows()]
     assert steps == [*range(FIRST_ROWS), *range(FIRST_ROWS + 300, total)]
 
 
@@ -502,7 +609,7 @@ def test_a_checkpoint_of_an_abandoned_line_is_not_gone_back_to(tmp_path):
         log_rows(run, alive, range(6, 15))
         for step in range(15, 25):
             run.log({**alive(step), "loss": float("nan")}, step=step)
-        assert run.request().checkpoint_step == 5
+        assert until(run.request).checkpoint_step == 5
         run.request().declined()
 
 

@@ -263,6 +263,7 @@ class Run:
 
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
+        self._watching.settle()
         with self._lock:
             self.flush()
             if not self._recording:

@@ -1,8 +1,9 @@
 """Ties a run to its monitor: rows in, findings recorded and told, requests kept for the trainer to ask for.
 
 The monitor is made at the first row, on rank 0 alone, and looks at a row once the row is durable. A resumed run's
-monitor first sees the rows of the run's living line again. Nothing here raises: a monitor that fails is put aside, and
-that is said once.
+monitor first sees the rows of the run's living line again. That takes seconds, so a thread does it; rows that are
+logged meanwhile wait in a backlog and are judged in order afterwards. Nothing here raises: a monitor that fails is put
+aside, and that is said once.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
@@ -30,11 +33,16 @@ if TYPE_CHECKING:
     from rlvitals.health.actions import Policy
     from rlvitals.health.monitor import Monitor
     from rlvitals.health.notify import Notifier
-    from rlvitals.store.story import Story
 
 logger = logging.getLogger("rlvitals")
 
 KEPT_FINDINGS = 1000
+
+SETTLE_SECONDS = 30.0
+"""How long the end of a run, or somebody who asks for its findings, waits for a monitor that still reads the past."""
+
+SLICE = 20
+"""So many waiting rows are judged while the run's lock is held: 3 ms."""
 
 _HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
 
@@ -91,10 +99,15 @@ class Watching:
         self._step = 0
         self._problems_told = 0
         self._is_busy = False
+        self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
+        self._has_read_past = threading.Event()
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found on the living line, earlier attempts' included, in order."""
+        """What was found on the living line, earlier attempts' included, in order. Waits for the rows in the
+        backlog.
+        """
+        self.settle()
         with self._lock:
             return list(self._findings)
 
@@ -102,25 +115,16 @@ class Watching:
         """See a row as it was written. For a caller that holds the run's lock."""
         if not self.is_on or self._is_busy:  # busy: a signal handler logs while we are at work
             return
-        self._is_busy = True
-        try:
-            monitor = self._monitor or self._open_monitor()
-            if not self._has_begun:
-                self._has_begun = True
-                if self._attempt.number > 1:
-                    self._catch_up(monitor, stream, step, now)
-            row = self._row(step, metrics, now, stream)
-            if samples := self._samples.take():
-                row = samples | row
-            found = monitor.update(row)
-            if found or self._policy is not None:
-                self._take(found, now)
-            if len(monitor.problems) != self._problems_told:
-                self._tell_problems(monitor)
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._put_aside(error)
-        finally:
-            self._is_busy = False
+        if not self._has_begun:
+            self._has_begun = True
+            if self._attempt.number > 1:
+                self._begin_reading_past(stream, step)
+        if self._backlog is None:
+            self._guarded(partial(self._judge, step, metrics, now, stream, self._samples.take()))
+            return
+        self._backlog.append(partial(self._judge, step, dict(metrics), now, stream, self._samples.take()))
+        if self._has_read_past.is_set():
+            self._work_off(SLICE)  # a loop that logs faster than rows are judged must not outrun the thread
 
     def take_sample(self, sample: Mapping[str, float]) -> None:
         """The machine as it is now; the monitor sees it with the next row."""
@@ -134,18 +138,15 @@ class Watching:
 
         `has_clock`: the clock outside this process records and tells a stall; here it is only shown.
         """
-        if not self.is_on or self._is_busy or not (self._monitor or open_phases):
+        if self._backlog is not None or not self.is_on or self._is_busy or not (self._monitor or open_phases):
             return
-        self._is_busy = True
-        try:
-            monitor = self._monitor or self._open_monitor()  # a phase may hang before the first row
-            for finding in monitor.tick(now, open_phases=open_phases):
-                self._take([finding], now, is_told_elsewhere=has_clock and self._is_outside(finding))
-            self._write()
-        except Exception as error:  # noqa: BLE001 - as in look()
-            self._put_aside(error)
-        finally:
-            self._is_busy = False
+        self._guarded(partial(self._tick, now, open_phases, has_clock))
+
+    def _tick(self, now: float, open_phases: Sequence[OpenPhase], has_clock: bool) -> None:
+        monitor = self._monitor or self._open_monitor()  # a phase may hang before the first row
+        for finding in monitor.tick(now, open_phases=open_phases):
+            self._take([finding], now, is_told_elsewhere=has_clock and self._is_outside(finding))
+        self._write()
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
         """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
@@ -154,21 +155,18 @@ class Watching:
         self._standing_epochs = frozenset(standing)
         if not found or not self.is_on:
             return
-        self._is_busy = True
-        try:
-            self._take(found, now)
-        except Exception as error:  # noqa: BLE001 - as in look()
-            self._put_aside(error)
-        finally:
-            self._is_busy = False
+        if self._backlog is not None:
+            self._backlog.append(partial(self._take, found, now))
+        else:
+            self._guarded(partial(self._take, found, now))
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
         if self._settings.actions != "act" or os.getpid() != self._pid:
             return None
         request = None
-        if self._policy is not None and self.is_on:
-            with self._lock:
+        with self._lock:
+            if self._policy is not None and self.is_on and self._backlog is None:
                 request = self._policy.hand_over()
         request = replace(request, answer=self._take_answer) if request is not None else None
         if not everywhere:
@@ -179,8 +177,28 @@ class Watching:
             logger.warning("a request could not be shared with the other ranks: %s", type(error).__name__)
             return None
 
+    def settle(self) -> None:
+        """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
+        if self._backlog is None or os.getpid() != self._pid:
+            return
+        self._has_read_past.wait(SETTLE_SECONDS)
+        with self._lock:
+            if self._backlog is None:
+                return
+            if self._has_read_past.is_set():
+                self._work_off()
+            else:
+                logger.warning(
+                    "the monitor still reads the past of %s after %.0f s; %d rows are not judged yet. 'rlvitals check' "
+                    "judges the whole run",
+                    self._dir.root,
+                    SETTLE_SECONDS,
+                    len(self._backlog),
+                )
+
     def close(self) -> None:
         """No row comes any more. Waits a little for notifications on their way."""
+        self.settle()
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -218,22 +236,84 @@ class Watching:
         rule = self._monitor.rulebook.rules.get(finding.rule) if self._monitor is not None else None
         return rule is not None and rule.function in OUTSIDE
 
-    def _catch_up(self, monitor: Monitor, stream: Stream, step: int, now: float) -> None:
-        """Let the monitor of a resumed run see what came before, and repeat nothing that is on record."""
+    def _judge(
+        self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream, samples: Mapping[str, float]
+    ) -> None:
+        """Let the monitor see one row, with what the machine was like since the row before."""
+        monitor = self._monitor or self._open_monitor()
+        row = self._row(step, metrics, now, stream)
+        found = monitor.update({**samples, **row} if samples else row)
+        if found or self._policy is not None:
+            self._take(found, now)
+        if len(monitor.problems) != self._problems_told:
+            self._tell_problems(monitor)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do a piece of the monitor's work. For a caller that holds the run's lock."""
+        self._is_busy = True
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
+            self._put_aside(error)
+        finally:
+            self._is_busy = False
+
+    def _begin_reading_past(self, stream: Stream, step: int) -> None:
+        """Have a thread show the monitor what came before this attempt's first row."""
+        self._backlog = deque()
+        reading = threading.Thread(target=self._read_past, args=(stream, step), name="rlvitals-past", daemon=True)
+        try:
+            reading.start()
+        except RuntimeError:  # the interpreter is ending, or the system has no thread left
+            self._read_past(stream, step)
+
+    def _read_past(self, stream: Stream, step: int) -> None:
+        try:
+            self._catch_up(stream, step)
+        except Exception as error:  # noqa: BLE001 - as in _guarded()
+            self._put_aside(error)
+        self._has_read_past.set()
+        while self._backlog is not None:
+            with self._lock:
+                self._work_off(SLICE)
+            time.sleep(0)  # a lock that is let go and taken at once is never anybody else's
+
+    def _work_off(self, most: int | None = None) -> None:
+        """Judge what waits, or the first so many; with the last of it the backlog is over. For a caller that holds the
+        run's lock.
+        """
+        backlog = self._backlog
+        if backlog is None or self._is_busy:
+            return
+        for _ in range(len(backlog) if most is None else min(most, len(backlog))):
+            work = backlog.popleft()
+            if self.is_on:
+                self._guarded(work)
+        if not backlog:
+            self._backlog = None
+
+    def _catch_up(self, stream: Stream, step: int) -> None:
+        """Let the monitor of a resumed run see what came before, and repeat nothing that is on record.
+
+        Runs in a thread, and without the run's lock, which whoever waits for it may hold: until the backlog is over
+        nobody else touches the monitor.
+        """
         from rlvitals.store.cards import read_attempts
         from rlvitals.store.story import story_before
 
-        story: Story = story_before(self._dir, self._attempt.number, stream, step)
+        monitor = self._monitor or self._open_monitor()
+        story = story_before(self._dir, self._attempt.number, stream, step)
         begun = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
         self._cuts = [(cut, begun.get(number, 0.0)) for number, cut in story.lineage.cuts.items()]
-        if story.left_out:
-            logger.info("the monitor leaves out %d rows in the middle of the run's past", story.left_out)
+        if story.has_gap:
+            logger.info("the monitor leaves out rows in the middle of the run's past")
         events = read_events(self._dir)
-        known = [found for event, found in findings_in(events) if not story.is_ghost(event.attempt, event.step)]
-        self._findings.extend(known)
+        is_ghost = story.lineage.is_abandoned
+        known = [found for event, found in findings_in(events) if not is_ghost(event.attempt, event.step)]
         seen: list[Finding] = []
         for told in story.rows():
             seen += monitor.update(self._row(told.row.step, told.row.numbers, told.row.timestamp, told.stream))
+            time.sleep(0)  # lets a training loop that waits for the interpreter have it at once, not after 5 ms
         standing = [finding for finding in seen if finding.rule in monitor.case.raised]
         on_record = {(finding.rule, finding.severity) for finding in known}
         if self._policy is not None:
@@ -243,7 +323,13 @@ class Watching:
                     facts = event.facts
                     self._policy.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"))  # type: ignore[arg-type]
         # What was missed (the monitor was off, or the process died right after the row) is said if it still holds.
-        self._take([finding for finding in standing if (finding.rule, finding.severity) not in on_record], now)
+        missed = [finding for finding in standing if (finding.rule, finding.severity) not in on_record]
+        if self._backlog is not None:
+            self._backlog.appendleft(partial(self._take_past, known, missed))
+
+    def _take_past(self, known: list[Finding], missed: list[Finding]) -> None:
+        self._findings.extend(known)
+        self._take(missed, time.time())
 
     def _row(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> dict[str, Any]:
         """A row as the monitor takes it: flat, non-finite numbers as such."""

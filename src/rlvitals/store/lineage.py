@@ -6,13 +6,15 @@ a ghost. Ghosts are kept and can be shown, and are never mixed with the line tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from rlvitals.records import Attempt
+
+if TYPE_CHECKING:  # a resume asks for the lineage on the write path, which does without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Lineage:
 
     def is_ghost(self, attempts: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which rows were abandoned."""
+        import numpy as np
+
         ghosts = np.zeros(len(steps), dtype=bool)
         for number, cut in self.cuts.items():
             ghosts |= (attempts < number) & (steps >= cut)
@@ -33,38 +37,42 @@ class Lineage:
         return any(attempt < number and step >= cut for number, cut in self.cuts.items())
 
 
-def trace(
-    known: Iterable[Attempt],
-    train: tuple[NDArray[np.int64], NDArray[np.int64]],
-    evals: tuple[NDArray[np.int64], NDArray[np.int64]],
+def lineage_of(
+    known: Iterable[Attempt], first_trained: Mapping[int, int], first_evaluated: Mapping[int, int]
 ) -> Lineage:
-    """Work out the lineage from the recorded attempts and the (attempts, steps) of the training and evaluation rows, in
-    file order.
+    """Work out the lineage from the recorded attempts and the steps of each attempt's first training row and first
+    evaluation.
 
     Where an attempt said which step it resumes from, that decides, unless it logged an earlier step first: then its
     rows do.
     """
     said = {attempt.number: attempt.from_step for attempt in known}
     cuts = {}
-    for number in sorted(_distinct(train[0]) | _distinct(evals[0])):
-        if number == 1:
-            continue
-        first = _first_step(train, number)
+    for number in sorted({*first_trained, *first_evaluated} - {1}):
+        first = first_trained.get(number)
         from_step = said.get(number)
-        if first is None and from_step is None and (evaluated := _first_step(evals, number)) is not None:
-            first = evaluated + 1  # an evaluation of step s is of the weights that row s led to
+        if first is None and from_step is None:
+            first = first_evaluated[number] + 1  # an evaluation of step s is of the weights that row s led to
         candidates = [step for step in (first, None if from_step is None else from_step + 1) if step is not None]
-        if candidates:
-            cuts[number] = min(candidates)
+        cuts[number] = min(candidates)
     return Lineage(cuts)
 
 
-def _distinct(attempts: NDArray[np.int64]) -> set[int]:
-    """The numbers that occur. Not np.unique, which imports numpy.ma: 10 ms of a fresh process."""
-    return {*attempts[:1].tolist(), *attempts[1:][attempts[1:] != attempts[:-1]].tolist()}
+def trace(
+    known: Iterable[Attempt],
+    train: tuple[NDArray[np.int64], NDArray[np.int64]],
+    evals: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> Lineage:
+    """The lineage from the (attempts, steps) of all training and evaluation rows, in file order."""
+    return lineage_of(known, _first_steps(*train), _first_steps(*evals))
 
 
-def _first_step(rows: Sequence[NDArray[np.int64]], attempt: int) -> int | None:
-    attempts, steps = rows
-    where = np.flatnonzero(attempts == attempt)
-    return int(steps[where[0]]) if len(where) else None
+def _first_steps(attempts: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[int, int]:
+    """The step of each attempt's first row."""
+    import numpy as np
+
+    changes = [0, *(np.flatnonzero(attempts[1:] != attempts[:-1]) + 1).tolist()] if len(attempts) else []
+    found: dict[int, int] = {}
+    for place in changes:
+        found.setdefault(int(attempts[place]), int(steps[place]))
+    return found

@@ -1,31 +1,41 @@
 """A run's past as whoever goes on with it must see it: the rows of its living line, in the order they were logged.
 
 Training and evaluation rows are merged by their time. Ghosts (see `lineage`) are left out; so is the middle of a very
-long run, because reading it again must not keep a trainer waiting.
+long log. What has to be read does not grow with the log: places in it are found by halving, because one process at a
+time writes it and attempts only count up.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from rlvitals.records import Row
+from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.lineage import Lineage, trace
-from rlvitals.store.reader import read_rows
+from rlvitals.store.lineage import Lineage, lineage_of
+from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.reader import read_blocks
 
 FIRST_ROWS = 500
-"""Of a long run: enough for every baseline."""
+"""Of a long log: enough for every baseline."""
 
 LAST_ROWS = 9_500
-"""Of a long run: two seconds of reading."""
+"""Of a long log: two seconds of judging."""
+
+SCAN_BYTES = 64 * 2**10
+"""So little is read line by line instead of being halved."""
+
+LATE_BYTES = 2**20
+"""How far beyond the place where an attempt was overtaken late rows of earlier steps are looked for."""
+
+_BLOCK_BYTES = 2**20
 
 
 class Told(NamedTuple):
@@ -35,59 +45,201 @@ class Told(NamedTuple):
     row: Row
 
 
+class Stretch(NamedTuple):
+    """A byte range of a log: whole lines."""
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Story:
     """What came before an attempt's first row."""
 
-    run_dir: RunDir
-    attempt: int
-    """The attempt that goes on; its own rows are no part of it."""
     lineage: Lineage
-    length: int
-    """Rows of the living line."""
-
-    def is_ghost(self, attempt: int, step: int) -> bool:
-        """Whether a row (or what was said at it) was abandoned."""
-        return any(attempt < number and step >= cut for number, cut in self.lineage.cuts.items())
-
-    @property
-    def left_out(self) -> int:
-        """Rows in the middle that are not told."""
-        return max(0, self.length - FIRST_ROWS - LAST_ROWS)
+    has_gap: bool
+    """Whether rows in the middle are not told."""
+    _attempt: int
+    _logs: dict[Stream, tuple[Path, list[Stretch]]]
 
     def rows(self) -> Iterator[Told]:
         """The rows, in the order they were logged."""
-        skipped = range(FIRST_ROWS, FIRST_ROWS + self.left_out)
-        merged = heapq.merge(self._of("train", 0), self._of("eval", 1), key=lambda item: item[0])
-        for number, (_, told) in enumerate(merged):
-            if number not in skipped:
-                yield told
+        for _, told in heapq.merge(self._of("train", 0), self._of("eval", 1), key=lambda item: item[0]):
+            yield told
 
     def _of(self, stream: Stream, order: int) -> Iterator[tuple[tuple[float, int], Told]]:
+        log, stretches = self._logs[stream]
         latest = -math.inf
-        for row in read_rows(self.run_dir.log(stream)):
-            if row.attempt < self.attempt and not self.is_ghost(row.attempt, row.step):
-                latest = max(latest, row.timestamp)  # a clock that was set back, or no time: file order decides
-                yield (latest, order), Told(stream, row)
+        for stretch in stretches:
+            for row in _rows(log, stretch):
+                if row.attempt < self._attempt and not self.lineage.is_abandoned(row.attempt, row.step):
+                    latest = max(latest, row.timestamp)  # a clock that was set back, or no time: file order decides
+                    yield (latest, order), Told(stream, row)
 
 
 def story_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Story:
-    """The story up to an attempt whose first row is at `step`."""
-    train, evals = _places(run_dir, "train", attempt), _places(run_dir, "eval", attempt)
-    first = [(attempt, step)]
-    lineage = trace(
-        read_attempts(run_dir),
-        _columns(train + first if stream == "train" else train),
-        _columns(evals + first if stream == "eval" else evals),
-    )
-    story = Story(run_dir, attempt, lineage, 0)
-    return replace(story, length=sum(not story.is_ghost(*place) for place in train + evals))
+    """The story up to an attempt whose first row is at `step` of `stream`."""
+    streams: tuple[Stream, Stream] = ("train", "eval")
+    pieces = {name: _pieces(run_dir.log(name), attempt) for name in streams}
+    first = {name: {piece.attempt: piece.first_step for piece in reversed(pieces[name])} for name in streams}
+    first[stream][attempt] = step
+    lineage = lineage_of(read_attempts(run_dir), first["train"], first["eval"])
+    logs: dict[Stream, tuple[Path, list[Stretch]]] = {}
+    has_gap = False
+    for name in streams:
+        log = run_dir.log(name)
+        whole = [_living(log, piece, lineage) for piece in pieces[name]]
+        ends = _both_ends(log, whole)
+        logs[name] = (log, ends)
+        has_gap = has_gap or _size(ends) < _size(whole)
+    return Story(lineage, has_gap, attempt, logs)
 
 
-def _places(run_dir: RunDir, stream: Stream, before: int) -> list[tuple[int, int]]:
-    return [(row.attempt, row.step) for row in read_rows(run_dir.log(stream)) if row.attempt < before]
+class _Piece(NamedTuple):
+    """What one attempt wrote to a log."""
+
+    attempt: int
+    first_step: int
+    start: int
+    end: int
 
 
-def _columns(places: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    table = np.array(places, dtype=np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+class _Place(NamedTuple):
+    """One row and its bytes in the log."""
+
+    start: int
+    end: int
+    row: Row
+
+
+def _pieces(log: Path, before: int) -> list[_Piece]:
+    """The pieces of the attempts before one, in file order."""
+    found: list[_Piece] = []
+    try:
+        file = open_log(log)
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    with file:
+        size = file.seek(0, os.SEEK_END)
+        start = 0
+        while (place := _next_row(file, start, size)) is not None:
+            attempt = place.row.attempt
+            end = _first_beyond(file, place.end, size, lambda row, own=attempt: row.attempt > own)  # type: ignore[misc]
+            if attempt < before:
+                found.append(_Piece(attempt, place.row.step, start, end))
+            start = end
+    return found
+
+
+def _living(log: Path, piece: _Piece, lineage: Lineage) -> Stretch:
+    """The stretch of a piece that holds its living rows; a few ghosts may be at its end."""
+    cut = min((cut for number, cut in lineage.cuts.items() if number > piece.attempt), default=None)
+    if cut is None:
+        return Stretch(piece.start, piece.end)
+    with open_log(log) as file:
+        end = _first_beyond(file, piece.start, piece.end, lambda row: row.step >= cut)
+        if end + LATE_BYTES >= piece.end:
+            return Stretch(piece.start, piece.end)
+        file.seek(end + LATE_BYTES)
+        return Stretch(piece.start, end + LATE_BYTES + len(file.readline()))
+
+
+def _both_ends(log: Path, stretches: list[Stretch]) -> list[Stretch]:
+    """The first and the last rows of a log's stretches; all of them where they are few."""
+    if not stretches:
+        return []
+    with open_log(log) as file:
+        last: list[Stretch] = []
+        missing = LAST_ROWS
+        while stretches and missing > 0:
+            *stretches, stretch = stretches
+            place, lines = _where_last_begin(file, stretch, missing)
+            missing -= lines
+            last.insert(0, Stretch(place, stretch.end))
+            if place > stretch.start:
+                stretches.append(Stretch(stretch.start, place))
+        first: list[Stretch] = []
+        missing = FIRST_ROWS
+        for stretch in stretches:
+            if missing > 0:
+                place, lines = _where_first_end(file, stretch, missing)
+                missing -= lines
+                first.append(Stretch(stretch.start, place))
+    return [*first, *last]
+
+
+def _where_last_begin(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int, int]:
+    """Where the last `count` lines of a stretch begin, and how many there are up to that many."""
+    lines, position = 0, stretch.end
+    while position > stretch.start:
+        begin = max(stretch.start, position - _BLOCK_BYTES)
+        file.seek(begin)
+        block = file.read(position - begin)
+        newlines = block.count(b"\n")
+        if lines + newlines > count:
+            where = len(block)
+            for _ in range(count + 1 - lines):  # the newline before the first of them
+                where = block.rfind(b"\n", 0, where)
+            return begin + where + 1, count
+        lines += newlines
+        position = begin
+    return stretch.start, lines
+
+
+def _where_first_end(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int, int]:
+    """Where the first `count` lines of a stretch end, and how many there are up to that many."""
+    file.seek(stretch.start)
+    place = stretch.start
+    for lines in range(count):
+        if place >= stretch.end:
+            return stretch.end, lines
+        place += len(file.readline())
+    return place, count
+
+
+def _first_beyond(file: BinaryIO, low: int, high: int, is_beyond: Callable[[Row], bool]) -> int:
+    """Where the first row begins that is beyond something, as all after it are; `high` where none is."""
+    answer = high
+    while high - low > SCAN_BYTES:
+        middle = (low + high) // 2
+        place = _next_row(file, middle, high)
+        if place is None:
+            high = middle
+        elif is_beyond(place.row):
+            answer = high = place.start
+        else:
+            low = place.end
+    while (place := _next_row(file, low, high)) is not None:
+        if is_beyond(place.row):
+            return place.start
+        low = place.end
+    return answer
+
+
+def _next_row(file: BinaryIO, place: int, end: int) -> _Place | None:
+    """The first row whose line begins at `place` or later, and before `end`."""
+    start = place
+    if place > 0:
+        file.seek(place - 1)
+        start += len(file.readline()) - 1
+    else:
+        file.seek(0)
+    while start < end and (line := file.readline()).endswith(b"\n"):
+        try:
+            return _Place(start, start + len(line), decode(line))
+        except BadLine:
+            start += len(line)
+    return None
+
+
+def _rows(log: Path, stretch: Stretch) -> Iterator[Row]:
+    for lines, _ in read_blocks(log, stretch.start, stretch.end):
+        for line in lines:
+            try:
+                yield decode(line)
+            except BadLine:
+                continue
+
+
+def _size(stretches: list[Stretch]) -> int:
+    return sum(stretch.end - stretch.start for stretch in stretches)

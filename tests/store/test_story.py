@@ -1,0 +1,127 @@
+"""A run's past, found by halving the log, against the same past read line by line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvitals.records import Attempt
+from rlvitals.store import story
+from rlvitals.store.cards import append_attempt
+from rlvitals.store.layout import RunDir
+from rlvitals.store.story import story_before
+
+
+def write_log(path, rows, noise=b""):
+    """Rows as (attempt, step, time), with a line of garbage after every third."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for place, (attempt, step, when) in enumerate(rows):
+        lines.append(json.dumps({"step": step, "timestamp": when, "attempt": attempt, "x": 1.0}).encode())
+        if noise and place % 3 == 2:
+            lines.append(noise)
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def told(run_dir, attempt, step, stream="train"):
+    past = story_before(run_dir, attempt, stream, step)
+    return [(item.stream, item.row.attempt, item.row.step) for item in past.rows()]
+
+
+@st.composite
+def pasts(draw):
+    """The training rows and evaluations of several attempts, each resumed somewhere on the line so far."""
+    train, evals, known, when, end = [], [], [], 0.0, 0
+    count = draw(st.integers(1, 5))
+    for number in range(1, count + 1):
+        origin = 0 if number == 1 else draw(st.integers(0, end))
+        said = number > 1 and draw(st.booleans())
+        known.append(Attempt(number, when, from_step=origin if said else None))
+        for step in range(origin + 1, origin + 1 + draw(st.integers(0, 60))):
+            when += 1.0
+            train.append((number, step, when))
+            end = step
+            if draw(st.integers(0, 9)) == 0:
+                when += 1.0
+                evals.append((number, step, when))
+    return train, evals, known, draw(st.integers(0, end)) + 1, count + 1
+
+
+def read_plainly(train, evals, known, step, attempt):
+    """Each attempt rubs out what lies beyond its first row, and the new one does so too."""
+    said = {item.number: item.from_step for item in known}
+    cuts = {}
+    for number in {row[0] for row in [*train, *evals]} - {1}:
+        trained = [row[1] for row in train if row[0] == number][:1]
+        promised = [] if said[number] is None else [said[number] + 1]
+        evaluated = [row[1] + 1 for row in evals if row[0] == number][:1]
+        cuts[number] = min(trained + promised or evaluated)
+    cuts[attempt] = step
+    rows = [(when, order, stream, number, at)
+            for order, (stream, some) in enumerate((("train", train), ("eval", evals))) for number, at, when in some
+            if not any(number < later and at >= cut for later, cut in cuts.items())]  # fmt: skip
+    return [(stream, number, at) for _, _, stream, number, at in sorted(rows)]
+
+
+@given(past=pasts(), noise=st.sampled_from([b"", b"garbage", b'{"step":1e999}']))
+def test_the_past_is_the_one_read_line_by_line(tmp_path_factory, past, noise):
+    train, evals, known, step, attempt = past
+    run_dir = RunDir(tmp_path_factory.mktemp("run"))
+    write_log(run_dir.train_log, train, noise)
+    write_log(run_dir.eval_log, evals)
+    for item in known:
+        append_attempt(run_dir, item)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(story, "SCAN_BYTES", 100)  # so that these short logs are halved too
+        small.setattr(story, "LATE_BYTES", 200)
+        small.setattr(story, "_BLOCK_BYTES", 300)
+        assert told(run_dir, attempt, step) == read_plainly(train, evals, known, step, attempt)
+
+
+@given(
+    length=st.integers(0, 60), first=st.integers(0, 9), last=st.integers(1, 30), block=st.sampled_from([50, 99, 10**6])
+)
+def test_of_a_long_past_the_first_and_the_last_rows_are_told(tmp_path_factory, length, first, last, block):
+    run_dir = RunDir(tmp_path_factory.mktemp("run"))
+    write_log(run_dir.train_log, [(1 + step // 25, step, float(step)) for step in range(length)])
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(story, "FIRST_ROWS", first)
+        small.setattr(story, "LAST_ROWS", last)
+        small.setattr(story, "_BLOCK_BYTES", block)
+        past = story_before(run_dir, 9, "train", length)
+        steps = [item.row.step for item in past.rows()]
+    middle = range(first, max(first, length - last))
+    assert steps == [step for step in range(length) if step not in middle]
+    assert past.has_gap is bool(middle)
+
+
+def test_late_rows_of_earlier_steps_are_told_although_a_ghost_comes_before_them(tmp_path):
+    run_dir = RunDir(tmp_path)
+    write_log(run_dir.train_log, [(1, step, 1.0 * place) for place, step in enumerate([1, 2, 3, 4, 5, 2, 3])])
+    assert [step for _, _, step in told(run_dir, 2, 4)] == [1, 2, 3, 2, 3]
+
+
+def test_how_much_is_read_does_not_grow_with_the_log(tmp_path, monkeypatch):
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    decoded = []
+    decode = story.decode
+    monkeypatch.setattr(story, "decode", lambda line: (decoded.append(1), decode(line))[1])
+    monkeypatch.setattr(story, "FIRST_ROWS", 20)
+    monkeypatch.setattr(story, "LAST_ROWS", 80)
+    monkeypatch.setattr(story, "SCAN_BYTES", 1000)
+    monkeypatch.setattr(story, "LATE_BYTES", 1000)
+    counts = []
+    for length in (5_000, 80_000):
+        # Two attempts; the second goes back to the first tenth of the run, so most of the first is abandoned.
+        rows = [(1, step, 1.0 * step) for step in range(length)]
+        rows += [(2, step, 1.0 * length + step) for step in range(length // 10, length)]
+        write_log(run_dir.train_log, rows)
+        del decoded[:]
+        steps = [step for _, _, step in told(run_dir, 3, length)]
+        assert steps == [*range(20), *range(length - 80, length)]
+        counts.append(len(decoded))
+    assert counts[1] < counts[0] + 30, "sixteen times as long: four more halvings for each place"
