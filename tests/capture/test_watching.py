@@ -480,6 +480,21 @@ def test_the_end_of_a_run_waits_until_its_last_rows_are_judged(tmp_path, seen, s
     assert "dead_gradient" in [finding.kind for finding in rlvitals.open_run(tmp_path).findings]
 
 
+def test_findings_on_record_come_before_those_of_rows_that_waited(tmp_path, slow_past):
+    slow_past.set()
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 15))
+        before = run.findings
+    assert before
+    slow_past.clear()
+    with rlvitals.start(tmp_path, resume=True) as run:
+        for step in range(15, 20):
+            run.log({**dead(step), "loss": float("nan")}, step=step)
+        slow_past.set()
+        assert len(run.findings) > len(before)
+        assert run.findings[: len(before)] == before
+
+
 def test_a_loop_that_logs_faster_than_rows_are_judged_does_not_outrun_the_monitor(tmp_path, seen):
     with rlvitals.start(tmp_path, monitor=False) as run:
         log_rows(run, alive, range(1, 6))
