@@ -57,11 +57,11 @@ _BODY = re.compile(rb"\n(?:transfer-encoding[ \t]*:|content-length[ \t]*:(?![ \t
 
 
 def fault_of(head: bytes) -> tuple[int, str] | None:
-    """The status and the sentence by which a head is refused; None where the parser may have it.
+    r"""The status and the sentence by which a head is refused; None where the parser may have it.
 
-    >>> fault_of(b"POST / HTTP/1.1\\r\\ncontent-length: 5\\r\\n\\r\\n")
+    >>> fault_of(b"POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
     (413, 'nothing here takes a body')
-    >>> fault_of(b"GET / HTTP/1.1\\r\\ncontent-length: 0\\r\\n\\r\\n")
+    >>> fault_of(b"GET / HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
     """
     if len(head) > LONGEST_HEAD:
         return 431, f"the request's address and headers are longer than {LONGEST_HEAD:,} bytes"
