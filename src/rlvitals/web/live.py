@@ -54,14 +54,16 @@ class Live:
             self._listeners -= 1
 
     async def _response(self, request: Request) -> Response:
+        query = Query(request.query_params.multi_items())
         try:
-            path = await run_sync(self._folder.place, Query(request.query_params.multi_items()).needed("run"))
+            place = request.headers.get("last-event-id") or query.text("place", "") or ""
+            path = await run_sync(self._folder.place, query.needed("run"))
         except RlvitalsError as error:
             return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         if request.method == "HEAD":  # has no body to wait for
             return Response(headers=headers, media_type="text/event-stream")
-        tail = RunTail(path, request.headers.get("last-event-id", ""))
+        tail = RunTail(path, place)
         return StreamingResponse(events(tail, self._is_ending), media_type="text/event-stream", headers=headers)
 
 
