@@ -213,6 +213,16 @@ def test_every_kind_of_hostile_request_gets_the_protecting_headers(client):
         assert answer.headers["connection"] == "close"
 
 
+def test_nobody_can_fill_the_terminal_of_the_server(folder, capfd):
+    with serving(folder, "0.0.0.0", token=TOKEN) as client:
+        for request in (b"GET\r\n\r\n", b"\x16\x03", with_headers(b"connection: upgrade", b"upgrade: websocket"), HEAD):
+            with connect(client) as connection:
+                push(connection, request)
+                connection.shutdown(socket.SHUT_WR)
+                receive(connection)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_requests_on_one_connection_are_answered_in_order(client):
     first = BROWSER.replace(b"connection: close\r\n", b"")
     with connect(client) as connection:

@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
         # The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
             app, http=Connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
-            server_header=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
+            server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         super().__init__(config)
 

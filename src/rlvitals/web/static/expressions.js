@@ -36,15 +36,18 @@ export class Expression {
   /** @param {string} whole @returns {boolean} whether it matches anywhere in a text */
   isFoundIn(whole) {
     const text = whole.slice(0, LONGEST_TEXT);
-    /** @type {Set<number>} */
-    let states = new Set();
+    /** @type {number[]} */
+    let states = [];
+    const entered = new Uint16Array(this.program.length).fill(LONGEST_TEXT + 1); // where each state was entered last
     for (let place = 0; place <= text.length; place += 1) {
-      if (this.enter(states, 0, text, place)) return true;
-      /** @type {Set<number>} */
-      const after = new Set();
-      for (const state of place < text.length ? states : []) {
+      if (this.enter(states, entered, 0, text, place)) return true;
+      if (place === text.length) break;
+      /** @type {number[]} */
+      const after = [];
+      for (const state of states) {
         const step = this.program[state];
-        if (step.kind === "set" && step.fits(text[place]) && this.enter(after, state + 1, text, place + 1)) return true;
+        if (step.kind !== "set" || !step.fits(text[place])) continue;
+        if (this.enter(after, entered, state + 1, text, place + 1)) return true;
       }
       states = after;
     }
@@ -53,25 +56,23 @@ export class Expression {
 
   /**
    * Adds a state and whatever it leads to without a character.
-   * @param {Set<number>} states
-   * @param {number} first
+   * @param {number[]} states those that wait for a character
+   * @param {Uint16Array} entered
+   * @param {number} state
    * @param {string} text
    * @param {number} place
    * @returns {boolean} whether that is the end
    */
-  enter(states, first, text, place) {
-    const waiting = [first];
-    while (waiting.length) {
-      const state = /** @type {number} */ (waiting.pop());
-      if (states.has(state)) continue;
-      states.add(state);
-      const step = this.program[state];
-      if (step.kind === "found") return true;
-      if (step.kind === "split") waiting.push(step.one, step.other);
-      else if (step.kind === "jump") waiting.push(step.one);
-      else if (step.kind === "place" && step.holds(text, place)) waiting.push(state + 1);
-    }
-    return false;
+  enter(states, entered, state, text, place) {
+    if (entered[state] === place) return false;
+    entered[state] = place;
+    const step = this.program[state];
+    if (step.kind === "found") return true;
+    if (step.kind === "set") states.push(state);
+    if (step.kind === "jump") return this.enter(states, entered, step.one, text, place);
+    if (step.kind === "place") return step.holds(text, place) && this.enter(states, entered, state + 1, text, place);
+    if (step.kind !== "split") return false;
+    return this.enter(states, entered, step.one, text, place) || this.enter(states, entered, step.other, text, place);
   }
 
   /** @param {Step} step @returns {number} */
