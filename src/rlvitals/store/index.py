@@ -65,7 +65,9 @@ class Columns:
     def held_bytes(self) -> int:
         """The memory of the columns read so far, for those who keep many runs open."""
         parts = sum(column.nbytes for chunk in self._chunks for column in list(chunk.columns.values()))
-        heads = [self.__dict__[name] for name in ("steps", "attempts") if name in self.__dict__]
+        heads: list[NDArray[np.int64]] = [
+            self.__dict__[name] for name in ("steps", "attempts") if name in self.__dict__
+        ]
         return parts + self._cached_bytes + sum(head.nbytes for head in heads if head.strides != (0,))
 
     @property
