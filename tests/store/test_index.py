@@ -615,3 +615,32 @@ def test_a_log_that_was_just_indexed_is_not_held_in_memory(log, folder):
     assert columns.held_bytes == 0
     assert_from_scratch(columns, log)
     assert columns.held_bytes > 0
+
+
+def test_a_column_is_held_once_and_one_attempt_takes_no_memory(log, folder):
+    log.write_bytes(b"".join(shared_row(step) for step in range(3 * CHUNK_ROWS)))
+    columns = open_columns(log, folder)
+    one = 8 * len(columns)
+    columns.column("loss")
+    assert columns.held_bytes == one
+    assert (columns.attempts == 1).all()
+    assert columns.held_bytes == one
+    assert columns.steps[-1] == 3 * CHUNK_ROWS - 1
+    assert columns.held_bytes == 2 * one
+
+
+def test_the_columns_asked_for_last_are_kept_and_the_others_read_again(log, folder, monkeypatch):
+    write_log(log, [plain(step, kl=step / 3, reward=-step) for step in range(1000)])
+    monkeypatch.setattr(index, "MOST_BYTES", 2 * 8 * 1000)
+    columns = open_columns(log, folder)
+    loss, kl = columns.column("loss"), columns.column("kl")
+    assert columns.column("loss") is loss
+    columns.column("reward")
+    assert columns.held_bytes == 2 * 8 * 1000
+    assert columns.column("loss") is loss
+    assert columns.column("kl") is not kl
+    np.testing.assert_array_equal(columns.column("kl"), kl)
+    monkeypatch.setattr(index, "MOST_BYTES", 1)
+    for name in ("reward", "kl", "loss", "reward"):  # one that is larger than all that may be kept is kept alone
+        columns.column(name)
+        assert columns.held_bytes == 8 * 1000

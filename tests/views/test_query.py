@@ -14,6 +14,7 @@ import pytest
 import rlvitals
 from rlvitals.errors import ConfigError, RunNotFound, RunUnreadable, UnknownMetric
 from rlvitals.store.chunks import is_present
+from rlvitals.views.discovery import near_metrics
 
 
 @pytest.fixture
@@ -198,3 +199,11 @@ def test_what_could_not_be_taken_is_told(tmp_path, caplog):
     problems = rlvitals.open_run(tmp_path / "run").problems
     assert problems == ["'grads' was left out 2 times: " + run.left_out["grads"]["reason"]]
     assert caplog.text.count("'grads' is left out") == 1
+
+
+def test_names_that_would_take_long_to_compare_are_not_suggested():
+    """Comparing two names takes the square of their lengths, and a log may have any number of any length."""
+    assert near_metrics("los", ["loss", "loss" * 100]) == ["loss"]
+    assert near_metrics("loss" * 50, ["loss" * 49]) == ["loss" * 49]
+    assert near_metrics("loss" * 51, ["loss" * 49]) == []
+    assert near_metrics("loss", [*map(str, range(2000)), "los"]) == []

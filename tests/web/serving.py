@@ -27,8 +27,10 @@ class Answer(NamedTuple):
 class Client:
     """Asks one server; every header is the caller's business."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, connections=frozenset()) -> None:
         self.port = port
+        self.connections = connections
+        """Those the server has open now."""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         fields = {"host": f"localhost:{self.port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -97,7 +99,7 @@ def serving(folder, address="127.0.0.1", **options):
     thread.start()
     assert until(lambda: server.started)
     try:
-        yield Client(listening.getsockname()[1])
+        yield Client(listening.getsockname()[1], server.server_state.connections)
     finally:
         server.should_exit = True
         thread.join(30)

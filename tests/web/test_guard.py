@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 
@@ -11,10 +12,18 @@ from serving import serving
 import rlvitals
 from conftest import until
 from rlvitals.cli.main import main
-from rlvitals.errors import ConfigError
-from rlvitals.web.guard import choose_token, host_name, known_hosts
+from rlvitals.errors import ConfigError, RunNotFound
+from rlvitals.web.folder import Folder
+from rlvitals.web.guard import Guard, choose_token, host_name, known_hosts
 
 TOKEN = "correct-horse-battery"
+PROTECTING = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
 
 
 def write_run(path, rows=10, **metrics):
@@ -51,7 +60,7 @@ def test_a_plain_question_is_answered_with_every_protecting_header(client):
     assert answer.status == 200
     assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src")
     assert "unsafe" not in answer.headers["content-security-policy"]
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers.items() >= PROTECTING.items()
     assert answer.headers["cache-control"] == "no-store"
     assert "access-control-allow-origin" not in answer.headers
     assert "server" not in answer.headers
@@ -61,7 +70,7 @@ def test_a_plain_question_is_answered_with_every_protecting_header(client):
 def test_pages_files_and_errors_carry_the_same_headers(client, path):
     answer = client.get(path)
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers.items() >= PROTECTING.items()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,23 @@ def test_this_machine_s_own_names_are_known_on_any_port(client, host):
 def test_two_host_headers_are_refused(client):
     request = b"GET /api/runs HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n"
     assert client.send(request).status in (400, 403)
+
+
+@pytest.mark.parametrize("hosts", [(), ("evil.example", "localhost"), ("localhost", "localhost")])
+def test_a_request_without_one_host_is_refused_by_the_guard_itself(hosts):
+    """Another parser than the one that is used may let them pass."""
+    reached, sent = [], []
+
+    async def app(scope, receive, send):
+        reached.append(scope)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/api/runs", "raw_path": b"/api/runs", "query_string": b""}
+    scope["headers"] = [(b"host", host.encode()) for host in hosts]
+    asyncio.run(Guard(app, ["localhost"])(scope, None, send))
+    assert (reached, sent[0]["status"]) == ([], 403)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +156,21 @@ def test_no_path_leaves_the_folder(client, run, name):
     assert answer.status == 404
     assert b"hunter2" not in answer.body
     assert b"hidden" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "folder", [".", "logs", "logs/ranks", "logs/rollouts", "eval_logs", "metrics", "sinks", "index"]
+)
+def test_a_run_with_a_link_to_the_outside_in_any_of_its_folders_is_refused(tmp_path, outside, folder):
+    run = write_run(tmp_path / "served" / "run")
+    served = Folder(tmp_path / "served")
+    assert served.place("run") == run
+    (run / folder).mkdir(parents=True, exist_ok=True)
+    (run / folder / "inside").symlink_to(run / "run.json")
+    assert served.place("run") == run
+    (run / folder / "way_out").symlink_to(outside / "password.json")
+    with pytest.raises(RunNotFound):
+        served.place("run")
 
 
 def test_an_absolute_path_to_a_real_run_is_refused(client, outside):

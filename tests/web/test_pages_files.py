@@ -10,7 +10,10 @@ import subprocess
 import pytest
 from browsing import STATIC, node_module
 
+from expression_table import ENDLESS, EXPRESSIONS, NAMES, REFUSED
+from rlvitals.errors import ConfigError
 from rlvitals.render.numbers import number
+from rlvitals.views.expressions import Expression
 
 OURS = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.parts)
 
@@ -66,3 +69,34 @@ def test_numbers_are_written_as_in_the_terminal(tmp_path):
     command = ["node", "--input-type=module", "-e", script]
     said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
     assert json.loads(said) == [number(value) for value in values]
+
+
+@pytest.mark.slow
+def test_the_filter_s_expressions_are_those_of_the_terminal(tmp_path):
+    """One table for both: what is found, what is refused and why, and what RegExp never comes back from."""
+    (tmp_path / "expressions.mjs").write_text((STATIC / "expressions.js").read_text())
+    asked = [(text, name) for text in [*EXPRESSIONS, *REFUSED] for name in NAMES]
+    asked += [(text, name) for text, name, _ in ENDLESS]
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    script = """
+        import {readFileSync} from "node:fs";
+        import {Expression} from "./expressions.mjs";
+        const told = JSON.parse(readFileSync("asked.json", "utf8")).map(([text, name]) => {
+          try {
+            return new Expression(text).isFoundIn(name);
+          } catch (error) {
+            return error.message;
+          }
+        });
+        console.log(JSON.stringify(told));
+    """
+    command = ["node", "--input-type=module", "-e", script]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout
+    assert json.loads(said) == [found_by_the_terminal(text, name) for text, name in asked]
+
+
+def found_by_the_terminal(text: str, name: str) -> bool | str:
+    try:
+        return Expression(text).is_found_in(name)
+    except ConfigError as error:
+        return str(error)

@@ -91,6 +91,20 @@ def test_an_address_full_of_nonsense_still_gives_a_page(screen):
     screen.allow("status of 40")
 
 
+def test_a_filter_that_could_take_for_ever_comes_back(tmp_path, browser):
+    with start(tmp_path / "run", monitor=False) as run:
+        run.log({"a" * 34 + "!": 1.0, "aaa": 2.0}, step=1)
+    with serving(tmp_path) as client, browsing(browser, client.port) as screen:
+        page = screen.open("metrics", run="run", filter="^(a+)+$")
+        screen.until("() => document.querySelectorAll('.panel').length === 1")
+        assert page.locator(".panel").get_attribute("data-metric") == "aaa"
+        page.get_by_role("searchbox").fill("(a)\\1")
+        page.wait_for_selector(".problem:has-text('refers back to a group, which this filter does not know')")
+        page.get_by_role("searchbox").fill("!")
+        screen.until("() => document.querySelector('.panel')?.dataset.metric.endsWith('!')")
+        assert page.locator(".problem").inner_text() == ""
+
+
 def test_more_keys_than_are_listed_are_still_a_page(tmp_path, browser):
     logs = tmp_path / "many" / "logs"
     logs.mkdir(parents=True)

@@ -9,8 +9,10 @@ from browsing import browsing
 from page_runs import group, start
 from serving import serving
 
+from conftest import until
 from rlvitals.compute import groups
 from rlvitals.views import findings
+from rlvitals.web import live
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -68,6 +70,40 @@ def test_rollouts_of_a_new_step_are_shown(training, tmp_path, browser):
         training.log_groups(groups.advantages([group("lake", 11)]), step=11)
         training.log({"reward": 0.1, "loss": 0.5}, step=11)
         page.wait_for_selector(".turns h2:has-text('at step 11')")
+
+
+def test_a_page_out_of_view_takes_no_connection_and_misses_nothing(training, tmp_path, browser, monkeypatch):
+    monkeypatch.setattr(live, "MOST_LISTENERS", 1)
+    with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
+        page = screen.open("vitals", run=".")
+        page.wait_for_selector("#live:has-text('live')")
+        assert client.api("live", run=".").status == 503
+        opened = []
+        page.on("request", lambda request: opened.append(request.url) if "/api/live" in request.url else None)
+        show(page, is_hidden=True)
+        assert until(lambda: not any(connection.is_answering for connection in list(client.connections)))
+        with client.listen(".") as heard:  # its place is free
+            assert next(heard)[0] == "status"
+            training.log({"reward": 7.25, "loss": 0.5}, step=11)
+            assert next(heard)[0] == "rows"
+            assert page.locator("[data-now=step]").inner_text() == "10 of 100"
+            assert opened == []
+            show(page, is_hidden=False)
+            page.wait_for_selector("#live:has-text('not connected')")
+        screen.forgive("status of 503")
+        page.wait_for_selector("[data-now=step]:text('11 of 100')")  # it asked again, from where it had been
+        assert page.locator('[data-tile="reward"] [data-value]').inner_text() == "7.25"
+
+
+def show(page, *, is_hidden: bool) -> None:
+    """As if another tab was opened, or closed again."""
+    page.evaluate(
+        """isHidden => {
+            Object.defineProperty(document, "hidden", {value: isHidden, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )
 
 
 def test_the_end_of_a_run_is_told(tmp_path, browser):

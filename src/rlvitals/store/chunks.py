@@ -101,13 +101,15 @@ class Chunk:
         return (self.columns if self.stored is None else self.stored.places).keys()
 
     def column(self, key: Key) -> FieldArray:
-        """One column; all cells missing where the chunk does not have it."""
-        if key not in self.columns and self.stored is not None and key in self.stored.places:
+        """One column; all cells missing where the chunk does not have it. What is stored is read, and not kept here."""
+        stored = self.stored
+        if stored is not None and key in stored.places:
             try:
-                self.columns[key] = self._read(self.stored, key)
+                return self._read(stored, key)
             except (OSError, ValueError, struct.error):
-                self._parse_again(self.stored)
-        return self.columns[key] if key in self.columns else missing_cells(self.rows)
+                self._parse_again(stored)
+        held = self.columns.get(key)
+        return missing_cells(self.rows) if held is None else held
 
     def _read(self, stored: StoredColumns, key: Key) -> FieldArray:
         offset, checksum = stored.places[key]

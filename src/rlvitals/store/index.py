@@ -8,9 +8,11 @@ disagree with them.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +31,17 @@ from rlvitals.store.chunks import (
     from_rows,
     join,
     load,
-    missing_cells,
     store,
 )
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 
 CHUNK_ROWS = 8192
+MOST_BYTES = 64 * 2**20
+"""Columns of a log that are kept for the next question, or the last one alone where it is larger."""
+
+_Number = TypeVar("_Number", np.float64, np.int64)
+
 SMALLEST_INDEXED = 256
 """Fewer rows than this beyond the index are parsed each time rather than written."""
 
@@ -47,15 +53,22 @@ class Columns:
         self._chunks = chunks
         self._torn_bytes = torn_bytes
         self._cache: dict[Key, FieldArray] = {}
+        """In the order they were last asked for."""
+        self._cached_bytes = 0
+        self._lock = threading.Lock()
+        self._rows = sum(chunk.rows for chunk in chunks)
 
     def __len__(self) -> int:
-        return sum(chunk.rows for chunk in self._chunks)
+        return self._rows
 
     @property
     def held_bytes(self) -> int:
         """The memory of the columns read so far, for those who keep many runs open."""
         parts = sum(column.nbytes for chunk in self._chunks for column in list(chunk.columns.values()))
-        return parts + sum(column.nbytes for column in list(self._cache.values()))
+        heads: list[NDArray[np.int64]] = [
+            self.__dict__[name] for name in ("steps", "attempts") if name in self.__dict__
+        ]
+        return parts + self._cached_bytes + sum(head.nbytes for head in heads if head.strides != (0,))
 
     @property
     def problems(self) -> Problems:
@@ -91,18 +104,36 @@ class Columns:
 
     def column(self, key: Key) -> FieldArray:
         """One metric over all rows, in file order; `chunks.is_present` tells what was logged."""
-        if key not in self._cache:
-            parts = [chunk.column(key) for chunk in self._chunks]
-            self._cache[key] = np.concatenate(parts) if parts else missing_cells(0)
-        return self._cache[key]
+        with self._lock:
+            held = self._cache.pop(key, None)
+            if held is not None:
+                self._cache[key] = held
+                return held
+        found = self._gather(key, np.float64)
+        with self._lock:
+            self._cached_bytes += found.nbytes if key not in self._cache else 0
+            self._cache[key] = found
+            while self._cached_bytes > MOST_BYTES and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.pop(next(iter(self._cache))).nbytes
+        return found
+
+    def _gather(self, key: Key, kind: type[_Number]) -> NDArray[_Number]:
+        gathered = np.empty(len(self), dtype=kind)
+        end = 0
+        for chunk in self._chunks:
+            start, end = end, end + chunk.rows
+            gathered[start:end] = chunk.column(key)
+        return gathered
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
-        return self.column(STEP).astype(np.int64)
+        return self._gather(STEP, np.int64)
 
     @cached_property
     def attempts(self) -> NDArray[np.int64]:
-        return self.column(ATTEMPT).astype(np.int64)
+        numbers = self._gather(ATTEMPT, np.int64)
+        is_one = len(numbers) > 0 and bool((numbers == numbers[0]).all())
+        return np.broadcast_to(numbers[:1].copy(), numbers.shape) if is_one else numbers  # mostly it takes no memory
 
     @property
     def timestamps(self) -> FieldArray:

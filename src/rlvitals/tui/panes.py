@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from rich.text import Text
 from textual.widget import Widget
 
+from rlvitals.errors import ConfigError
 from rlvitals.render.charts import Series
 from rlvitals.render.check import Case, cases, evidence, joined, kind, when
 from rlvitals.render.numbers import band as said_band
@@ -28,6 +29,7 @@ from rlvitals.tui.drawing import (
     wrapped,
 )
 from rlvitals.tui.watched import Watched
+from rlvitals.views.expressions import Expression
 
 PANEL_WIDTH, PANEL_HEIGHT = 38, 8
 """The least columns and lines of one chart."""
@@ -95,11 +97,22 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     >>> matching(["loss", "kl", "KL/ref"], "^kl"), matching(["a(b"], "a(")
     (['kl', 'KL/ref'], ['a(b'])
     """
+    return [name for name in names if _fits(pattern, name)]
+
+
+@lru_cache(maxsize=20_000)
+def _fits(pattern: str, name: str) -> bool:
+    """Remembered: a screen asks the same several times a second."""
+    expression = _expression(pattern)
+    return pattern.lower() in name.lower() if expression is None else expression.is_found_in(name)
+
+
+@lru_cache(maxsize=64)
+def _expression(pattern: str) -> Expression | None:
     try:
-        found = re.compile(pattern, re.IGNORECASE)
-    except re.error:
-        found = re.compile(re.escape(pattern), re.IGNORECASE)
-    return [name for name in names if found.search(name)]
+        return Expression(pattern)
+    except ConfigError:
+        return None
 
 
 class VitalsPane(Pane):

@@ -10,6 +10,9 @@ from pathlib import Path
 from rlvitals.errors import RunNotFound, did_you_mean
 from rlvitals.store.layout import RunDir
 
+LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
+"""Characters of a name, and names, among which a name that is not there is looked for."""
+
 
 def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
     """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
@@ -35,8 +38,11 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def near_metrics(name: str, logged: list[str]) -> list[str]:
-    """The logged names most like one that is not there."""
-    return difflib.get_close_matches(name, logged, n=5, cutoff=0.4)
+    """The logged names most like one that is not there, among the first: comparing takes the square of the length."""
+    if len(name) > LONGEST_COMPARED:
+        return []
+    compared = [known for known in logged[:MOST_COMPARED] if len(known) <= LONGEST_COMPARED]
+    return difflib.get_close_matches(name, compared, n=5, cutoff=0.4)
 
 
 def near_directory(path: Path) -> str:

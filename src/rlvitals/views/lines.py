@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
-from rlvitals.views.query import AXIS_CONCEPTS, RunView
+from rlvitals.views.query import AXIS_CONCEPTS, RunView, in_order
 from rlvitals.views.thinning import plain_numbers, thin
 from rlvitals.views.tree import band_of, meaning_of, streams_of
 
@@ -69,9 +69,7 @@ class Axis:
         if x == "time":
             columns, lives = view.columns("train")[0]
             has_time = lives & np.isfinite(columns.timestamps)
-            steps, places = columns.steps[has_time], columns.timestamps[has_time]
-            order = np.argsort(steps, kind="stable")
-            self._known = steps[order], places[order]
+            self._known = in_order(columns.steps[has_time], columns.timestamps[has_time])
         elif x in AXIS_CONCEPTS:
             steps, places = view.series(_axis_name(view, x), stream="train")
             finite = np.isfinite(places)
@@ -113,7 +111,9 @@ def _ghosts(view: RunView, name: str, stream: Stream, window: Window, place: Axi
     return [{"x": at, "y": y} for at, y in zip(line.x, line.y, strict=True)]
 
 
-def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_]:
+def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:
+    if window.start is None and window.end is None:
+        return slice(None)
     seen = np.ones(len(x), dtype=bool)
     if window.start is not None:
         seen &= x >= window.start

@@ -242,12 +242,12 @@ class RunView(ShownInNotebooks):
             merged = merge_metric([self._columns(chosen, number) for number in (0, *others)], logged)
             if merged is not None:
                 keep = self._lineage.is_ghost(merged.attempts, merged.steps) == ghosts
-                return _sorted(merged.steps[keep], merged.numbers[keep])
+                return in_order(merged.steps[keep], merged.numbers[keep])
         columns = self._columns(chosen, rank or 0)
         values = columns.column(logged)
         axis, known = self._axis(columns, x)
         keep = is_present(values) & known & (self._ghosts(chosen, rank or 0) == ghosts)
-        return _sorted(axis[keep], values[keep])
+        return in_order(axis[keep], values[keep])
 
     def table(
         self, *, stream: Stream = "train", ghosts: bool = False, rank: int | None = None
@@ -350,6 +350,11 @@ class RunView(ShownInNotebooks):
         ranks = (0, *self._dir.rank_numbers(stream))
         return [(self._columns(stream, rank), ~self._ghosts(stream, rank)) for rank in ranks]
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns read so far."""
+        return sum(columns.held_bytes for columns in list(self._opened.values()))
+
     def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The x values of every row, and which rows have one."""
         everywhere = np.ones(len(columns), dtype=bool)
@@ -413,6 +418,9 @@ def open_run(path: str | os.PathLike[str]) -> RunView:
     return RunView(RunDir(root))
 
 
-def _sorted(steps: NDArray[Any], values: FieldArray) -> Series:
+def in_order(steps: NDArray[Any], values: FieldArray) -> Series:
+    """The points by step, those of one step as they came."""
+    if len(steps) < 2 or (steps[1:] >= steps[:-1]).all():
+        return Series(steps, values)  # nearly always: sorting takes as much memory again, and twice
     order = np.argsort(steps, kind="stable")
     return Series(steps[order], values[order])

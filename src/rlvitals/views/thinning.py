@@ -50,10 +50,11 @@ def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], poin
         return Thinned(total, total, nonfinite, plain_numbers(x), line, line, line, _whole(steps))
     starts = np.arange(0, total, -(-total // points))
     known = ~np.isnan(numbers)
-    counts = np.add.reduceat(known.astype(np.int64), starts)
+    counts = np.add.reduceat(known, starts, dtype=np.int64)
     low, high = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
+    numbers[~known] = 0.0  # its own copy, and not a third one: a series may be long
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = np.add.reduceat(np.where(known, numbers, 0.0), starts) / np.where(counts, counts, np.nan)
+        mean = np.add.reduceat(numbers, starts) / np.where(counts, counts, np.nan)
     mean = np.clip(mean, low, high)  # the sum of numbers near the largest there is overflows
     return Thinned(
         total,

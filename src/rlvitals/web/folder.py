@@ -28,8 +28,8 @@ from rlvitals.views.tree import STREAMS
 MOST_OPEN = 12
 """Views that are kept."""
 
-MOST_BYTES = 64 * 2**20
-"""Columns one view may hold before it is opened afresh."""
+MOST_BYTES = 256 * 2**20
+"""Columns that all views together may hold before the one that was not looked at for longest is let go."""
 
 FRESH_SECONDS = 5.0
 """A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
@@ -120,9 +120,9 @@ class Open:
             self._judging = judging
 
     def is_current(self, state: object) -> bool:
-        """Whether it need not be opened anew: for a row, for a writer that may have died, for the memory it holds."""
+        """Whether it need not be opened anew: for a row, or for a writer that may have died."""
         is_old = self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
-        return self.state == state and not is_old and _held_bytes(self.view) <= MOST_BYTES
+        return self.state == state and not is_old
 
     def _lock_of(self, name: str) -> threading.Lock:
         return self._locks.setdefault(name, threading.Lock())
@@ -192,19 +192,26 @@ class Folder:
         with lock:
             state = _state(path)
             known = self._open.get(path)
-            if known is not None and known.is_current(state):
-                return known
-            fresh = Open(state, open_run(path))
-            if known is not None:
-                fresh.take_over(known)
-            _held_bytes(fresh.view)  # reads the logs, once for all who ask
+            if known is None or not known.is_current(state):
+                fresh = Open(state, open_run(path))
+                if known is not None:
+                    fresh.take_over(known)
+                for stream in STREAMS:
+                    fresh.view.columns(stream)  # reads the logs, once for all who ask
+                known = fresh
             with self._lock:
-                self._open[path] = fresh
+                self._open[path] = known
                 self._open.move_to_end(path)
-                while len(self._open) > MOST_OPEN:
-                    gone, _ = self._open.popitem(last=False)
-                    self._opening.pop(gone, None)
-            return fresh
+                self._let_go()
+            return known
+
+    def _let_go(self) -> None:
+        """Keep the views that were asked for last, as many as there is room for, and that one in any case."""
+        held = {path: opened.view.held_bytes for path, opened in self._open.items()}
+        while len(held) > 1 and (len(held) > MOST_OPEN or sum(held.values()) > MOST_BYTES):
+            gone = next(iter(held))
+            del held[gone], self._open[gone]
+            self._opening.pop(gone, None)
 
     def _paths(self) -> list[Path]:
         if time.monotonic() >= self._list_until:
@@ -250,7 +257,3 @@ def _state(path: Path) -> tuple[object, ...]:
 
 def _rank_logs(run_dir: RunDir) -> list[Path]:
     return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
-
-
-def _held_bytes(view: RunView) -> int:
-    return sum(columns.held_bytes for stream in STREAMS for columns, _ in view.columns(stream))

@@ -42,28 +42,29 @@ class Live:
         self._listeners = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive)
-        response = await self._respond(request)
-        await response(scope, receive, send)
-
-    async def _respond(self, request: Request) -> Response:
-        try:
-            path = await run_sync(self._folder.place, Query(request.query_params.multi_items()).needed("run"))
-        except RlvitalsError as error:
-            return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
         if self._listeners >= MOST_LISTENERS:
-            return _error(503, f"{MOST_LISTENERS} pages listen already")
-        tail = RunTail(path, request.headers.get("last-event-id", ""))
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._events(tail), media_type="text/event-stream", headers=headers)
-
-    async def _events(self, tail: RunTail) -> AsyncIterator[bytes]:
-        self._listeners += 1
+            said = _error(
+                503, f"{MOST_LISTENERS} pages listen already; this one shows new rows when it is loaded again"
+            )
+            return await said(scope, receive, send)
+        self._listeners += 1  # before anything is waited for: many may come at once
         try:
-            async for event in events(tail, self._is_ending):
-                yield event
+            await (await self._response(Request(scope, receive)))(scope, receive, send)
         finally:
             self._listeners -= 1
+
+    async def _response(self, request: Request) -> Response:
+        query = Query(request.query_params.multi_items())
+        try:
+            place = request.headers.get("last-event-id") or query.text("place", "") or ""
+            path = await run_sync(self._folder.place, query.needed("run"))
+        except RlvitalsError as error:
+            return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        if request.method == "HEAD":  # has no body to wait for
+            return Response(headers=headers, media_type="text/event-stream")
+        tail = RunTail(path, place)
+        return StreamingResponse(events(tail, self._is_ending), media_type="text/event-stream", headers=headers)
 
 
 async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:

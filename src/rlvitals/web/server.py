@@ -32,6 +32,7 @@ try:
 except ImportError as error:
     raise MissingDependency("the dashboard", "web") from error
 
+from rlvitals.web.connections import QUEUE, TURN, Connection
 from rlvitals.web.live import Live
 
 STATIC = Path(__file__).parent / "static"
@@ -85,7 +86,7 @@ def listen(address: str, port: int) -> socket.socket:
     """A socket that takes connections from now on, before anything is there to answer them."""
     try:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address, port), family=family, backlog=128)
+        return socket.create_server((address, port), family=family, backlog=QUEUE)
     except OSError as error:
         said = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {address} port {port}: {said}; --port 0 takes a free port") from error
@@ -96,12 +97,18 @@ class Server(uvicorn.Server):
 
     def __init__(self, folder: Folder, address: str, token: str | None = None, allow_hosts: Sequence[str] = ()) -> None:
         app = make_app(folder, address, token=token, allow_hosts=allow_hosts, is_ending=lambda: self.should_exit)
-        # No access log: addresses may hold a token.
+        # No access log: addresses may hold a token. No warnings: anybody can cause them, as many as he likes.
+        # The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none",
-            timeout_graceful_shutdown=2,
+            app, http=Connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
+            server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(QUEUE)  # uvicorn has made it as short as what is taken in one turn
 
 
 def _url(address: str, port: int) -> str:

@@ -1,5 +1,7 @@
 /** Asks the server. Every question can be called off; every failure is a sentence. */
 
+const AGAIN_MS = 5000;
+
 /** An answer that is no data: `message` is what to tell the user. */
 export class Refused extends Error {
   /**
@@ -42,19 +44,43 @@ export function wasCalledOff(error) {
 }
 
 /**
- * Follows a run while it is written. The browser connects again by itself and says what it had last.
+ * Follows a run while it is written, as long as the page is in view: a browser has six connections to a server for all
+ * its tabs, and a stream takes one. Whoever comes back, or was turned away, goes on from the last event.
  * @param {string} run
  * @param {(kind: "rows" | "findings" | "status" | "open" | "lost", facts: any) => void} heard
  * @returns {() => void} stops following
  */
 export function follow(run, heard) {
-  const source = new EventSource(`/api/live?${new URLSearchParams({run})}`);
-  source.onopen = () => heard("open", null);
-  source.onerror = () => heard("lost", null);
-  for (const kind of /** @type {const} */ (["rows", "findings", "status"])) {
-    source.addEventListener(kind, (event) => {
-      heard(kind, JSON.parse(/** @type {MessageEvent} */ (event).data));
-    });
+  /** @type {EventSource | null} */
+  let source = null;
+  let place = "";
+  let again = 0;
+  function close() {
+    clearTimeout(again);
+    source?.close();
+    source = null;
   }
-  return () => source.close();
+  function open() {
+    close();
+    if (document.hidden) return;
+    const opened = new EventSource(`/api/live?${new URLSearchParams({run, place})}`);
+    source = opened;
+    opened.onopen = () => heard("open", null);
+    opened.onerror = () => {
+      heard("lost", null);
+      if (opened.readyState === EventSource.CLOSED) again = setTimeout(open, AGAIN_MS);
+    };
+    for (const kind of /** @type {const} */ (["rows", "findings", "status"])) {
+      opened.addEventListener(kind, (event) => {
+        place = event.lastEventId;
+        heard(kind, JSON.parse(event.data));
+      });
+    }
+  }
+  document.addEventListener("visibilitychange", open);
+  open();
+  return () => {
+    document.removeEventListener("visibilitychange", open);
+    close();
+  };
 }

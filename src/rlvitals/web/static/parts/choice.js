@@ -1,5 +1,7 @@
 /** Which metrics are shown: one entry a name, what a filter and a group leave of them, in sections. */
 
+import {Expression} from "../expressions.js";
+
 /** @typedef {import("./panel.js").Metric} Metric */
 
 const ROW = 3; // panels of a row on a usual screen
@@ -37,10 +39,11 @@ export function chosen(metrics, filter, group, one) {
   /** @type {(text: string) => boolean} */
   let fits = () => true;
   try {
-    const pattern = new RegExp(filter, "i");
-    fits = (text) => pattern.test(text);
-  } catch {
-    complaint = `${filter} is no regular expression: taken as plain text`;
+    const pattern = new Expression(filter);
+    fits = (text) => pattern.isFoundIn(text);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    complaint = `${filter} is no regular expression (${reason}): taken as plain text`;
     fits = (text) => text.toLowerCase().includes(filter.toLowerCase());
   }
   /** @type {Map<string, Metric[]>} */

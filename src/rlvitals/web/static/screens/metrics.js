@@ -138,6 +138,7 @@ export async function mount({run, root, signal, again}) {
     if (series) later(name, series);
     store.want([name]);
   }
+  let complained = ""; // of the filter, which the next one makes good
   /** @param {boolean} isNew whether other points are needed */
   function look(isNew) {
     if (isNew) {
@@ -146,7 +147,8 @@ export async function mount({run, root, signal, again}) {
       store.setView({x: state.get("x") || "step", from, to, points: 800});
     }
     const {sections, shown, complaint} = chosen(metrics, state.get("filter"), state.get("group"), state.get("one"));
-    if (complaint) problem.textContent = complaint;
+    if (complaint || problem.textContent === complained) problem.textContent = complaint;
+    complained = complaint;
     count.textContent =
       shown === metrics.length ? counted(shown, "metric") : `${shown} of ${counted(metrics.length, "metric")}`;
     if (answer.left_out) count.textContent += `, and ${number(answer.left_out)} more that are not listed`;
