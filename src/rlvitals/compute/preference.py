@@ -191,7 +191,7 @@ def _show_kl(sheet: Sheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask
         return None
     lp, ref = _sequences(logprobs, ref_logprobs, mask)
     sheet.derive("kl_ref.kto", _at_least_zero, sheet.moments(lp - ref))
-    return kto_kl(lp, ref)
+    return kto_kl(lp, ref) if len(lp) else None
 
 
 def _show_class(sheet: Sheet, rewards: Array, logprobs: Array, share: Array, side: str) -> int:

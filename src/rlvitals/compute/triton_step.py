@@ -250,7 +250,8 @@ def gather_tokens(
                     change = value - old_value
                     # Within the bound both errors are one number; rounding alone must not make one the larger.
                     is_far = tl.abs(change) > value_bound
-                    moved = tl.where(is_far, old_value + _bound(change, value_bound), value) - returned
+                    is_near = tl.abs(change) <= value_bound  # not the opposite of far: a NaN is neither
+                    moved = tl.where(is_near, value, old_value + _bound(change, value_bound)) - returned
                     worst = tl.maximum(error, moved * moved, propagate_nan=tl.PropagateNan.ALL)
                     value_clip += _share(is_far & (moved * moved > error), moved + gap_to_return + change, used)
                 error_s = _see(error_s, error, used, inverse)
