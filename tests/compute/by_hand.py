@@ -35,7 +35,14 @@ class Settings:
     min_group_std: float | None = None
 
 
-def numbers(given: Mapping[str, Any], settings: Settings = Settings()) -> dict[str, float | None]:  # noqa: B008
+ALL = Settings(
+    dual_clip=1.2, value_clip=0.2, advantage_clip=0.7, weight_cap=1.05, weight_floor=0.9, kl_coef=0.05,
+    entropy_coef=0.01, score_low=0.1, score_high=0.6, min_group_std=0.05,
+)  # fmt: skip
+"""Every clip binds on some tokens of `step_data.every_input` and leaves others alone."""
+
+
+def numbers(given: Mapping[str, Any], settings: Settings) -> dict[str, float | None]:
     """All numbers that the inputs allow, by id."""
     rows = [list(tokens) for tokens in _rows(given)]
     found: dict[str, float | None] = {}
@@ -275,9 +282,7 @@ def _mismatch(found: dict[str, float | None], rows: list[list[Token]], given: Ma
     found["mismatch.chi2.sequence"] = mean([w * w - 1 for w in whole])
     if s.weight_cap is not None or s.weight_floor is not None:
         cut = [_cut(w, s.weight_floor, s.weight_cap) for w in weights]
-        found["mismatch.is_truncated_fraction"] = mean(
-            [share(c != w, w) for c, w in zip(cut, weights, strict=True)]
-        )
+        found["mismatch.is_truncated_fraction"] = mean([share(c != w, w) for c, w in zip(cut, weights, strict=True)])
         found["mismatch.is_weight_truncated.mean"] = mean(cut)
         found["mismatch.is_weight_truncated.std"] = deviation(cut)
         found["mismatch.effective_sample_size.truncated"] = effective(cut)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from compute.by_hand import PER_TOKEN
+
 TOKEN_NAMES = (
     "logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs", "advantages", "returns", "values", "old_values",
     "entropy",
@@ -43,6 +45,36 @@ def make_step(rows: int = 12, length: int = 150, seed: int = 0) -> dict[str, np.
         "mask": mask,
         "rewards": rewards.astype(np.float32),
         "prompt_lengths": draw.integers(10, 90, rows),
+    }
+
+
+def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.ndarray]:
+    """Every input of every implementation: ragged rows, two of them empty, a hole, and NaN in the padding."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(2, length + 1, rows)
+    lengths[2] = lengths[-1] = 0
+    mask = np.arange(length) < lengths[:, None]
+    mask[0, 0] = False
+    old = -draw.exponential(1.0, mask.shape)
+    around = {
+        "logprobs": old + draw.normal(0, 0.3, mask.shape),
+        "old_logprobs": old,
+        "ref_logprobs": old + draw.normal(0, 0.5, mask.shape),
+        "rollout_logprobs": old + draw.normal(0, 0.1, mask.shape),
+        "values": draw.normal(0, 1, mask.shape),
+    }
+    rest = {name: draw.normal(0, 1, mask.shape) for name in PER_TOKEN if name not in around}
+    rest["old_values"] = around["values"] + draw.normal(0, 0.3, mask.shape)
+    tokens = {name: np.where(mask, x, np.nan).astype(np.float32) for name, x in (around | rest).items()}
+    return tokens | {
+        "mask": mask,
+        "rewards": draw.choice([0.0, 0.25, 1.0], rows).astype(np.float32),
+        "prompt_lengths": draw.integers(3, 30, rows),
+        "sample_weights": draw.random(rows),
+        "scores": draw.normal(0, 1, rows),
+        "success": draw.random(rows) > 0.5,
+        "truncated": draw.random(rows) > 0.6,
+        "group_ids": np.array([0, 0, 1, 1, 1, 2, 3]),
     }
 
 

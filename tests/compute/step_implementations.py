@@ -7,10 +7,10 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-import by_hand
 import numpy as np
 import torch
 
+from compute import by_hand
 from rlvitals import catalog
 from rlvitals.compute import advantage, policy, rollout
 from rlvitals.compute.packing import Packed

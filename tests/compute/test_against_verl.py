@@ -12,8 +12,8 @@ import loops
 import numpy as np
 import pytest
 import torch
-import verl_by_hand
 
+from compute import verl_by_hand
 from rlvitals.compute import advantage, policy, rollout
 from rlvitals.compute.aggregate import aggregate
 from rlvitals.compute.step import StepStatistics
@@ -142,7 +142,9 @@ def test_what_is_logged_of_a_batch_with_responses_without_tokens(verl):
     shared = [name for name in (*names, "critic/vf_explained_var") if name in step.values()]
     assert len(shared) == 3 * len(ENDS) + len(ENDS) + 1
     for name in shared:
-        assert step.values()[name].number == pytest.approx(theirs[name], rel=1e-4 if "explained" in name else 1e-6), name
+        assert step.values()[name].number == pytest.approx(theirs[name], rel=1e-4 if "explained" in name else 1e-6), (
+            name
+        )
 
 
 ENDS = ("mean", "max", "min")

@@ -1,10 +1,11 @@
 """One id, one number: whoever computes it, with whatever else is given.
 
-The families (`policy`, `advantage`, `rollout`), a step's statistics by plain torch and by Triton's kernels, and loops in
-plain Python (`by_hand`) get the same inputs, in every combination that matters. Nothing is listed here: an id or an
+The families (`policy`, `advantage`, `rollout`), a step's statistics by plain torch and by Triton's kernels, and loops
+in plain Python (`by_hand`) get the same inputs, in every combination that matters. Nothing is listed here: an id or an
 input that is added anywhere is compared, or its absence from the loops is a failure.
 
-The kernels need a CUDA device, or Triton's interpreter: `TRITON_INTERPRET=1 python -m pytest tests/compute/test_agreement.py`.
+The kernels need a CUDA device, or Triton and its interpreter:
+`TRITON_INTERPRET=1 python -m pytest tests/compute/test_agreement.py -k kernels`, a few minutes.
 """
 
 from __future__ import annotations
@@ -13,59 +14,22 @@ import itertools
 import math
 from dataclasses import replace
 
-import by_hand
 import numpy as np
 import pytest
-import step_data
 import torch
-from by_hand import PER_TOKEN, Settings
-from step_implementations import arguments_of, by_families, by_kernels, by_operations, has_interpreter
 
+from compute import by_hand, step_data
+from compute.by_hand import ALL, PER_TOKEN, Settings
+from compute.step_data import every_input
+from compute.step_implementations import arguments_of, by_families, by_kernels, by_operations, has_interpreter
 from rlvitals.compute import advantage, policy, rollout
 from rlvitals.compute.step import INPUTS, StepStatistics
 from rlvitals.compute.step_plain import LOG_BOUND
-
-ROWS, LENGTH = 7, 9
-ALL = Settings(
-    dual_clip=1.2, value_clip=0.2, advantage_clip=0.7, weight_cap=1.05, weight_floor=0.9, kl_coef=0.05,
-    entropy_coef=0.01, score_low=0.1, score_high=0.6, min_group_std=0.05,
-)  # fmt: skip
-"""Every clip binds on some tokens and leaves others alone."""
 
 needs_kernels = pytest.mark.skipif(
     not (torch.cuda.is_available() or has_interpreter()),
     reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
 )
-
-
-def everything(seed: int = 0) -> dict[str, np.ndarray]:
-    """Every input of every implementation: ragged rows, two of them empty, a hole, and NaN in the padding."""
-    draw = np.random.default_rng(seed)
-    lengths = draw.integers(2, LENGTH + 1, ROWS)
-    lengths[2] = lengths[-1] = 0
-    mask = np.arange(LENGTH) < lengths[:, None]
-    mask[0, 0] = False
-    old = -draw.exponential(1.0, mask.shape)
-    around = {
-        "logprobs": old + draw.normal(0, 0.3, mask.shape),
-        "old_logprobs": old,
-        "ref_logprobs": old + draw.normal(0, 0.5, mask.shape),
-        "rollout_logprobs": old + draw.normal(0, 0.1, mask.shape),
-        "values": draw.normal(0, 1, mask.shape),
-    }
-    rest = {name: draw.normal(0, 1, mask.shape) for name in PER_TOKEN if name not in around}
-    rest["old_values"] = around["values"] + draw.normal(0, 0.3, mask.shape)
-    tokens = {name: np.where(mask, x, np.nan).astype(np.float32) for name, x in (around | rest).items()}
-    return tokens | {
-        "mask": mask,
-        "rewards": draw.choice([0.0, 0.25, 1.0], ROWS).astype(np.float32),
-        "prompt_lengths": draw.integers(3, 30, ROWS),
-        "sample_weights": draw.random(ROWS),
-        "scores": draw.normal(0, 1, ROWS),
-        "success": draw.random(ROWS) > 0.5,
-        "truncated": draw.random(ROWS) > 0.6,
-        "group_ids": np.array([0, 0, 1, 1, 1, 2, 3]),
-    }
 
 
 def only(given: dict[str, np.ndarray], names) -> dict[str, np.ndarray]:
@@ -75,7 +39,7 @@ def only(given: dict[str, np.ndarray], names) -> dict[str, np.ndarray]:
 def cases() -> dict[str, tuple[dict[str, np.ndarray], Settings]]:
     """Inputs of a step and settings, by name: all, each missing, each alone, each clip missing, and some at random."""
     found = {}
-    every = only(everything(), INPUTS)
+    every = only(every_input(), INPUTS)
     optional = [name for name in INPUTS if name != "logprobs"]
     found["all"] = every, ALL
     for name in optional:
@@ -88,11 +52,14 @@ def cases() -> dict[str, tuple[dict[str, np.ndarray], Settings]]:
     draw = np.random.default_rng(1)
     for seed in range(20):
         some = {name for name in optional if draw.random() < 0.6} | {"logprobs"}
-        found[f"random {seed}"] = only(everything(seed), some), ALL
-    per_row = np.arange(ROWS, dtype=np.float32) / 4 - 0.8
+        found[f"random {seed}"] = only(every_input(seed), some), ALL
+    rows, length = every["mask"].shape
+    per_row = np.arange(rows, dtype=np.float32) / 4 - 0.8
     found["one advantage per sequence"] = every | {"advantages": per_row}, ALL
     found["no token counts"] = every | {"mask": np.zeros_like(every["mask"])}, ALL
-    found["one token counts"] = every | {"mask": np.eye(ROWS, LENGTH, dtype=bool) & (np.arange(ROWS) == 1)[:, None]}, ALL
+    alone = np.zeros((rows, length), dtype=bool)
+    alone[1, 1] = True
+    found["one token counts"] = every | {"mask": alone}, ALL
     for name in INPUTS[:9]:
         broken = every[name].copy()
         broken[0, 1] = np.nan
@@ -146,7 +113,7 @@ def test_the_kernels_give_the_numbers_of_the_definitions(case):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_families_give_the_numbers_of_the_definitions_with_every_input_they_take(seed):
-    given = everything(seed)
+    given = every_input(seed)
     found = by_families(given, ALL)
     assert_same(found, by_hand.numbers(given, ALL), "families", 1e-9)
     taken = set().union(*map(arguments_of, (policy, advantage, rollout)))
@@ -156,7 +123,7 @@ def test_families_give_the_numbers_of_the_definitions_with_every_input_they_take
 
 
 def test_the_loops_know_no_number_that_nobody_computes():
-    given = everything()
+    given = every_input()
     computed = by_families(given, ALL).keys() | by_operations(only(given, INPUTS), ALL).keys()
     assert by_hand.numbers(given, ALL).keys() == computed
 
@@ -164,12 +131,12 @@ def test_the_loops_know_no_number_that_nobody_computes():
 def test_every_input_of_a_step_is_in_the_cases():
     taken = set(StepStatistics.__call__.__annotations__) - {"return", "self"}
     assert taken == set(INPUTS)
-    assert set(INPUTS) <= everything().keys()
+    assert set(INPUTS) <= every_input().keys()
 
 
 @pytest.mark.parametrize("names", ["verl", "roll", "trl"])
 def test_a_frameworks_names_mean_the_same_in_a_step_and_in_the_families(names):
-    given = only(everything(), INPUTS)
+    given = only(every_input(), INPUTS)
     step = StepStatistics(clip_low=0.2, clip_high=0.28, dual_clip=1.2, clip_value=0.2, names=names, use_kernels=False)
     tensors = {name: torch.from_numpy(array) for name, array in given.items()}
     plain = {name: value.number for name, value in step(**tensors).values().items()}

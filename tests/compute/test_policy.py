@@ -279,7 +279,9 @@ def test_sequence_weights_are_products_and_their_effective_sample_size_is_that_o
     }
     found = numbers(policy.stats(**given))
     assert found["mismatch.is_weight_sequence.mean"] == pytest.approx((4 + 0.5) / 2)
-    assert (found["mismatch.is_weight_sequence.max"], found["mismatch.is_weight_sequence.min"]) == pytest.approx((4, 0.5))
+    assert (found["mismatch.is_weight_sequence.max"], found["mismatch.is_weight_sequence.min"]) == pytest.approx(
+        (4, 0.5)
+    )
     assert found["mismatch.is_weight_sequence.std"] == pytest.approx((4 - 0.5) / 2)
     assert found["mismatch.effective_sample_size.sequence"] == pytest.approx(4.5**2 / (2 * (16 + 0.25)))
     assert found["mismatch.chi2.sequence"] == pytest.approx((16 + 0.25) / 2 - 1)
@@ -298,7 +300,9 @@ def test_truncated_weights_are_cut_to_the_bounds(floor, cap, cut, share):
     assert found["mismatch.is_truncated_fraction"] == pytest.approx(share)
     assert found["mismatch.is_weight_truncated.mean"] == pytest.approx(mean(list(cut)))
     assert found["mismatch.is_weight_truncated.std"] == pytest.approx(math.sqrt(loops.variance(list(cut))))
-    assert found["mismatch.effective_sample_size.truncated"] == pytest.approx(sum(cut) ** 2 / (4 * sum(w * w for w in cut)))
+    assert found["mismatch.effective_sample_size.truncated"] == pytest.approx(
+        sum(cut) ** 2 / (4 * sum(w * w for w in cut))
+    )
     assert found["mismatch.is_weight.max"] == pytest.approx(8.0)  # what was cut off still shows
     assert not [name for name in policy.stats(**given) if "truncated" in name]
 

@@ -1,4 +1,4 @@
-"""What verl's functions return, written from the papers as loops in plain Python: the comparison with verl where verl is
+"""What verl's functions return, written from the papers as loops in plain Python: the comparison with verl where it is
 not installed. The names and arguments are verl's, so that one test speaks to either; the loops were compared with
 verl 0.9.1.
 """
@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from by_hand import mean, variance
 from torch import Tensor
+
+from compute.by_hand import mean, variance
 
 
 def _kept(mask: Tensor, *tensors: Tensor) -> list[list[tuple[float, ...]]]:
@@ -47,7 +48,7 @@ def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kind: str) -> Tensor:
     return torch.tensor([estimate(*pair) for pair in pairs], dtype=torch.float64).view(logprob.shape)
 
 
-def compute_policy_loss_vanilla(
+def compute_policy_loss_vanilla(  # noqa: PLR0917 - verl's arguments
     old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, loss_agg_mode: str, config: Any
 ) -> tuple[float, dict[str, float]]:
     low, high, cap = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
@@ -122,7 +123,9 @@ def compute_value_loss(
     return mean(losses), mean(clipped)
 
 
-def compute_offpolicy_metrics(old_log_prob: Tensor, rollout_log_prob: Tensor, response_mask: Tensor) -> dict[str, float]:
+def compute_offpolicy_metrics(
+    old_log_prob: Tensor, rollout_log_prob: Tensor, response_mask: Tensor
+) -> dict[str, float]:
     rows = _kept(response_mask, old_log_prob, rollout_log_prob)
     apart = [[train - rollout for train, rollout in row] for row in rows]
     every = [d for row in apart for d in row]

@@ -190,7 +190,8 @@ def pack(
     [sequences, tokens], and what is not given is not computed. `stats` returns them as mergeable values.
 
     `values` are the critic's predictions in this update, `old_values` those of the time of collection. `token_rewards`
-    are summed for each sequence that has tokens. `aggregation` is that of the value loss, its error and the clip fraction.
+    are summed for each sequence that has tokens. `aggregation` is that of the value loss, its error, the clip fraction
+    and the mean prediction.
     """
     target, v, old, shaped, m = _rows((returns, values, old_values, token_rewards), (advantages, raw_advantages), mask)
     sheet = Sheet(naming(names, "advantage"))

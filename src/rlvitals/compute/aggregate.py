@@ -7,9 +7,9 @@
 | `seq-mean-token-sum` | mean over sequences of each sequence's token sum |
 | `seq-mean-token-sum-norm` | sum over sequences of token sum / horizon (the padded length unless given) |
 | `group-mean-token-mean` | mean over groups of the mean of all tokens of a group |
-| `group-mean-seq-mean-token-mean` | mean over groups of the mean over a group's sequences of each sequence's token mean |
-| `roll-seq-mean-token-mean` | sum over sequences of each sequence's token mean / number of sequences, empty ones counted |
-| `roll-seq-mean-token-sum` | sum over sequences of each sequence's token sum / number of sequences, empty ones counted |
+| `group-mean-seq-mean-token-mean` | mean over groups of the mean of its sequences' token means |
+| `roll-seq-mean-token-mean` | sum of the sequences' token means / number of sequences, empty ones counted |
+| `roll-seq-mean-token-sum` | sum of the sequences' token sums / number of sequences, empty ones counted |
 
 Sequences without a token take no part, except in the two modes named after ROLL, which counts them as 0. Each mode is a
 set of numbers with weights, so that its result can be merged.

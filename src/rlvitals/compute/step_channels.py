@@ -185,7 +185,8 @@ def entries(given: Iterable[str], naming: Naming) -> tuple[Entry, ...]:
     if inputs & {"values", "old_values"}:
         inputs.add("collected_values")
     row = {channel.name: index for index, channel in enumerate(CHANNELS) if inputs.issuperset(channel.needs)}
-    direct = [Entry(naming.name(name), (row[c],), kind) for name, (c, kind) in SHOWN.items() if c in row]
+    named = {name: naming.name(name) for name in SHOWN}
+    direct = [Entry(named[name], (row[c],), named[name].kind or kind) for name, (c, kind) in SHOWN.items() if c in row]
     mirrored = [Entry(_negative(naming.name(name)), (row[c],)) for name, c in _MIRRORED.items() if c in row]
     derived = [
         Entry(naming.name(name), tuple(row[part] for part in parts), formula=formula)

@@ -91,9 +91,7 @@ class Start:
     def start_by_triton(self, given: Given, table: Tensor, numbers: Tensor) -> None:
         """Let Triton build the kernels where need be and start them: also its interpreter, which needs no device."""
         gather = gather_tokens[(self._programs,)](*given[:-2], table, *self._settings, num_warps=WARPS)
-        merge = merge_channels[(len(CHANNELS),)](
-            table, numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS
-        )
+        merge = merge_channels[(len(CHANNELS),)](table, numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS)
         self._built = gather, merge
 
     def _start(self, addresses: list[int | None], table: Tensor, place: Place, stream: int) -> None:
