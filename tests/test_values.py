@@ -151,6 +151,12 @@ def test_a_nan_sample_is_never_lost_whichever_side_it_is_on(numbers, cut):
     assert merged.count == 4
 
 
+def test_a_last_value_of_nothing_gives_way_to_any_other_however_late_it_is():
+    nothing = Value.from_list([0, 0, 0, "inf", "-inf", "last", 9])
+    assert (nothing + last(5.0, 1)).number == (last(5.0, 1) + nothing).number == 5.0
+    assert (nothing + last(5.0, 1)).order == 1
+
+
 def test_the_last_value_may_be_nan_in_either_order():
     older, newer = last(1.0, 1), last(math.nan, 2)
     assert math.isnan((older + newer).number)

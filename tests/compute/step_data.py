@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from compute.by_hand import PER_TOKEN
+
 TOKEN_NAMES = (
     "logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs", "advantages", "returns", "values", "old_values",
     "entropy",
@@ -46,13 +48,45 @@ def make_step(rows: int = 12, length: int = 150, seed: int = 0) -> dict[str, np.
     }
 
 
-def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28, dual: float = 3.0) -> dict[str, float]:
+def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.ndarray]:
+    """Every input of every implementation: ragged rows, two of them empty, a hole, and NaN in the padding."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(2, length + 1, rows)
+    lengths[2] = lengths[-1] = 0
+    mask = np.arange(length) < lengths[:, None]
+    mask[0, 0] = False
+    old = -draw.exponential(1.0, mask.shape)
+    around = {
+        "logprobs": old + draw.normal(0, 0.3, mask.shape),
+        "old_logprobs": old,
+        "ref_logprobs": old + draw.normal(0, 0.5, mask.shape),
+        "rollout_logprobs": old + draw.normal(0, 0.1, mask.shape),
+        "values": draw.normal(0, 1, mask.shape),
+    }
+    rest = {name: draw.normal(0, 1, mask.shape) for name in PER_TOKEN if name not in around}
+    rest["old_values"] = around["values"] + draw.normal(0, 0.3, mask.shape)
+    tokens = {name: np.where(mask, x, np.nan).astype(np.float32) for name, x in (around | rest).items()}
+    return tokens | {
+        "mask": mask,
+        "rewards": draw.choice([0.0, 0.25, 1.0], rows).astype(np.float32),
+        "prompt_lengths": draw.integers(3, 30, rows),
+        "sample_weights": draw.random(rows),
+        "scores": draw.normal(0, 1, rows),
+        "success": draw.random(rows) > 0.5,
+        "truncated": draw.random(rows) > 0.6,
+        "group_ids": np.array([0, 0, 1, 1, 1, 2, 3]),
+    }
+
+
+def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28, dual: float = 1.2) -> dict[str, float]:
     """The numbers, token by token where that is the definition."""
     mask = data["mask"]
     flat = {name: data[name].astype(np.float64)[mask] for name in TOKEN_NAMES}
     logp, old, ref, rollout = (flat[f"{name}logprobs"] for name in ("", "old_", "ref_", "rollout_"))
     ratio, weight, adv = np.exp(logp - old), np.exp(old - rollout), flat["advantages"]
     resid = flat["returns"] - flat["values"]
+    missed = flat["returns"] - flat["old_values"]
+    gain = np.minimum(ratio * adv, np.clip(ratio, 1 - low, 1 + high) * adv)
     moved = flat["old_values"] + np.clip(flat["values"] - flat["old_values"], -0.2, 0.2) - flat["returns"]
     upper, lower = (ratio > 1 + high) & (adv > 0), (ratio < 1 - low) & (adv < 0)
     rows = [row for row in range(len(mask)) if mask[row].any()]
@@ -73,7 +107,7 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
         "policy.kl_old.k2": ((logp - old) ** 2).mean() / 2,
         "policy.kl_old.k3": (ratio - 1 - np.log(ratio)).mean(),
         "policy.kl_old.k3.max": (ratio - 1 - np.log(ratio)).max(),
-        "policy.loss": np.maximum(-ratio * adv, -np.clip(ratio, 1 - low, 1 + high) * adv).mean(),
+        "policy.loss": -np.where(adv < 0, np.maximum(gain, dual * adv), gain).mean(),
         "policy.clip_fraction": (upper | lower).mean(),
         "policy.clip_fraction.upper": upper.mean(),
         "policy.clip_fraction.lower": lower.mean(),
@@ -103,7 +137,8 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
         "value.error": (resid**2).mean(),
         "value.loss": np.maximum(resid**2, moved**2).mean() / 2,
         "value.clip_fraction": (moved**2 > resid**2).mean(),
-        "value.explained_variance": 1 - resid.var() / flat["returns"].var(),
+        "value.explained_variance": 1 - missed.var() / flat["returns"].var(),
+        "value.predicted.mean": flat["values"].mean(),
         "entropy.sequence.mean": np.mean([row.mean() for row in each["entropy"]]),
         "train.samples.total": float(len(mask)),
         "train.samples.valid": float(len(rows)),
@@ -114,7 +149,7 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
     gap = np.abs(old - rollout)
     spreads = {
         "policy.logp": logp, "policy.log_ratio": logp - old, "policy.ratio": ratio, "mismatch.is_weight": weight,
-        "mismatch.logp_abs_diff": gap, "advantage": adv, "return": flat["returns"], "value": flat["values"],
+        "mismatch.logp_abs_diff": gap, "advantage": adv, "return": flat["returns"], "value": flat["old_values"],
         "entropy": flat["entropy"], "length.response": lengths, "reward.total": data["rewards"].astype(float),
         "length.prompt": data["prompt_lengths"], "policy.ratio.sequence": np.exp(row_logs), "kl_ref.sequence": drifts,
         "policy.logp.sequence": [row.sum() for row in each["logprobs"]],
@@ -123,6 +158,7 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
         found[f"{name}.mean"], found[f"{name}.std"] = np.mean(numbers), _sample_std(numbers)
         found[f"{name}.min"], found[f"{name}.max"] = np.min(numbers), np.max(numbers)
     found["mismatch.is_weight.std"], found["mismatch.logp_abs_diff.std"] = weight.std(), gap.std()
+    found["length.response.std"] = np.std(lengths)
     return {name: float(number) for name, number in found.items()}
 
 

@@ -178,6 +178,33 @@ def test_rewards_are_summed_for_each_sequence_and_clipped_advantages_counted():
     assert found["advantage.raw.mean"].number == pytest.approx((3 + 3 + 0.5) / 3)
 
 
+def test_a_sequence_without_tokens_has_no_shaped_reward():
+    given = {"token_rewards": [[-0.5, -1.0], [7.0, 7.0], [-2.0, 7.0]], "mask": [[1, 1], [0, 0], [1, 0]]}
+    found = advantage.stats(**given)
+    assert found["reward.shaped.mean"].number == pytest.approx((-1.5 - 2.0) / 2)
+    assert (found["reward.shaped.max"].number, found["reward.shaped.min"].number) == (-1.5, -2.0)
+    nothing = advantage.stats(token_rewards=[[1.0]], mask=[[0]])
+    assert nothing["reward.shaped.mean"].number is None
+
+
+def test_values_outside_the_clip_range_are_counted_whichever_error_is_larger():
+    # Moves of 0.2, 0.6, -0.6; the second goes towards its return and the clip binds, the third away from it.
+    given = {"values": [[1.2, 1.6, 0.4]], "old_values": [[1.0, 1.0, 1.0]], "returns": [[1.0, 2.0, 2.0]]}
+    found = advantage.stats(**given, value_clip=0.5)
+    assert found["value.outside_fraction"].number == pytest.approx(2 / 3)
+    assert found["value.clip_fraction"].number == pytest.approx(1 / 3)
+    assert "value.outside_fraction" not in advantage.stats(**given)
+
+
+def test_a_share_that_a_nan_decides_is_nan():
+    given = {"values": [[math.nan, 1.0]], "old_values": [[1.0, 1.0]], "returns": [[1.0, 2.0]]}
+    found = advantage.stats(**given, value_clip=0.5, raw_advantages=[[math.nan, 1.0]], advantage_clip=0.5)
+    for name in ("value.clip_fraction", "value.outside_fraction", "advantage.clip_fraction"):
+        assert math.isnan(found[name].number), name
+    broken = advantage.stats(returns=[[math.nan, 1.0]], values=[[1.0, 2.0]])
+    assert math.isnan(broken["value.explained_variance"].number)
+
+
 @pytest.mark.parametrize(
     ("outcome", "of_good", "of_bad"),
     [

@@ -1,5 +1,6 @@
-"""The same tensors through verl's own functions, where it is installed beside ray: `pip install --no-deps verl
-tensordict omegaconf antlr4-python3-runtime==4.9.3 codetiming hydra-core torchdata pyvers`.
+"""The same tensors through verl's functions: through loops written from their definitions (`verl_by_hand`) everywhere,
+and through verl's own where it is installed beside ray: `pip install --no-deps verl tensordict omegaconf
+antlr4-python3-runtime==4.9.3 codetiming hydra-core torchdata pyvers`.
 """
 
 from __future__ import annotations
@@ -10,22 +11,26 @@ from types import SimpleNamespace
 import loops
 import numpy as np
 import pytest
+import torch
 
-from rlvitals.compute import advantage, policy
+from compute import verl_by_hand
+from rlvitals.compute import advantage, policy, rollout
 from rlvitals.compute.aggregate import aggregate
+from rlvitals.compute.step import StepStatistics
 
-torch = pytest.importorskip("torch")
-
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def verl():
+@pytest.fixture(scope="module", params=["by hand", pytest.param("verl", marks=pytest.mark.slow)])
+def verl(request):
+    if request.param == "by hand":
+        return verl_by_hand
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         core = pytest.importorskip("verl.trainer.ppo.core_algos")
         correction = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
-    return SimpleNamespace(core=core, correction=correction)
+        data = pytest.importorskip("verl.trainer.ppo.metric_utils")
+    return SimpleNamespace(core=core, correction=correction, data=data)
 
 
 @pytest.fixture(params=range(3), ids="seed{}".format)
@@ -99,5 +104,47 @@ def test_mismatch_of_rollout_and_trainer(verl, tensors):
     train, rollout, mask = tensors["old_logprobs"], tensors["rollout_logprobs"], tensors["mask"]
     theirs = verl.correction.compute_offpolicy_metrics(train, rollout, mask)
     ours = policy.stats(logprobs=train, rollout_logprobs=rollout, mask=mask, names="verl")
-    for name in ("kl", "k3_kl", "ppl_ratio", "chi2_token", "training_ppl"):
+    for name in ("kl", "k3_kl", "ppl_ratio", "chi2_token", "chi2_seq", "training_ppl"):
         assert ours[f"rollout_corr/{name}"].number == pytest.approx(theirs[name], rel=1e-6), name
+
+
+def test_what_is_logged_of_a_batch_with_responses_without_tokens(verl):
+    given = loops.batch(3, sequences=6)  # the last response is empty
+    mask = torch.from_numpy(given["mask"])
+    mask[0, 0] = 1.0  # verl takes the width of a response from its attention mask, which has no holes
+    tensors = {name: torch.from_numpy(np.nan_to_num(tensor)) * mask for name, tensor in given.items()}
+    rewards, returns, values = (tensors[name] for name in ("advantages", "ref_logprobs", "old_logprobs"))
+    batch = SimpleNamespace(
+        batch={
+            "token_level_scores": rewards, "token_level_rewards": rewards, "advantages": tensors["advantages"],
+            "returns": returns, "values": values, "responses": mask, "prompts": torch.ones(6, 2),
+            "response_mask": mask, "attention_mask": torch.cat([torch.ones(6, 2), mask], dim=1),
+        },
+        non_tensor_batch={},
+    )  # fmt: skip
+    theirs = verl.data.compute_data_metrics(batch, use_critic=True)
+    ours = {
+        **advantage.stats(
+            advantages=tensors["advantages"], returns=returns, values=tensors["logprobs"], old_values=values,
+            token_rewards=rewards, mask=mask, names="verl",
+        ),
+        **rollout.stats(response_mask=mask, names="verl"),
+    }  # fmt: skip
+    step = StepStatistics(names="verl", use_kernels=False)(
+        logprobs=tensors["logprobs"], advantages=tensors["advantages"], returns=returns, values=tensors["logprobs"],
+        old_values=values, mask=mask,
+    )  # fmt: skip
+    names = [f"critic/{part}/{end}" for part in ("rewards", "advantages", "returns", "values") for end in ENDS]
+    names += [f"{part}/{end}" for part in ("response_length", "response_length_non_aborted") for end in ENDS]
+    for name in (*names, "critic/vf_explained_var", "response/aborted_ratio"):
+        # verl adds 1e-5 to the variance of the returns
+        assert ours[name].number == pytest.approx(theirs[name], rel=1e-4 if "explained" in name else 1e-6), name
+    shared = [name for name in (*names, "critic/vf_explained_var") if name in step.values()]
+    assert len(shared) == 3 * len(ENDS) + len(ENDS) + 1
+    for name in shared:
+        assert step.values()[name].number == pytest.approx(theirs[name], rel=1e-4 if "explained" in name else 1e-6), (
+            name
+        )
+
+
+ENDS = ("mean", "max", "min")

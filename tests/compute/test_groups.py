@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlvitals.compute import groups
+from rlvitals.compute import groups, rollout
 from rlvitals.compute.credit import OUTCOMES, SEARCH_AGENT, outcome_of, read_rules, turn_advantage
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout, ToolCall, Turn
@@ -74,6 +74,27 @@ def test_a_rollout_without_a_reward_takes_no_part():
     assert (done.mean, done.std) == (0.5, 0.5)
     assert done.rollouts[1].advantage is None
     assert done.rollouts[1].turns[0].advantage is None
+
+
+def test_one_reward_has_no_spread_however_many_rollouts_stand_beside_it():
+    rewards = [(1.0, None), (0.7,), (None, None), (1.0, 0.0), (0.5, 0.5, None)]
+    done = groups.advantages([Group(rollouts=tuple(Rollout(reward=r) for r in group)) for group in rewards])
+    row = numbers(groups.stats(done, names="canonical"))
+    # Only the last two have a spread: 0.5, and 0.
+    assert row["group.zero_std_fraction"] == pytest.approx(1 / 2)
+    assert row["group.reward_std.mean"] == pytest.approx(0.5 / 2)
+    assert row["group.reward_mean.mean"] == pytest.approx((1.0 + 0.7 + 0.5 + 0.5) / 4)
+
+
+def test_groups_and_rollouts_of_one_step_give_one_number_under_one_id():
+    rewards, ids = [1.0, 0.0, 0.5, 0.5, 0.25, 0.9], [0, 0, 1, 1, 2, 2]
+    done = groups.advantages([group_with(*pair) for pair in zip(rewards[::2], rewards[1::2], strict=True)])
+    by_groups = numbers(groups.stats(done, names="canonical"))
+    by_rollouts = numbers(rollout.stats(scores=rewards, group_ids=ids, min_group_std=0.05))
+    shared = by_groups.keys() & by_rollouts.keys()
+    assert shared >= {"reward.total.std", "reward.total.mean", "group.zero_std_fraction", "group.kept_count"}
+    for name in shared:
+        assert by_groups[name] == pytest.approx(by_rollouts[name], rel=1e-12), name
 
 
 def test_the_scale_can_be_left_out():

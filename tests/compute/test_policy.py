@@ -258,6 +258,55 @@ def test_a_nan_among_the_tokens_is_not_hidden():
     assert math.isnan(found["policy.ratio.max"].number)
 
 
+def test_a_share_that_a_nan_decides_is_nan():
+    found = policy.stats(
+        logprobs=[[math.nan, -1.0]], old_logprobs=[[-1.0, -1.0]], rollout_logprobs=[[math.nan, -1.0]],
+        advantages=[[1.0, 1.0]], dual_clip=3.0, weight_cap=2.0,
+    )  # fmt: skip
+    shares = [name for name in found if "fraction" in name or "outside" in name]
+    assert len(shares) >= 9
+    for name in set(shares) - {"train.samples.valid_fraction"}:
+        assert math.isnan(found[name].number), name
+
+
+def test_sequence_weights_are_products_and_their_effective_sample_size_is_that_of_products():
+    # Sequences of weights 2 * 2 and 1/2, and one without tokens.
+    log2 = math.log(2)
+    given = {
+        "logprobs": [[-1.0, -1.0], [-1.0, 9.0], [9.0, 9.0]],
+        "rollout_logprobs": [[-1.0 - log2, -1.0 - log2], [-1.0 + log2, 0.0], [0.0, 0.0]],
+        "mask": [[1, 1], [1, 0], [0, 0]],
+    }
+    found = numbers(policy.stats(**given))
+    assert found["mismatch.is_weight_sequence.mean"] == pytest.approx((4 + 0.5) / 2)
+    assert (found["mismatch.is_weight_sequence.max"], found["mismatch.is_weight_sequence.min"]) == pytest.approx(
+        (4, 0.5)
+    )
+    assert found["mismatch.is_weight_sequence.std"] == pytest.approx((4 - 0.5) / 2)
+    assert found["mismatch.effective_sample_size.sequence"] == pytest.approx(4.5**2 / (2 * (16 + 0.25)))
+    assert found["mismatch.chi2.sequence"] == pytest.approx((16 + 0.25) / 2 - 1)
+    assert found["mismatch.effective_sample_size"] == pytest.approx(4.5**2 / (3 * (4 + 4 + 0.25)))
+
+
+@pytest.mark.parametrize(
+    ("floor", "cap", "cut", "share"),
+    [(None, 2.0, (0.25, 1.0, 2.0, 2.0), 1 / 4), (0.5, None, (0.5, 1.0, 2.0, 8.0), 1 / 4),
+     (0.5, 2.0, (0.5, 1.0, 2.0, 2.0), 2 / 4)],
+)  # fmt: skip
+def test_truncated_weights_are_cut_to_the_bounds(floor, cap, cut, share):
+    weights = (0.25, 1.0, 2.0, 8.0)  # one of them on the bound, which is inside
+    given = {"logprobs": [[math.log(w) for w in weights]], "rollout_logprobs": [[0.0] * 4]}
+    found = numbers(policy.stats(**given, weight_floor=floor, weight_cap=cap))
+    assert found["mismatch.is_truncated_fraction"] == pytest.approx(share)
+    assert found["mismatch.is_weight_truncated.mean"] == pytest.approx(mean(list(cut)))
+    assert found["mismatch.is_weight_truncated.std"] == pytest.approx(math.sqrt(loops.variance(list(cut))))
+    assert found["mismatch.effective_sample_size.truncated"] == pytest.approx(
+        sum(cut) ** 2 / (4 * sum(w * w for w in cut))
+    )
+    assert found["mismatch.is_weight.max"] == pytest.approx(8.0)  # what was cut off still shows
+    assert not [name for name in policy.stats(**given) if "truncated" in name]
+
+
 def test_one_sequence_may_come_without_a_batch_dimension():
     flat = policy.stats(logprobs=[-1.0, -2.0], old_logprobs=[-1.1, -2.0], advantages=[1.0, 1.0])
     boxed = policy.stats(logprobs=[[-1.0, -2.0]], old_logprobs=[[-1.1, -2.0]], advantages=[1.0])

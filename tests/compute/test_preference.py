@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from loops import mean
 
-from rlvitals.compute import preference
+from rlvitals.compute import merge, merge_steps, preference
 from rlvitals.errors import ConfigError
 
 BETA = 0.1
@@ -96,6 +96,40 @@ def test_kto_completion_by_completion(rng, shift):
     assert found["pref.preference_loss"].number == pytest.approx(
         kto_by_hand(lp, ref, labels, z, weight_good=1.5, weight_bad=0.5)
     )
+
+
+def kto_step(*differences):
+    """A step whose mismatched pairs have these log ratios."""
+    return preference.stats(
+        logprobs=[-1.0], ref_logprobs=[-1.0], desirable=[True], kl_logprobs=list(differences),
+        ref_kl_logprobs=[0.0] * len(differences),
+    )  # fmt: skip
+
+
+def test_the_reference_point_of_ranks_is_pooled_and_that_of_steps_is_averaged():
+    ranks = [kto_step(-3.0), kto_step(1.0, 5.0)]
+    assert merge(ranks)["kl_ref.kto"].number == pytest.approx(max(0.0, (-3.0 + 1.0 + 5.0) / 3))
+    steps = [merge(ranks), kto_step(-8.0, -2.0), kto_step(2.0)]
+    assert merge_steps(steps)["kl_ref.kto"].number == pytest.approx((1.0 + 0.0 + 2.0) / 3)
+    assert merge(steps)["kl_ref.kto"].number == 0.0  # one step of -10 outweighs the rest
+    assert merge_steps([merge_steps(steps[:2]), steps[2]])["kl_ref.kto"].number == pytest.approx(1.0)
+
+
+def test_steps_merge_as_batches_do_in_everything_else():
+    lp, ref, labels = [-1.0, -2.0, -3.0, -4.0], [-2.0, -2.5, -2.0, -4.5], [1, 1, 0, 0]
+    parts = [
+        preference.stats(logprobs=lp[some], ref_logprobs=ref[some], desirable=labels[some], kl=0.5)
+        for some in (slice(1), slice(1, 4))
+    ]
+    assert merge_steps(parts) == merge(parts)
+    assert merge_steps(parts)["pref.reward.margin"].number is not None
+
+
+def test_a_step_without_a_reference_point_does_not_count_as_zero():
+    nothing = preference.stats(
+        logprobs=[-1.0], ref_logprobs=[-1.0], desirable=[True], kl_logprobs=[], ref_kl_logprobs=[]
+    )
+    assert merge_steps([nothing, kto_step(3.0)])["kl_ref.kto"].number == 3.0
 
 
 def test_kto_starts_at_one_half():

@@ -32,6 +32,19 @@ def test_lengths_by_count_or_by_mask():
     assert by_mask["length.aborted_fraction"] == pytest.approx(1 / 3)
 
 
+def test_lengths_of_responses_that_have_a_token():
+    found = numbers(response_lengths=[3, 0, 1, 0])
+    assert (found["length.non_empty.mean"], found["length.non_empty.max"], found["length.non_empty.min"]) == (2, 3, 1)
+    assert (found["length.response.mean"], found["length.response.min"]) == (1, 0)
+    assert numbers(response_lengths=[0, 0])["length.non_empty.mean"] is None
+
+
+def test_the_mean_reward_of_groups_counts_every_group_once():
+    found = numbers(scores=[1.0, 0.0, 0.0, 0.0, 1.0], group_ids=["a", "a", "a", "a", "b"])
+    assert found["group.reward_mean.mean"] == pytest.approx((0.25 + 1.0) / 2)
+    assert found["reward.total.mean"] == pytest.approx(2 / 5)
+
+
 def test_truncation_is_told_by_the_finish_reason_and_not_by_the_length():
     found = numbers(response_lengths=[8, 8, 3], finish_reasons=["length", "stop", "stop"], max_response_length=8)
     assert found["length.truncated_fraction"] == pytest.approx(1 / 3)

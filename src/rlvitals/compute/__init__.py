@@ -7,13 +7,21 @@ undefined (an empty mask, one sample where two are needed) stays undefined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from rlvitals.values import Derived, Value
+from rlvitals.values import Derived, Value, mean
+
+_used_by_steps: set[Callable[..., float | None]] = set()
+
+
+def used_by_step(formula: Callable[..., float | None]) -> Callable[..., float | None]:
+    """Mark the formula of a number that every step computes once and trains with: over steps it is averaged."""
+    _used_by_steps.add(formula)
+    return formula
 
 
 def merge(parts: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | Derived]:
-    """The statistics of several micro-batches, ranks or steps as if they had been one. Not all need to have all names.
+    """The statistics of several micro-batches or ranks as if they had been one. Not all need to have all names.
 
     >>> from rlvitals import values
     >>> merge([{"loss": values.mean([1.0, 2.0])}, {"loss": values.mean([6.0])}])["loss"].number
@@ -24,3 +32,26 @@ def merge(parts: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | D
         for name, value in part.items():
             merged[name] = merged[name] + value if name in merged else value  # type: ignore[operator]
     return merged
+
+
+def merge_steps(steps: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | Derived]:
+    """The statistics of several whole steps as one row, where not every step is logged.
+
+    As `merge`, but for numbers that each step computed once and used in its loss, which are averaged over the steps:
+    KTO's reference point is z = max(0, mean) of a step, and mean(max(0, .)) of three steps is not max(0, mean(.)) of
+    their pooled samples. Merge the micro-batches and ranks of each step first.
+
+    >>> from rlvitals.compute import preference
+    >>> def step(kl):
+    ...     given = {"logprobs": [0.0], "ref_logprobs": [0.0], "desirable": [True]}
+    ...     return preference.stats(**given, kl_logprobs=[kl], ref_kl_logprobs=[0.0])
+    >>> merge_steps([step(-4.0), step(2.0)])["kl_ref.kto"].number, merge([step(-4.0), step(2.0)])["kl_ref.kto"].number
+    (1.0, 0.0)
+    """
+    return merge({name: _of_one_step(value) for name, value in step.items()} for step in steps)
+
+
+def _of_one_step(value: Value | Derived) -> Value | Derived:
+    if isinstance(value, Value) or value.formula not in _used_by_steps:
+        return value
+    return mean([] if value.number is None else [value.number])

@@ -21,6 +21,7 @@ from rlvitals.compute.arrays import (
     masked_mean,
     real,
     row_sum,
+    share,
 )
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
@@ -132,7 +133,7 @@ def value_losses(
     values: Array, returns: Array, old_values: Array = None, value_clip: float | None = None
 ) -> tuple[Array, Array]:
     """PPO's value loss of each token, 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2), and 1 where the clipped branch
-    is the larger one. Without a clip, the second is None: a fraction of nothing is not 0.
+    is the larger one (NaN where one is NaN). Without a clip, the second is None: a fraction of nothing is not 0.
 
     >>> value_losses([2.0], [0.0], [1.0], value_clip=0.5)
     (array([2.]), array([0.]))
@@ -146,7 +147,17 @@ def value_losses(
     xp = library(v)
     old = real(old_values, v)
     clipped = (xp.clip(v, old - value_clip, old + value_clip) - target) ** 2
-    return 0.5 * xp.maximum(plain, clipped), real(clipped > plain)
+    return 0.5 * xp.maximum(plain, clipped), share(clipped > plain, clipped, plain)
+
+
+def values_outside(values: Array, old_values: Array, value_clip: float) -> Array:
+    """1 for each prediction that has left the clip range, |v - v_old| > c, whichever branch the loss then takes.
+
+    >>> values_outside([1.2, 2.0], [1.0, 1.0], value_clip=0.5)
+    array([0., 1.])
+    """
+    change = real(values) - real(old_values, values)
+    return share(library(change).abs(change) > value_clip, change)
 
 
 def explained_variance(returns: Value, residuals: Value) -> float | None:
@@ -156,7 +167,7 @@ def explained_variance(returns: Value, residuals: Value) -> float | None:
     >>> explained_variance(values.mean([0.0, 2.0]), values.mean([0.0, 1.0]))
     0.75
     """
-    return 1.0 - residuals.m2 / returns.m2 if returns.m2 > 0 and returns.count > 1 else None
+    return None if returns.m2 == 0 or returns.count <= 1 else 1.0 - residuals.m2 / returns.m2
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -179,7 +190,8 @@ def pack(
     [sequences, tokens], and what is not given is not computed. `stats` returns them as mergeable values.
 
     `values` are the critic's predictions in this update, `old_values` those of the time of collection. `token_rewards`
-    are summed for each sequence. `aggregation` is that of the value loss, its error and the clip fraction.
+    are summed for each sequence that has tokens. `aggregation` is that of the value loss, its error, the clip fraction
+    and the mean prediction.
     """
     target, v, old, shaped, m = _rows((returns, values, old_values, token_rewards), (advantages, raw_advantages), mask)
     sheet = Sheet(naming(names, "advantage"))
@@ -194,7 +206,7 @@ def pack(
         raw = per_token(raw_advantages, m, m)
         sheet.moments(raw, m, mean="advantage.raw.mean")
         if advantage_clip is not None:
-            sheet.moments(real(library(raw).abs(raw) > advantage_clip), m, mean="advantage.clip_fraction")
+            sheet.moments(share(library(raw).abs(raw) > advantage_clip, raw), m, mean="advantage.clip_fraction")
     if target is not None:
         sheet.moments(target, m, mean="return.mean", max="return.max", min="return.min")
     collected = v if old is None else old
@@ -204,6 +216,8 @@ def pack(
         sheet.show(sheet.moments(numbers, shares), kind, "value.collected.mean", only_if_named=True)
     if v is not None:
         show(v, "value.predicted.mean")
+        if old is not None and value_clip is not None:
+            sheet.moments(values_outside(v, old, value_clip), m, mean="value.outside_fraction")
         if target is not None:
             losses, is_clipped = value_losses(v, target, old, value_clip)
             show(losses, "value.loss")
@@ -218,7 +232,11 @@ def pack(
             sheet.moments(target - collected, m),
         )
     if shaped is not None:
-        sheet.moments(row_sum(shaped, m), mean="reward.shaped.mean", max="reward.shaped.max", min="reward.shaped.min")
+        # A row without tokens was given no reward, which is not a reward of 0.
+        sheet.moments(
+            row_sum(shaped, m), real(m.sum(axis=-1) > 0),
+            mean="reward.shaped.mean", max="reward.shaped.max", min="reward.shaped.min",
+        )  # fmt: skip
     return sheet.pack()
 
 

@@ -7,15 +7,19 @@
 | `seq-mean-token-sum` | mean over sequences of each sequence's token sum |
 | `seq-mean-token-sum-norm` | sum over sequences of token sum / horizon (the padded length unless given) |
 | `group-mean-token-mean` | mean over groups of the mean of all tokens of a group |
+| `group-mean-seq-mean-token-mean` | mean over groups of the mean of its sequences' token means |
+| `roll-seq-mean-token-mean` | sum of the sequences' token means / number of sequences, empty ones counted |
+| `roll-seq-mean-token-sum` | sum of the sequences' token sums / number of sequences, empty ones counted |
 
-Sequences without a token take no part. Each mode is a set of numbers with weights, so that its result can be merged.
+Sequences without a token take no part, except in the two modes named after ROLL, which counts them as 0. Each mode is a
+set of numbers with weights, so that its result can be merged.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, masked_mean, real, row_sum
+from rlvitals.compute.arrays import Array, gather, group_slots, group_sum, library, real, row_sum
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.values import Kind
 
@@ -25,6 +29,9 @@ MODES = (
     "seq-mean-token-sum",
     "seq-mean-token-sum-norm",
     "group-mean-token-mean",
+    "group-mean-seq-mean-token-mean",
+    "roll-seq-mean-token-mean",
+    "roll-seq-mean-token-sum",
 )
 
 
@@ -51,19 +58,26 @@ def terms(
         return Terms(x, mask)
     xp = library(x)
     lengths = mask.sum(axis=-1)
-    filled = xp.where(lengths > 0, lengths / xp.where(lengths > 0, lengths, 1.0 + 0.0 * lengths), 0.0 * lengths)
+    filled = real(lengths > 0)
     sums = row_sum(x, mask)
-    if mode == "seq-mean-token-mean":
-        return Terms(masked_mean(x, mask, axis=-1), filled)
-    if mode == "seq-mean-token-sum":
-        return Terms(sums, filled)
-    if mode == "seq-mean-token-sum-norm":
-        return Terms(sums / (horizon or x.shape[-1]), filled, "sum")
+    means = sums / xp.where(lengths > 0, lengths, 1.0 + 0.0 * lengths)
+    match mode:
+        case "seq-mean-token-mean":
+            return Terms(means, filled)
+        case "seq-mean-token-sum":
+            return Terms(sums, filled)
+        case "seq-mean-token-sum-norm":
+            return Terms(sums / (horizon or x.shape[-1]), filled, "sum")
+        case "roll-seq-mean-token-mean":
+            return Terms(means, xp.ones_like(means))
+        case "roll-seq-mean-token-sum":
+            return Terms(sums, xp.ones_like(sums))
     if group_ids is None:
-        raise ConfigError("the aggregation 'group-mean-token-mean' needs group_ids: one id for each sequence")
+        raise ConfigError(f"the aggregation {mode!r} needs group_ids: one id for each sequence")
     slots = group_slots(group_ids, x)
-    tokens = group_sum(lengths, slots)
-    return Terms(group_sum(sums, slots) / xp.where(tokens > 0, tokens, 1.0 + 0.0 * tokens), real(tokens > 0))
+    numbers, counts = (sums, lengths) if mode == "group-mean-token-mean" else (means, filled)
+    count = group_sum(counts, slots)
+    return Terms(group_sum(numbers, slots) / xp.where(count > 0, count, 1.0 + 0.0 * count), real(count > 0))
 
 
 def aggregate(x: Array, mask: Array, mode: str = "token-mean", **options: Any) -> Array:
@@ -79,6 +93,7 @@ def aggregate(x: Array, mask: Array, mode: str = "token-mean", **options: Any) -
     numbers, weights, kind = terms(x, mask, mode, **options)
     xp = library(numbers)
     count = weights.sum()
-    result = xp.where(weights > 0, numbers * weights, 0.0 * weights).sum()
+    # Before the product: infinity times a weight of 0 is a warning.
+    result = (xp.where(weights > 0, numbers, 0.0 * weights) * weights).sum()
     divisor = xp.where(count > 0, count if kind == "mean" else 1.0 + 0.0 * count, xp.nan + 0.0 * count)
     return result / divisor

@@ -74,6 +74,20 @@ def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
     return xp.where(count > 0, total / xp.where(count > 0, count, 1.0 + 0.0 * count), xp.nan + 0.0 * count)
 
 
+def share(condition: Array, *decided_by: Array) -> Array:
+    """1 where the condition holds, 0 where not, NaN where a number that decides it is NaN: unknown is not "no".
+
+    >>> x = real([2.0, 0.5, float("nan")])
+    >>> share(x > 1, x)
+    array([ 1.,  0., nan])
+    """
+    found = real(condition)
+    xp = library(found)
+    for number in decided_by:
+        found = xp.where(xp.isnan(number), xp.nan + 0.0 * found, found)
+    return found
+
+
 def row_sum(x: Array, mask: Array) -> Array:
     """Sum of each row where the mask is 1; what lies outside the mask is never touched, were it NaN."""
     return library(x).where(mask > 0, x, 0.0 * mask).sum(axis=-1)

@@ -103,9 +103,11 @@ def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
     sheet.moments(kept, sum="group.kept_count", mean="group.filter_pass_rate")
     sheet.moments([group.kept is False for group in groups], sum="group.dropped_count")
     sheet.moments([1.0] * len(groups), sum="group.total_count")
-    spreads = [group.std for group in groups if group.std is not None and len(group.rollouts) > 1]
+    # One reward has no spread, however many rollouts stand beside it without one.
+    spreads = [group.std for group in groups if group.std is not None and _count_rewards(group) > 1]
     sheet.moments(spreads, mean="group.reward_std.mean")
     sheet.moments([std == 0 for std in spreads], mean="group.zero_std_fraction")
+    sheet.moments([group.mean for group in groups if group.mean is not None], mean="group.reward_mean.mean")
     early = [rollout.ended_early(group.max_turns) for rollout, group in rollouts]
     sheet.moments(early, sum="agent.early_exit.count")
     sheet.moments(
@@ -113,14 +115,19 @@ def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
     )
     rewards = [rollout.reward for rollout, _ in rollouts if rollout.reward is not None]
     sheet.moments(
-        rewards, mean="reward.total.mean", max="reward.total.max", min="reward.total.min", std="reward.total.std"
-    )
+        rewards, mean="reward.total.mean", max="reward.total.max", min="reward.total.min",
+        sample_std="reward.total.std",
+    )  # fmt: skip
     _show_turns(sheet, [rollout for rollout, _ in rollouts])
     return sheet.pack()
 
 
 stats = reading(pack)
 """The statistics as mergeable values; the arguments are those of `pack`."""
+
+
+def _count_rewards(group: Group) -> int:
+    return sum(rollout.reward is not None for rollout in group.rollouts)
 
 
 def _show_turns(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:

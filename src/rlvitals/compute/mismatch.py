@@ -7,10 +7,47 @@ effective sample size and the chi-square distance. Part of `policy.stats(rollout
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
-from rlvitals.compute.arrays import Array, library, masked_mean, real
+from rlvitals.compute.arrays import Array, gather, library, masked_mean, real, row_sum, share
 from rlvitals.compute.packing import Sheet
 from rlvitals.values import Value
+
+
+class Bounds(NamedTuple):
+    """Where importance weights are cut off; None: not at all on that side."""
+
+    low: float | None = None
+    high: float | None = None
+
+
+UNBOUNDED = Bounds()
+
+
+def sequence_weights(logprobs: Array, rollout_logprobs: Array, mask: Array) -> Array:
+    """Importance weight of each whole sequence, exp(sum_t (logp_train - logp_rollout)); NaN without tokens.
+
+    The product of its tokens' weights, so it grows and shrinks with the length; GSPO's ratio is its T-th root.
+
+    >>> import math
+    >>> sequence_weights([[0.0, 0.0, 9.0]], [[-math.log(2), -math.log(2), 0.0]], [[1, 1, 0]]).round(9)
+    array([4.])
+    """
+    train, rollout, kept = gather(logprobs, rollout_logprobs, mask)
+    xp = library(train)
+    zero = 0.0 * kept
+    apart = xp.where(kept > 0, train, zero) - xp.where(kept > 0, rollout, zero)
+    count = kept.sum(axis=-1)
+    return xp.where(count > 0, xp.exp(row_sum(apart, kept)), xp.nan + 0.0 * count)
+
+
+def truncated_weights(weights: Array, bounds: Bounds) -> Array:
+    """Weights cut to the bounds: min(max(w, low), high).
+
+    >>> truncated_weights(real([0.1, 1.0, 7.0]), Bounds(high=2.0)).tolist()
+    [0.1, 1.0, 2.0]
+    """
+    return library(weights).clip(weights, *bounds) if bounds != UNBOUNDED else weights
 
 
 def effective_sample_size(weights: Value) -> float | None:
@@ -27,13 +64,15 @@ def effective_sample_size(weights: Value) -> float | None:
 
 def pearson(x: Value, y: Value, sums: Value) -> float | None:
     """Correlation of x and y from the moments of x, of y and of x + y; None where one of them does not vary."""
-    if not (x.m2 > 0 and y.m2 > 0):
+    if x.m2 == 0 or y.m2 == 0:
         return None
     return (sums.m2 - x.m2 - y.m2) / (2.0 * math.sqrt(x.m2 * y.m2))
 
 
-def add(sheet: Sheet, train: Array, rollout: Array, mask: Array) -> None:
-    """Add the statistics to a sheet; all arrays are [sequences, tokens]."""
+def add(sheet: Sheet, train: Array, rollout: Array, mask: Array, bounds: Bounds = UNBOUNDED) -> None:
+    """Add the statistics to a sheet; all arrays are [sequences, tokens]. With `bounds`, also those of the weights that
+    are cut off there.
+    """
     xp = library(train)
     # A masked position may hold anything, and exp() of anything may overflow with a warning.
     difference = xp.where(mask > 0, train - rollout, 0.0 * mask)
@@ -57,7 +96,32 @@ def add(sheet: Sheet, train: Array, rollout: Array, mask: Array) -> None:
     sheet.moments(error, mask, mean="mismatch.token_mult_prob_error")
     sheet.moments(masked_mean(error, mask, axis=-1), filled, max="mismatch.seq_mult_prob_error.max")
     sheet.moments(xp.exp(masked_mean(-difference, mask, axis=-1)), filled, mean="mismatch.ppl_ratio")
+    _add_sequences(sheet, sequence_weights(train, rollout, mask), filled)
+    if bounds != UNBOUNDED:
+        _add_truncated(sheet, weight, mask, bounds)
     _add_probabilities(sheet, train, rollout, mask)
+
+
+def _add_sequences(sheet: Sheet, weights: Array, filled: Array) -> None:
+    """The weights of whole sequences, those without tokens left out."""
+    row = sheet.moments(
+        weights, filled,
+        mean="mismatch.is_weight_sequence.mean", max="mismatch.is_weight_sequence.max",
+        min="mismatch.is_weight_sequence.min", std="mismatch.is_weight_sequence.std",
+    )  # fmt: skip
+    sheet.derive("mismatch.effective_sample_size.sequence", effective_sample_size, row)
+    sheet.moments(weights * weights - 1.0, filled, mean="mismatch.chi2.sequence")
+
+
+def _add_truncated(sheet: Sheet, weight: Array, mask: Array, bounds: Bounds) -> None:
+    low, high = bounds
+    outside = (weight < (-math.inf if low is None else low)) | (weight > (math.inf if high is None else high))
+    sheet.moments(share(outside, weight), mask, mean="mismatch.is_truncated_fraction")
+    row = sheet.moments(
+        truncated_weights(weight, bounds), mask,
+        mean="mismatch.is_weight_truncated.mean", std="mismatch.is_weight_truncated.std",
+    )  # fmt: skip
+    sheet.derive("mismatch.effective_sample_size.truncated", effective_sample_size, row)
 
 
 def _add_probabilities(sheet: Sheet, train: Array, rollout: Array, mask: Array) -> None:

@@ -8,11 +8,12 @@ What a framework has no name for keeps its id. Names never change how something 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from rlvitals.catalog.entries import Alias, Caveat
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.values import Kind
 
 CANONICAL = "canonical"
 
@@ -50,6 +51,9 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "trl_kto": {"pref.preference_loss": "loss"},
 }
 
+_OWN_KINDS: dict[str, dict[str, Kind]] = {"rlaif": {"reward.total.std": "std"}}
+"""Where a framework's name stands for another kind of number than ours: its deviation divides by n."""
+
 TRAINERS = {
     "policy": ("trl_grpo", "trl_ppo"),
     "advantage": ("trl_grpo", "trl_ppo"),
@@ -69,6 +73,8 @@ class Name:
     shift: float = 0.0
     is_own: bool = True
     """False where the framework has no name for the metric and the id is kept."""
+    kind: Kind | None = None
+    """The kind of number that the name stands for, where it is another than ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def naming(names: str, family: str) -> Naming:
     """The naming asked for: "canonical", or a framework or document the catalogue knows.
 
     >>> naming("roll", "policy").name("policy.kl_old.k1")
-    Name(text='actor/policykl', scale=-1.0, shift=0.0, is_own=True)
+    Name(text='actor/policykl', scale=-1.0, shift=0.0, is_own=True, kind=None)
     >>> naming("canonical", "policy").name("policy.kl_old.k1").text
     'policy.kl_old.k1'
     """
@@ -117,7 +123,8 @@ def _framework_naming(names: str, family: str) -> Naming:
             usable = [alias for alias in metric.names if alias.framework == framework and _is_usable(alias)]
             free = [alias for alias in usable if alias.name not in taken]
             if free and metric.id not in found:
-                found[metric.id] = _converting(free[0])
+                kind = _OWN_KINDS.get(framework, {}).get(metric.id)
+                found[metric.id] = replace(_converting(free[0]), kind=kind)
                 taken.add(free[0].name)
     return Naming(found)
 

@@ -75,7 +75,7 @@ class Sheet:
         """Show a row under one more id; with `only_if_named` where the framework has a name for it."""
         name = self._naming.name(metric)
         if name.is_own or not only_if_named:
-            self._entries.append(Entry(name, (row,), kind))
+            self._entries.append(Entry(name, (row,), name.kind or kind))
 
     def derive(self, metric: str, formula: Callable[..., float | None], *rows: int) -> None:
         """Add a number that is computed from rows, and computed again when they are merged."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlvitals.compute import mismatch
 from rlvitals.compute.aggregate import terms
-from rlvitals.compute.arrays import Array, library, masked_mean, real
+from rlvitals.compute.arrays import Array, library, masked_mean, real, share
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
 from rlvitals.compute.shapes import per_sequence, per_token, token_rows
@@ -41,8 +41,12 @@ def sequence_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
     >>> sequence_ratio([[0.5, 9.0]], [[0.5, 0.0]], [[1, 0]])
     array([1.])
     """
-    difference = real(logprobs) - real(old_logprobs, logprobs)
-    return library(difference).exp(masked_mean(difference, real(mask, difference), axis=-1))
+    lp, old, kept = real(logprobs), real(old_logprobs, logprobs), real(mask, logprobs)
+    xp = library(lp)
+    zero = 0.0 * kept
+    # Padding may hold -inf in both, and their difference is a warning.
+    difference = xp.where(kept > 0, lp, zero) - xp.where(kept > 0, old, zero)
+    return xp.exp(masked_mean(difference, kept, axis=-1))
 
 
 def kl_k1(logprobs: Array, base_logprobs: Array) -> Array:
@@ -88,13 +92,13 @@ KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
 
 
 def clip_binds(ratios: Array, advantages: Array, low: float, high: float) -> Array:
-    """1 where clipping changes the loss: the ratio is too high and A > 0, or too low and A < 0.
+    """1 where clipping changes the loss: the ratio is too high and A > 0, or too low and A < 0; NaN where one is NaN.
 
     >>> clip_binds([1.5, 1.5, 0.5], [1.0, -1.0, -1.0], 0.2, 0.2)
     array([1., 0., 1.])
     """
     r, a = real(ratios), real(advantages, ratios)
-    return real(((r > 1 + high) & (a > 0)) | ((r < 1 - low) & (a < 0)))
+    return share(((r > 1 + high) & (a > 0)) | ((r < 1 - low) & (a < 0)), r, a)
 
 
 def policy_gradient_loss(
@@ -138,6 +142,8 @@ def pack(
     kl_clamp: float | None = None,
     kl_coef: float | None = None,
     entropy_coef: float | None = None,
+    weight_cap: float | None = None,
+    weight_floor: float | None = None,
     names: str = "canonical",
 ) -> Packed:
     """The statistics of a step or micro-batch, before anything is read from the device. What is not given is not
@@ -146,6 +152,7 @@ def pack(
     `ratio_level` is "token" or "sequence" (GSPO). `aggregation` decides how losses, KL to the old policy, KL to the
     reference and the binding clip fraction are averaged; the rest is over tokens. `train.loss` is computed where a
     coefficient is given, with the KL estimator `kl`. `scores` (one for each sequence) split the supervised loss.
+    `weight_cap` and `weight_floor` are the bounds to which the trainer cuts the weights p_train / p_rollout.
     """
     _check_choice("ratio_level", ratio_level, ("token", "sequence"))
     _check_choice("kl", kl, tuple(KL_ESTIMATORS))
@@ -175,7 +182,8 @@ def pack(
     if scores is not None:
         _show_supervised(batch, lp, per_sequence(scores, lp))
     if rollout is not None:
-        mismatch.add(batch.sheet, lp if old is None else old, rollout, m)
+        bounds = mismatch.Bounds(weight_floor, weight_cap)
+        mismatch.add(batch.sheet, lp if old is None else old, rollout, m, bounds)
     return batch.sheet.pack()
 
 
@@ -201,8 +209,8 @@ class _Batch:
     group_ids: Array
     horizon: float | None
 
-    def over_tokens(self, x: Array, **ids: str) -> None:
-        self.sheet.moments(x, self.mask, **ids)
+    def over_tokens(self, x: Array, **ids: str) -> int:
+        return self.sheet.moments(x, self.mask, **ids)
 
     def over_sequences(self, x: Array, **ids: str) -> None:
         self.sheet.moments(x, self.has_tokens, **ids)
@@ -224,14 +232,18 @@ def _show_old(batch: _Batch, lp: Array, old: Array, clip: _Clip, *, is_token_lev
     r = ratio(lp, old) if is_token_level else per_token(by_sequence, lp)
     above, below = r > 1 + clip.high, r < 1 - clip.low
     batch.over_tokens(old, mean="policy.logp.old.mean")
-    batch.over_tokens(
+    row = batch.over_tokens(
         r, mean="policy.ratio.mean", var="policy.ratio.var", max="policy.ratio.max", min="policy.ratio.min"
     )
-    batch.over_sequences(by_sequence, mean="policy.ratio_sequence.mean", max="policy.ratio_sequence.max")
+    batch.sheet.derive("policy.ratio.effective_sample_size", mismatch.effective_sample_size, row)
+    batch.over_sequences(
+        by_sequence,
+        mean="policy.ratio_sequence.mean", max="policy.ratio_sequence.max", min="policy.ratio_sequence.min",
+    )  # fmt: skip
     batch.over_tokens(library(r).clip(r, 1 - clip.low, 1 + clip.high), mean="policy.ratio_clipped.mean")
-    batch.over_tokens(real(above), mean="policy.ratio_outside.upper")
-    batch.over_tokens(real(below), mean="policy.ratio_outside.lower")
-    batch.over_tokens(real(above | below), mean="policy.ratio_outside")
+    batch.over_tokens(share(above, r), mean="policy.ratio_outside.upper")
+    batch.over_tokens(share(below, r), mean="policy.ratio_outside.lower")
+    batch.over_tokens(share(above | below, r), mean="policy.ratio_outside")
     # The samples are the old policy's, so these estimate KL(old || new).
     batch.averaged(kl_k1(old, lp), "policy.kl_old.k1")
     batch.averaged(kl_k2(old, lp), "policy.kl_old.k2")
@@ -259,13 +271,13 @@ def _show_loss(batch: _Batch, lp: Array, r: Array, a: Array, *, clip: _Clip, wei
     batch.averaged(loss, "policy.loss")
     if r is not None:
         batch.averaged(clip_binds(r, a, clip.low, clip.high), "policy.clip_fraction")
-        above, below = real((r > 1 + clip.high) & (a > 0)), real((r < 1 - clip.low) & (a < 0))
+        above, below = share((r > 1 + clip.high) & (a > 0), r, a), share((r < 1 - clip.low) & (a < 0), r, a)
         batch.over_tokens(above, mean="policy.clip_fraction.upper")
         batch.over_tokens(below, mean="policy.clip_fraction.lower")
         batch.over_sequences(masked_mean(above, batch.mask, axis=-1), max="policy.clip_fraction.upper.max")
         batch.over_sequences(masked_mean(below, batch.mask, axis=-1), min="policy.clip_fraction.lower.min")
         if clip.dual is not None:
-            batch.over_tokens(real((r > clip.dual) & (a < 0)), mean="policy.dual_clip_fraction")
+            batch.over_tokens(share((r > clip.dual) & (a < 0), r, a), mean="policy.dual_clip_fraction")
     if weights is None:
         return loss
     batch.averaged(loss * weights[:, None], "policy.loss.weighted")

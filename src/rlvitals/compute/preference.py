@@ -12,6 +12,7 @@ averaged over its own completions, and the averages merge by class counts.
 
 from __future__ import annotations
 
+from rlvitals.compute import used_by_step
 from rlvitals.compute.arrays import Array, gather, library, log_sigmoid, real, row_sum, sigmoid
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
@@ -103,7 +104,8 @@ def pack(
 
     `loss` is "sigmoid", "ipo" or "kto"; pairs are "sigmoid" and completions with labels "kto" unless said. `ties` is
     what a pair of equal rewards counts in the accuracy (all pairs tie before the first update; TRL counts 0). KTO's z
-    is `kl` where the trainer has it (over all ranks), or the estimate from this call's mismatched pairs `kl_logprobs`.
+    is `kl` where the trainer has it (over all ranks), or the estimate from this call's mismatched pairs `kl_logprobs`:
+    `merge` pools their pairs, as one step's micro-batches and ranks need it; `merge_steps` averages the z of steps.
     """
     kind = loss or ("sigmoid" if logprobs is None else "kto")
     if kind not in LOSSES:
@@ -189,7 +191,7 @@ def _show_kl(sheet: Sheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask
         return None
     lp, ref = _sequences(logprobs, ref_logprobs, mask)
     sheet.derive("kl_ref.kto", _at_least_zero, sheet.moments(lp - ref))
-    return kto_kl(lp, ref)
+    return kto_kl(lp, ref) if len(lp) else None
 
 
 def _show_class(sheet: Sheet, rewards: Array, logprobs: Array, share: Array, side: str) -> int:
@@ -201,5 +203,6 @@ def _gap(chosen: Value, rejected: Value) -> float:
     return chosen.mean - rejected.mean
 
 
+@used_by_step
 def _at_least_zero(difference: Value) -> float:
     return max(difference.mean, 0.0)

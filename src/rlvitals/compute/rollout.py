@@ -222,6 +222,9 @@ def _show_lengths(sheet: Sheet, lengths: Array, is_cut: Array) -> None:
         std="length.response.std",
     )  # fmt: skip
     sheet.moments(real(lengths == 0), mean="length.aborted_fraction")
+    sheet.moments(
+        lengths, real(lengths > 0), mean="length.non_empty.mean", max="length.non_empty.max", min="length.non_empty.min"
+    )
     if is_cut is not None:
         ended = 1.0 - real(is_cut, lengths)
         sheet.moments(
@@ -260,6 +263,7 @@ def _show_groups(
         several = real(groups.size > 1)
         sheet.moments(groups.is_flat, several, mean="group.zero_std_fraction")
         sheet.moments(groups.spread, several, mean="group.reward_std.mean")
+        sheet.moments(groups.mean, there, mean="group.reward_mean.mean")
         sheet.moments(there, there, sum="group.total_count")
         if min_std is not None:
             kept = real(groups.spread >= min_std)

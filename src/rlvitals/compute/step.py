@@ -81,6 +81,8 @@ class _Call(NamedTuple):
 class StepStatistics:
     """Queues the statistics of a step. Keep one per trainer.
 
+    The clips are those of the trainer's loss: `clip_low` and `clip_high` around a ratio of 1, `dual_clip` where it caps
+    the loss of negative advantages, `clip_value` around the old values; None where the trainer has no such clip.
     `names` are the catalogue's, or those of a framework, as in `policy.stats`. `use_kernels=False` asks for the plain
     torch operations everywhere.
     """
@@ -90,7 +92,7 @@ class StepStatistics:
         *,
         clip_low: float = 0.2,
         clip_high: float = 0.2,
-        dual_clip: float = 3.0,
+        dual_clip: float | None = None,
         clip_value: float | None = 0.2,
         names: str = CANONICAL,
         use_kernels: bool = True,
@@ -122,7 +124,8 @@ class StepStatistics:
 
         `mask` is true where a token counts. `advantages` may have one number per sequence; `rewards` and
         `prompt_lengths` always do. The mismatch compares `rollout_logprobs` with `old_logprobs` where given, and with
-        `logprobs` otherwise.
+        `logprobs` otherwise. `old_values` are the critic's predictions at the time of collection, `values` those of
+        this update: `value.*` and the explained variance are of the old ones where given.
         """
         return self._enqueue((logprobs, old_logprobs, ref_logprobs, rollout_logprobs, advantages, returns,
                               values, old_values, entropy, mask, rewards, prompt_lengths))  # fmt: skip
@@ -192,7 +195,9 @@ class StepStatistics:
             raise TypeError("logprobs are needed")
         _check(logprobs, given)
         names = {name for name, tensor in zip(INPUTS, given, strict=True) if tensor is not None}
-        call = _Call(entries(names, self._naming), logprobs.device)
+        clips = {"dual_clip": self._clipping.dual, "value_clip": self._clipping.value}
+        settings = {name for name, bound in clips.items() if bound is not None}
+        call = _Call(entries(names | settings, self._naming), logprobs.device)
         if not (self._use_kernels and logprobs.numel() and logprobs.device.type == "cuda" and has_triton()):
             return call
         from rlvitals.compute.step_launch import Start

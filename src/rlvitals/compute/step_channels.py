@@ -25,7 +25,9 @@ ROW_KINDS: tuple[RowKind, ...] = ("length", "mean", "exp", "exp_minus", "sum", "
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One gathered number. `needs` are the inputs without which it is absent."""
+    """One gathered number. `needs` are the inputs and settings without which it is absent; `collected_values` are the
+    old values, or the values where no old ones are given.
+    """
 
     name: str
     needs: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ TOKEN_CHANNELS = (
     Channel("loss", ("old_logprobs", "advantages")),
     Channel("clip_upper", ("old_logprobs", "advantages")),
     Channel("clip_lower", ("old_logprobs", "advantages")),
-    Channel("dual_clip", ("old_logprobs", "advantages")),
+    Channel("dual_clip", ("old_logprobs", "advantages", "dual_clip")),
     Channel("kl_ref_k1", ("ref_logprobs",)),
     Channel("kl_ref_k2", ("ref_logprobs",)),
     Channel("kl_ref_k3", ("ref_logprobs",)),
@@ -58,13 +60,14 @@ TOKEN_CHANNELS = (
     Channel("mismatch_factor", ("rollout_logprobs",)),
     Channel("advantage", ("advantages",)),
     Channel("return", ("returns",)),
-    Channel("value", ("values",)),
-    Channel("residual", ("values", "returns")),
+    Channel("value", ("collected_values",)),
+    Channel("residual", ("collected_values", "returns")),
     Channel("value_error", ("values", "returns")),
     Channel("value_loss", ("values", "returns")),
-    Channel("value_clip", ("values", "returns", "old_values")),
+    Channel("value_clip", ("values", "returns", "old_values", "value_clip")),
     Channel("entropy", ("entropy",)),
     Channel("nonfinite"),
+    Channel("value_predicted", ("values",)),
 )
 
 ROW_CHANNELS = (
@@ -131,12 +134,13 @@ SHOWN: dict[str, tuple[str, Kind]] = {
     **_numbers("advantage", "advantage"),
     **_numbers("return", "return"),
     **_numbers("value", "value"),
+    "value.predicted.mean": ("value_predicted", "mean"),
     "value.error": ("value_error", "mean"),
     "value.loss": ("value_loss", "mean"),
     "value.clip_fraction": ("value_clip", "mean"),
     **_numbers("entropy", "entropy"),
     "entropy.sequence.mean": ("sequence_entropy", "mean"),
-    **_numbers("length.response", "length"),
+    **_numbers("length.response", "length", "mean", "std", "min", "max"),
     **_numbers("length.prompt", "prompt_length", "mean", "min", "max"),
     **_numbers("reward.total", "reward"),
     "train.samples.total": ("used", "count"),
@@ -145,7 +149,8 @@ SHOWN: dict[str, tuple[str, Kind]] = {
     "train.tokens": ("logp", "count"),
     "train.tokens.nonfinite": ("nonfinite", "sum"),
 }
-"""Name -> channel, and the number shown of it. Names that the catalogue knows are the catalogue's."""
+"""Name -> channel, and the number shown of it. An id means here what it means in the families (`policy`, `advantage`,
+`rollout`), and a test compares every one."""
 
 
 _MIRRORED = {"policy.kl_old.k1": "log_ratio", "mismatch.kl.k1": "mismatch_log"}
@@ -175,10 +180,13 @@ _DERIVED: dict[str, tuple[Callable[..., float | None], tuple[str, ...]]] = {
 
 
 def entries(given: Iterable[str], naming: Naming) -> tuple[Entry, ...]:
-    """What is shown of the channels that the given inputs allow, and under which names."""
+    """What is shown of the channels that the given inputs and settings allow, and under which names."""
     inputs = set(given)
+    if inputs & {"values", "old_values"}:
+        inputs.add("collected_values")
     row = {channel.name: index for index, channel in enumerate(CHANNELS) if inputs.issuperset(channel.needs)}
-    direct = [Entry(naming.name(name), (row[c],), kind) for name, (c, kind) in SHOWN.items() if c in row]
+    named = {name: naming.name(name) for name in SHOWN}
+    direct = [Entry(named[name], (row[c],), named[name].kind or kind) for name, (c, kind) in SHOWN.items() if c in row]
     mirrored = [Entry(_negative(naming.name(name)), (row[c],)) for name, c in _MIRRORED.items() if c in row]
     derived = [
         Entry(naming.name(name), tuple(row[part] for part in parts), formula=formula)

@@ -6,7 +6,9 @@ of one kind (types, alignment, sizes); afterwards what it built is started with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -47,17 +49,18 @@ class Start:
         self._device = like.device
         self._programs = columns
         self._table_size = counts + columns
+        on_host = torch.tensor(plan, dtype=torch.int32)
         # Page-locked first: a copy from ordinary memory would wait.
-        self._plan = torch.tensor(plan, dtype=torch.int32).pin_memory().to(like.device, non_blocking=True)
+        self._plan = on_host.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else on_host
         self._scattered = [at for at, tensor in enumerate(given) if tensor is not None and not tensor.is_contiguous()]
         self._settings = (
-            length, columns, stretches, clipping.low, clipping.high, clipping.dual, clipping.value or 0.0,
+            length, columns, stretches, clipping.low, clipping.high,
+            math.inf if clipping.dual is None else clipping.dual, clipping.value or 0.0,
             advantage_per_row, clips_values, STRETCH, counts, LANES,
         )  # fmt: skip
         self._sizes = (rows, columns, stretches, counts, LANES)
         self._plan_address = self._plan.data_ptr()
         self._built: tuple[Any, Any] | None = None
-        self._stream_of = _streams()
         self._can_start = True
 
     def __call__(self, given: Given, addresses: list[int | None], place: Place) -> None:
@@ -70,22 +73,25 @@ class Start:
             given = tuple(None if tensor is None else tensor.contiguous() for tensor in given)
             addresses = [None if tensor is None else tensor.data_ptr() for tensor in given]
         with _in_turn:
-            stream = self._stream_of(self._device.index)
+            stream = _streams()(self._device.index)
             table = self._table(stream)
             if self._built is None or not self._can_start:
-                self._start_by_triton(given, table, place)
+                self.start_by_triton(given, table, place.numbers)
                 return
             try:
                 self._start(addresses, table, place, stream)
             except TypeError:  # another Triton, whose built kernels want other arguments: all is queued anew
                 self._can_start = False
-                self._start_by_triton(given, table, place)
+                self.start_by_triton(given, table, place.numbers)
 
-    def _start_by_triton(self, given: Given, table: Tensor, place: Place) -> None:
+    def new_table(self) -> Tensor:
+        """What the first kernel tells the second."""
+        return torch.empty(self._table_size, dtype=torch.float64, device=self._device)
+
+    def start_by_triton(self, given: Given, table: Tensor, numbers: Tensor) -> None:
+        """Let Triton build the kernels where need be and start them: also its interpreter, which needs no device."""
         gather = gather_tokens[(self._programs,)](*given[:-2], table, *self._settings, num_warps=WARPS)
-        merge = merge_channels[(len(CHANNELS),)](
-            table, place.numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS
-        )
+        merge = merge_channels[(len(CHANNELS),)](table, numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS)
         self._built = gather, merge
 
     def _start(self, addresses: list[int | None], table: Tensor, place: Place, stream: int) -> None:
@@ -99,13 +105,14 @@ class Start:
 
     def _table(self, stream: int) -> Tensor:
         if torch.cuda.is_current_stream_capturing():  # a graph keeps what it uses for itself
-            return torch.empty(self._table_size, dtype=torch.float64, device=self._device)
+            return self.new_table()
         table = _scratch.get(key := (self._device.index, stream))
         if table is None or len(table) < self._table_size:
-            table = _scratch[key] = torch.empty(self._table_size, dtype=torch.float64, device=self._device)
+            table = _scratch[key] = self.new_table()
         return table
 
 
+@cache
 def _streams() -> Callable[[int], int]:
     """What tells the current stream of a device, as Triton asks for it. Imported here: the module can be read where
     Triton is not installed.

@@ -22,11 +22,11 @@ LOG_BOUND = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """The bounds of PPO's clips. `value` None: the value loss has no clip."""
+    """The bounds of PPO's clips. None: there is no such clip."""
 
     low: float = 0.2
     high: float = 0.2
-    dual: float = 3.0
+    dual: float | None = None
     value: float | None = 0.2
 
 
@@ -63,10 +63,16 @@ def token_channels(given: Mapping[str, Tensor], clipping: Clipping) -> dict[str,
         found |= _mismatch(logp if old is None else old, rollout)
     if (returns := given.get("returns")) is not None:
         found["return"] = returns
-    if (values := given.get("values")) is not None:
-        found["value"] = values
+    values, old_values = given.get("values"), given.get("old_values")
+    collected = values if old_values is None else old_values  # what the advantages were made with
+    if collected is not None:
+        found["value"] = collected
         if returns is not None:
-            found |= _value(values, returns, given.get("old_values"), clipping.value)
+            found["residual"] = returns - collected
+    if values is not None:
+        found["value_predicted"] = values
+        if returns is not None:
+            found |= _value(values, returns, old_values, clipping.value)
     if advantages is not None:
         found["advantage"] = advantages
     if (entropy := given.get("entropy")) is not None:
@@ -91,12 +97,15 @@ def _policy(logp: Tensor, old: Tensor, advantages: Tensor | None, clipping: Clip
     if advantages is None:
         return found
     clipped = ratio.clamp(1 - clipping.low, 1 + clipping.high)
-    return found | {
-        "loss": -(ratio * advantages).minimum(clipped * advantages),
+    gain = (ratio * advantages).minimum(clipped * advantages)
+    found |= {
         "clip_upper": _share((ratio > 1 + clipping.high) & (advantages > 0), ratio * advantages),
         "clip_lower": _share((ratio < 1 - clipping.low) & (advantages < 0), ratio * advantages),
-        "dual_clip": _share((ratio > clipping.dual) & (advantages < 0), ratio * advantages),
     }
+    if clipping.dual is not None:
+        gain = gain.maximum(clipping.dual * advantages).where(advantages < 0, gain)
+        found["dual_clip"] = _share((ratio > clipping.dual) & (advantages < 0), ratio * advantages)
+    return found | {"loss": -gain}
 
 
 def _mismatch(trained: Tensor, rollout: Tensor) -> dict[str, Tensor]:
@@ -113,9 +122,8 @@ def _mismatch(trained: Tensor, rollout: Tensor) -> dict[str, Tensor]:
 
 
 def _value(values: Tensor, returns: Tensor, old: Tensor | None, bound: float | None) -> dict[str, Tensor]:
-    residual = returns - values
-    error = residual.square()
-    found = {"residual": residual, "value_error": error, "value_loss": error / 2}
+    error = (returns - values).square()
+    found = {"value_error": error, "value_loss": error / 2}
     if old is None or bound is None:
         return found
     change = values - old

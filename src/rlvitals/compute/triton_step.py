@@ -154,6 +154,7 @@ def gather_tokens(
     residual_s = _nothing(BLOCK, tl.float32)
     error_s = _nothing(BLOCK, tl.float32)
     value_loss_s = _nothing(BLOCK, tl.float32)
+    predicted_s = _nothing(BLOCK, tl.float32)
     entropy_s = _nothing(BLOCK, tl.float32)
     upper = tl.zeros((BLOCK,), dtype=tl.float32)
     lower = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -194,7 +195,10 @@ def gather_tokens(
             if advantage_ptr is not None:
                 plain = ratio * advantage
                 clipped = tl.minimum(tl.maximum(ratio, 1.0 - clip_low), 1.0 + clip_high) * advantage
-                loss_s = _see(loss_s, -tl.minimum(plain, clipped, propagate_nan=tl.PropagateNan.ALL), used, inverse)
+                gain = tl.minimum(plain, clipped, propagate_nan=tl.PropagateNan.ALL)
+                # Without a dual clip its bound is infinite, and minus infinity is never the larger.
+                capped = tl.maximum(gain, dual * advantage, propagate_nan=tl.PropagateNan.ALL)
+                loss_s = _see(loss_s, -tl.where(advantage < 0, capped, gain), used, inverse)
                 upper += _share((ratio > 1.0 + clip_high) & (advantage > 0), plain, used)
                 lower += _share((ratio < 1.0 - clip_low) & (advantage < 0), plain, used)
                 dually += _share((ratio > dual) & (advantage < 0), plain, used)
@@ -224,24 +228,32 @@ def gather_tokens(
             returned = tl.load(return_ptr + offset + at, mask=used, other=0.0).to(tl.float32)
             broken = broken | _broken(returned)
             return_s = _see(return_s, returned, used, inverse)
+        if old_value_ptr is not None:
+            old_value = tl.load(old_value_ptr + offset + at, mask=used, other=0.0).to(tl.float32)
+            broken = broken | _broken(old_value)
+            value_s = _see(value_s, old_value, used, inverse)
+            if return_ptr is not None:
+                residual_s = _see(residual_s, returned - old_value, used, inverse)
         if value_ptr is not None:
             value = tl.load(value_ptr + offset + at, mask=used, other=0.0).to(tl.float32)
             broken = broken | _broken(value)
-            value_s = _see(value_s, value, used, inverse)
+            predicted_s = _see(predicted_s, value, used, inverse)
+            if old_value_ptr is None:
+                value_s = _see(value_s, value, used, inverse)
+                if return_ptr is not None:
+                    residual_s = _see(residual_s, returned - value, used, inverse)
             if return_ptr is not None:
-                residual = returned - value
-                error = residual * residual
+                gap_to_return = returned - value
+                error = gap_to_return * gap_to_return
                 worst = error
                 if VALUE_CLIP:
-                    old_value = tl.load(old_value_ptr + offset + at, mask=used, other=0.0).to(tl.float32)
-                    broken = broken | _broken(old_value)
                     change = value - old_value
                     # Within the bound both errors are one number; rounding alone must not make one the larger.
                     is_far = tl.abs(change) > value_bound
-                    moved = tl.where(is_far, old_value + _bound(change, value_bound), value) - returned
+                    is_near = tl.abs(change) <= value_bound  # not the opposite of far: a NaN is neither
+                    moved = tl.where(is_near, value, old_value + _bound(change, value_bound)) - returned
                     worst = tl.maximum(error, moved * moved, propagate_nan=tl.PropagateNan.ALL)
-                    value_clip += _share(is_far & (moved * moved > error), moved + residual + change, used)
-                residual_s = _see(residual_s, residual, used, inverse)
+                    value_clip += _share(is_far & (moved * moved > error), moved + gap_to_return + change, used)
                 error_s = _see(error_s, error, used, inverse)
                 value_loss_s = _see(value_loss_s, 0.5 * worst, used, inverse)
         if entropy_ptr is not None:
@@ -281,10 +293,17 @@ def gather_tokens(
         _put(table_ptr, 21, columns, column, n, advantage_s)
     if return_ptr is not None:
         _put(table_ptr, 22, columns, column, n, return_s)
-    if value_ptr is not None:
+    if old_value_ptr is not None:
         _put(table_ptr, 23, columns, column, n, value_s)
         if return_ptr is not None:
             _put(table_ptr, 24, columns, column, n, residual_s)
+    if value_ptr is not None:
+        if old_value_ptr is None:
+            _put(table_ptr, 23, columns, column, n, value_s)
+            if return_ptr is not None:
+                _put(table_ptr, 24, columns, column, n, residual_s)
+        _put(table_ptr, 30, columns, column, n, predicted_s)
+        if return_ptr is not None:
             _put(table_ptr, 25, columns, column, n, error_s)
             _put(table_ptr, 26, columns, column, n, value_loss_s)
             if VALUE_CLIP:

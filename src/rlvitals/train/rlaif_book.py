@@ -40,7 +40,6 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
         return found
     rewards = [judgement.reward for judgement, _ in scored]
     found |= rollout.stats(scores=rewards, group_ids=[group for _, group in scored], names="rlaif")
-    found["Train/RewardStd"] = found["Train/RewardVariance"].showing("std")  # the root of the variance beside it
     for name, tag in TAGS.items():
         found[f"rewards/{tag}/mean"] = values.mean(judgement.scores[name] for judgement, _ in scored)  # type: ignore[index]
     return found
