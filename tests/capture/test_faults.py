@@ -949,6 +949,113 @@ def test_a_fork_in_the_middle_of_logging_neither_hangs_nor_writes(tmp_path, pyth
     assert card_of(tmp_path)["status"] == "finished"
 
 
+CALLS = """
+        import threading
+
+        def through(iterator):
+            for item in iterator:
+                pass
+
+        def entered(block):
+            with block:
+                pass
+
+        CALLS = {
+            "log": lambda run: run.log({"loss": -1.0}),
+            "log_eval": lambda run: run.log_eval({"accuracy": -1.0}),
+            "log_groups": lambda run: run.log_groups([{"prompt": "p", "rollouts": [{"text": "t", "reward": 1.0}]}]),
+            "flush": lambda run: run.flush(),
+            "request": lambda run: run.request(everywhere=False),
+            "take_findings": lambda run: run.take_findings(list(run.findings), []),
+            "progress": lambda run: through(run.progress(range(3))),
+            "phase": lambda run: entered(run.phase("generate")),
+            "timer": lambda run: entered(run.timer("score")),
+            "count": lambda run: run.count(tokens=5, samples=1),
+            "finish": lambda run: run.finish("failed"),
+            "_repr_html_": lambda run: run._repr_html_(),
+            "with": lambda run: entered(run),
+        }
+        # How a run is told of the end of its process, and what `start` calls: not for a trainer to call.
+        OWN = {"interrupt", "close_at_exit", "detach", "forward_to"}
+        TRACKER = {
+            "log_epoch": lambda tracker: tracker.log_epoch(epoch=9, loss=-1.0),
+            "get_best_metrics": lambda tracker: tracker.get_best_metrics(),
+            "get_remaining_epochs": lambda tracker: tracker.get_remaining_epochs(),
+            "export_summary": lambda tracker: tracker.export_summary(),
+            "set_total_epochs": lambda tracker: tracker.set_total_epochs(5),
+            "flush": lambda tracker: tracker.flush(),
+            "close": lambda tracker: tracker.close(),
+        }
+
+        def calls_of(thing, methods):
+            public = {name for name in dir(type(thing)) if not name.startswith("_")}
+            properties = {name for name in public if isinstance(getattr(type(thing), name), property)}
+            missing = public - properties - methods.keys() - OWN
+            assert not missing, f"called in no forked child: {missing}"
+            reads = {name: lambda thing, name=name: getattr(thing, name) for name in sorted(properties)}
+            return {**reads, **methods}
+
+        def in_child(call, thing):
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)  # a child that hangs is ended by it
+                call(thing)
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.slow
+def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_its_locks(tmp_path, python):
+    script = """
+        import io
+        sys.stderr = io.StringIO()  # for the bars
+        run = rlvitals.start(sys.argv[1], rules=["loss > 0.5 for 3: warning"], actions="act", display="none")
+        run.count(tokens=1)
+        entered(run.phase("warm"))
+        tracker = rlvitals.MetricsTracker(sys.argv[1] + "/metrics", plots=False, display="none")
+        tracker.log_epoch(epoch=1, loss=1.0)
+        for step in range(10):
+            run.log({"loss": 1.0}, step=step)
+        run.log_eval({"accuracy": 1.0})
+        assert run.findings
+        holders = [run, run._writer, run._card, run._measuring, run._measuring._phases, tracker]
+        locks = [getattr(thing, "lock", None) or thing._lock for thing in holders]
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            for lock in locks:
+                lock.acquire()
+            held.set()
+            done.wait()
+            for lock in locks:
+                lock.release()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        bad = {}
+        for thing, methods in ((run, CALLS), (tracker, TRACKER)):
+            for name, call in calls_of(thing, methods).items():
+                if code := in_child(call, thing):
+                    bad[name] = code
+        done.set()
+        thread.join()
+        run.finish()
+        tracker.close()
+        print(json.dumps(bad))
+    """
+    done = python(FORKING + CALLS + script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {}
+    assert {row["loss"] for row in rows_of(tmp_path)} == {1.0}
+    assert [row["accuracy"] for row in rows_of(tmp_path, "logs/eval_metrics.jsonl")] == [1.0]
+    assert [row["type"] for row in rows_of(tmp_path, "logs/findings.jsonl")] == ["finding", "request"]
+    assert not (tmp_path / "logs/rollouts").exists()
+    assert card_of(tmp_path)["status"] == "finished"
+
+
 def test_a_forked_worker_dies_of_sigterm_without_marking_the_run(tmp_path, python):
     """Data-loader workers are ended with SIGTERM at each epoch."""
     script = """

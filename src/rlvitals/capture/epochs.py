@@ -36,6 +36,7 @@ from rlvitals.records import Finding
 from rlvitals.store.epochs import Cell, Epoch, EpochStore, Word
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import NONFINITE, read_nonfinite
+from rlvitals.store.process import renew_after_fork
 
 if TYPE_CHECKING:
     from rlvitals.capture.run import Run
@@ -80,6 +81,7 @@ class MetricsTracker:
         if total_epochs is not None:
             self.set_total_epochs(total_epochs)
         self._lock = threading.RLock()
+        renew_after_fork(self, "_lock")
         self._pid = os.getpid()
         self._said: set[str] = set()
         self._intake = Intake(logger.warning)
@@ -128,7 +130,7 @@ class MetricsTracker:
             "learning_rate": learning_rate,
             **further,
         }
-        if os.getpid() != self._pid:  # a forked process: locks are as they were, so none is touched
+        if os.getpid() != self._pid:
             self._say_once("fork", "an epoch logged in a forked process is left out: its parent has the tracker")
             return
         try:

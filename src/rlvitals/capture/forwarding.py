@@ -222,9 +222,9 @@ def _see_off(pid: int) -> None:
 def stop_followers(run_dir: RunDir) -> None:
     """End the followers that an earlier attempt left behind; their rows are sent again from the last commit.
 
-    A follower ends by itself when it sees another attempt's lock on the run. One of this user's on this machine is ended
-    at once, stuck and stopped ones too, but only where the system proves that it is this run's: see `process.prove`. Any
-    other is left alone, waited for shortly, and named.
+    A follower ends by itself when it sees another attempt's lock on the run. One of this user's on this machine is
+    ended at once, stuck and stopped ones too, but only where the system proves that it is this run's: see
+    `process.prove`. Any other is left alone, waited for shortly, and named.
     """
     found = _held(run_dir)
     processes = {holder.process for holder in found.values()}
@@ -241,9 +241,9 @@ def stop_followers(run_dir: RunDir) -> None:
     for name, holder in _wait_until_free(run_dir, deadline).items():
         process = holder.process
         logger.warning(
-            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves that it is a "
-            "follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life for "
-            "%.0f s. End it yourself if it should not run; if there is no such process, delete %s",
+            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves that it is "
+            "a follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life "
+            "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
             *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),
             cursor_place(run_dir, name).lock,
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -33,6 +32,7 @@ from rlvitals.store.findings import append_event
 from rlvitals.store.layout import RunDir, SideLog, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import RunLock
+from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Run:
         self._display = Display(settings, info, rank=rank)
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
+        renew_after_fork(self, "_lock")
         self._watching = Watching(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
@@ -150,7 +151,7 @@ class Run:
                         line = dumps(head | metrics, None, NEWLINE)
                         written = _write(writer.fd, line)
                         self.last_step = step
-                except (OSError, OverflowError, TypeError, ValueError):
+                except Exception:  # noqa: BLE001, S110
                     pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
                 if written:
                     if written == len(line):
@@ -323,11 +324,8 @@ class Run:
             self.finish("failed" if error else "finished", error)
 
     def detach(self) -> None:
-        # A fork copies locks as they are, so none is touched: new ones, and no writing.
-        self._lock = threading.RLock()
-        self._recording = False
+        self._recording = self._watching.is_on = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
-        self._measuring.forget_locks()
         self._pending.forget()
 
     def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:

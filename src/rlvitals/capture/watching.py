@@ -24,6 +24,7 @@ from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Reques
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.process import renew_after_fork
 from rlvitals.store.samples import Samples
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Watching:
         """False: calling `look` does nothing."""
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
         self._rank, self._lock, self._append = rank, lock, append
+        renew_after_fork(self, "_lock")
         self._pid = os.getpid()
         self._findings: deque[Finding] = deque(maxlen=KEPT_FINDINGS)
         self._monitor: Monitor | None = None

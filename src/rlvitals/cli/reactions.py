@@ -158,7 +158,7 @@ def _signal(text: str) -> Reaction:
 
 
 def _target(text: str) -> tuple[Handle, int, str]:
-    """A hold on the process, its pid, and the signal's name. Raises ConfigError unless the process is there and ours."""
+    """A hold on the process, its pid, and the signal's name. Raises ConfigError unless it is there and ours."""
     number, _, name = text.partition(":")
     name = (name or "TERM").upper().removeprefix("SIG")
     if not number.isdecimal() or name not in SIGNALS:

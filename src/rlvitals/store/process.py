@@ -11,9 +11,11 @@ import contextlib
 import os
 import platform
 import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,24 @@ def is_alive(process: ProcessId) -> bool | None:
     if state in ("Z", "X"):  # killed, and nobody has asked for its exit code yet
         return False
     return not (process.started and started and process.started != started)
+
+
+_lock_owners: WeakKeyDictionary[object, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def renew_after_fork(owner: object, *locks: str) -> None:
+    """Give an object new locks in every forked child: a thread that the child does not have may hold the copies."""
+    _lock_owners[owner] = locks
+
+
+def _renew_locks() -> None:
+    for owner, locks in list(_lock_owners.items()):
+        for name in locks:
+            setattr(owner, name, threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Handle:
