@@ -850,21 +850,128 @@ def test_a_run_started_in_a_thread_records_without_signals(tmp_path, python):
         ("raise ValueError('lost the reward model')", (1, "failed", "ValueError: lost the reward model")),
         ("raise KeyboardInterrupt", (-signal.SIGINT, "interrupted", "KeyboardInterrupt: ")),
         ("sys.exit(0)", (0, "finished", None)),
+        ("sys.exit(1)", (1, "failed", "SystemExit: 1")),
+        ("sys.exit('no checkpoint')", (1, "failed", "SystemExit: no checkpoint")),
+        ("sys.exit('')", (1, "failed", "SystemExit: ")),
+        ("sys.exit(130)", (130, "interrupted", "SystemExit: 130")),
+        ("exit(3)", (3, "failed", "SystemExit: 3")),
+        ("(lambda: (lambda: sys.exit(2))())()", (2, "failed", "SystemExit: 2")),
+        ("import argparse; argparse.ArgumentParser().error('odd')", (2, "failed", "SystemExit: 2")),
+        ("CAUGHT", (0, "finished", None)),
+        ("CAUGHT; sys.exit(4)", (4, "failed", "SystemExit: 4")),
+        (
+            "import threading; t = threading.Thread(target=sys.exit, args=(1,)); t.start(); t.join()",
+            (0, "finished", None),
+        ),
+        ("sys.exit(5) if run.finish() is None else None", (5, "finished", None)),
+        ("import os; pid = os.fork(); pid or sys.exit(1); os.waitpid(pid, 0)", (0, "finished", None)),
+        # Written out it cannot be noted: see capture/exits.py.
+        ("raise SystemExit(0)", (0, "finished", None)),
+        ("raise SystemExit(1)", (1, "finished", None)),
     ],
 )
-def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, python, ending, expected):
+def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, child_environment, ending, expected):
+    assert end_of(ending, "-c", tmp_path, child_environment) == expected
+
+
+@pytest.mark.parametrize("way", ["file", "-m"])
+@pytest.mark.parametrize(
+    "ending, expected", [("CAUGHT", (0, "finished", None)), ("sys.exit(1)", (1, "failed", "SystemExit: 1"))]
+)
+def test_the_end_of_a_script_or_a_module_is_recorded_for_what_it_was(
+    tmp_path, child_environment, way, ending, expected
+):
+    assert end_of(ending, way, tmp_path, child_environment) == expected
+
+
+def end_of(ending, way, tmp_path, environment):
+    """The exit status of a program that ends so, and what its run's card says of it."""
+    ending = ending.replace("CAUGHT", "catch(sys.exit, 1)")
     script = f"""
-        import sys
+import sys
+import rlvitals
+def catch(function, argument):
+    try:
+        function(argument)
+    except SystemExit:
+        pass
+run = rlvitals.start(sys.argv[1], monitor=False)
+run.log({{"loss": 1.0}})
+{ending}
+"""
+    (tmp_path / "script.py").write_text(script)
+    how = {"-c": ["-c", script], "file": [str(tmp_path / "script.py")], "-m": ["-m", "script"]}[way]
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, *how, str(run)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    card = card_of(run)
+    assert steps_of(run) == [0]
+    assert not (run / "run.lock").exists()
+    return done.returncode, card["status"], card["error"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ("sys.exit(1)", (1, "failed", "SystemExit: 1")),
+        ("sys.exit(0)", (0, "finished", None)),
+        ("raise SystemExit('')", (1, "failed", "SystemExit: ")),
+        ("os.kill(os.getpid(), signal.SIGTERM)", (0, "interrupted", None)),
+    ],
+)
+def test_an_exit_in_the_block_is_recorded_for_what_it_was(tmp_path, python, ending, expected):
+    script = f"""
+        import os, signal, sys
         import rlvitals
-        run = rlvitals.start(sys.argv[1])
-        run.log({{"loss": 1.0}})
-        {ending}
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with rlvitals.start(sys.argv[1], monitor=False) as run:
+            {ending}
     """
     done = python(script, tmp_path)
     card = card_of(tmp_path)
     assert (done.returncode, card["status"], card["error"]) == expected, done.stderr
-    assert steps_of(tmp_path) == [0]
-    assert not (tmp_path / "run.lock").exists()
+
+
+def test_a_spawned_worker_that_fails_leaves_its_run_failed(tmp_path, child_environment):
+    """multiprocessing catches the exception, prints it, and exits with a status."""
+    script = """
+import multiprocessing, sys
+import rlvitals
+
+def work(folder, fails):
+    run = rlvitals.start(folder, monitor=False)
+    run.log({"loss": 1.0})
+    if fails:
+        raise ValueError("out of data")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    for name in ("fails", "ends"):
+        worker = context.Process(target=work, args=(f"{sys.argv[1]}/{name}", name == "fails"))
+        worker.start()
+        worker.join()
+        print(worker.exitcode)
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)], env=child_environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1", "0"], done.stderr
+    assert [card_of(tmp_path / name)["status"] for name in ("fails", "ends")] == ["failed", "finished"]
+
+
+def test_exits_are_left_as_they_were_when_no_run_is_open(tmp_path):
+    before = sys.exit, type(exit).__call__
+    with rlvitals.start(tmp_path):
+        assert sys.exit is not before[0]
+    assert (sys.exit, type(exit).__call__) == before
 
 
 def test_the_global_run_is_finished_at_the_end_too(tmp_path, python):

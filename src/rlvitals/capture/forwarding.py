@@ -241,7 +241,7 @@ def stop_followers(run_dir: RunDir) -> None:
     for name, holder in _wait_until_free(run_dir, deadline).items():
         process = holder.process
         logger.warning(
-            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves that it is "
+            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves it is "
             "a follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life "
             "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
             *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rlvitals.capture import endings
+from rlvitals.capture import endings, exits
 from rlvitals.capture.card import Card
 from rlvitals.capture.display import Display
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
@@ -297,10 +297,10 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or (isinstance(error, SystemExit) and not error.code):
+        if error is None:
             self.finish()
         else:
-            self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            self.close_at_exit(error)
 
     def _repr_html_(self) -> str:
         from rlvitals.capture.notebook import card
@@ -316,12 +316,15 @@ class Run:
         self._card.save(status="interrupted")
 
     def close_at_exit(self, error: BaseException | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        status = exits.status_of(error) if isinstance(error, SystemExit) else None
+        if status == 0:
+            error = None
+        if isinstance(error, KeyboardInterrupt) or status in exits.INTERRUPTED:
             self.finish("interrupted", error)
-        elif error is None and self.status == "interrupted":
-            self.finish("interrupted")  # a SIGTERM handler of the user's own that ended in sys.exit()
+        elif self.status == "interrupted" and (error is None or status is not None):
+            self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
         else:
-            self.finish("failed" if error else "finished", error)
+            self.finish("finished" if error is None else "failed", error)
 
     def detach(self) -> None:
         self._recording = self._watching.is_on = False
