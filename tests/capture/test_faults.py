@@ -876,7 +876,7 @@ def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, child_envir
 
 @pytest.mark.parametrize("way", ["file", "-m"])
 @pytest.mark.parametrize(
-    "ending, expected", [("CAUGHT", (0, "finished", None)), ("sys.exit(1)", (1, "failed", "SystemExit: 1"))]
+    ("ending", "expected"), [("CAUGHT", (0, "finished", None)), ("sys.exit(1)", (1, "failed", "SystemExit: 1"))]
 )
 def test_the_end_of_a_script_or_a_module_is_recorded_for_what_it_was(
     tmp_path, child_environment, way, ending, expected

@@ -2,8 +2,8 @@
 
 While runs are open, `sys.exit`, `exit` and `quit` note what they were called with before they do what they always do.
 Whether such an exit was the end, or was caught on its way, is told by the program's outermost frame: one that was
-unwound has not come to its return. A `raise SystemExit(1)` that is written out, and a `sys.exit` taken out of its module
-before the run was started (`from sys import exit`), cannot be noted: their status is unknown.
+unwound has not come to its return. A `raise SystemExit(1)` that is written out, and a `sys.exit` taken out of its
+module before the run was started (`from sys import exit`), cannot be noted: their status is unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def status_of(error: SystemExit) -> int:
 
 def watch() -> None:
     """Note exits from now on."""
-    global _noted, _main_frame  # noqa: PLW0603 - there is one process to end
+    global _noted, _main_frame
     if _replaced:
         return
     _noted, _main_frame = None, _outermost_frame()

@@ -62,6 +62,21 @@ def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
     return trackers
 
 
+def kept_kwargs(settings: Settings) -> dict[str, Any]:
+    """The settings of the trackers as they were given, with the paths among them from the root on."""
+    given, names = settings.tracker_kwargs, settings.track_with
+    if len(names) == 1 and not isinstance(given.get(names[0]), Mapping):
+        return _with_kept_paths(names[0], given)
+    return {name: _with_kept_paths(name, own) if isinstance(own, Mapping) else own for name, own in given.items()}
+
+
+def _with_kept_paths(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    if not own or name == plugins.CONSOLE_TRACKER or name not in plugins.tracker_names():
+        return dict(own)
+    keep = getattr(plugins.tracker_class(name), "with_kept_paths", None)  # another package's may be no Sink of ours
+    return dict(own) if keep is None else keep(own)
+
+
 def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
     """The settings of each tracker; for a single one they may stand there directly."""
     given = settings.tracker_kwargs
@@ -264,4 +279,4 @@ def _wait_until_free(run_dir: RunDir, deadline: float) -> dict[str, Holder]:
 
 def _command(run_dir: RunDir) -> list[str]:
     """How a follower of this run is started, and known again."""
-    return ["-m", "rlvitals.follow", str(run_dir.root.resolve())]
+    return ["-m", "rlvitals.follow", str(run_dir.root)]

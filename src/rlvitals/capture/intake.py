@@ -69,7 +69,7 @@ class Intake:
             number = int(value)
             if math.isclose(number, float(value)) and abs(number) <= MAX_STEP:
                 return number
-        except Exception:  # noqa: BLE001, S110 - whatever a stranger's number does, it is no whole number
+        except Exception:  # noqa: BLE001 - whatever a stranger's number does, it is no whole number
             pass
         if self._strict:
             raise BadValue(f"{name} must be a whole number of at most 2^53, not {shown(value)}")
@@ -154,13 +154,14 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
                 found.extend(flatten(value, f"{name}/", depth + 1))
                 continue
         except Exception as error:  # noqa: BLE001 - a group that cannot be read costs only itself
-            value = _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")
+            found.append((name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")))
+            continue
         found.append((name, value))
     return found
 
 
 def scalar(value: Any) -> float | int | bool | str | None:
-    """One plain value, or None for nothing (None, a mergeable value of nothing). Raises CannotTake, and nothing else."""
+    """One plain value, or None for nothing (None, a mergeable value of nothing). Raises CannotTake alone."""
     try:
         return _scalar(value)
     except CannotTake:

@@ -151,7 +151,7 @@ class Run:
                         line = dumps(head | metrics, None, NEWLINE)
                         written = _write(writer.fd, line)
                         self.last_step = step
-                except Exception:  # noqa: BLE001, S110
+                except Exception:  # noqa: BLE001
                     pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
                 if written:
                     if written == len(line):
