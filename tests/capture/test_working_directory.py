@@ -50,7 +50,8 @@ def test_a_run_stays_in_its_folder(child):
     )
     child("""
         run = rlvitals.start(
-            "out", track_with=["csv", "json"], tracker_kwargs={"csv": {"path": "rows.csv"}, "json": {"path": "rows.json"}},
+            "out", track_with=["csv", "json"],
+            tracker_kwargs={"csv": {"path": "rows.csv"}, "json": {"path": "rows.json"}},
             rules="rules.yaml", notify={"sentinel": "stop.json"},
         )
         os.chdir("../there")
@@ -110,7 +111,7 @@ def test_a_run_started_through_a_link_stays_in_the_folder_it_led_to(child):
 def test_epochs_stay_in_their_folder(child):
     out = child("""
         run = rlvitals.start("out")
-        beside, alone = rlvitals.MetricsTracker("out/metrics", plots=False), rlvitals.MetricsTracker("alone", plots=False)
+        beside, alone = (rlvitals.MetricsTracker(folder, plots=False) for folder in ("out/metrics", "alone"))
         os.chdir("../there")
         run.log({"loss": 1.0}, step=7)
         for tracker in (beside, alone):
@@ -148,7 +149,8 @@ def test_a_view_reads_on_after_the_working_directory_has_changed(child):
         from rlvitals.tui.watched import Watched
         from rlvitals.views.live import RunFeed
         from rlvitals.views.tailing import RunTail
-        view, feed, tail, log = rlvitals.open_run("out"), RunFeed(Path("out")), RunTail(Path("out"), "0-0-0"), LogTail("log.jsonl")
+        view, log = rlvitals.open_run("out"), LogTail("log.jsonl")
+        feed, tail = RunFeed(Path("out")), RunTail(Path("out"), "0-0-0")
         watched = Watched(Path("out"))
         assert str(view.path) == "out", view.path  # as it was typed
         os.chdir("../there")
