@@ -81,6 +81,15 @@ def _whole(digits: str) -> int | float:
 
 
 def _strict(value: Any) -> Any:
+    try:
+        return _strict_form(value)
+    except RecursionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one odd object does not cost the whole text
+        return f"({type(value).__name__} that cannot be read: {type(error).__name__})"
+
+
+def _strict_form(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

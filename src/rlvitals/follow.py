@@ -23,7 +23,8 @@ def main() -> None:
     task = json.load(sys.stdin)
     run_dir = RunDir(Path(sys.argv[1]))
     clock = open_clock(run_dir, task["clock"])
-    caught_up = follow(run_dir, task["trackers"], progress=clock.look_when_due if clock is not None else None)
+    look = clock.look_when_due if clock is not None else None
+    caught_up = follow(run_dir, task["trackers"], progress=look, holder=task["holder"])
     if clock is not None:
         clock.run()
         clock.close()

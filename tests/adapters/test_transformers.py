@@ -277,6 +277,19 @@ def test_the_run_can_be_elsewhere_and_have_a_name_and_settings_of_its_own(tmp_pa
     assert not (tmp_path / "trainer" / "run.json").exists()
 
 
+def test_the_run_stays_where_it_was_when_the_callback_was_made(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Path("rules.yaml").write_text("- {rule: gpu_idle, enabled: false}\n")
+    recorder = callback("run", rules="rules.yaml", track_with="json", tracker_kwargs={"path": "rows.json"})
+    trainer = tiny_trainers.make("trainer", tmp_path / "trainer", [recorder], max_steps=1)
+    monkeypatch.chdir("there")
+    trainer.train()
+    assert not list((tmp_path / "there").iterdir())
+    assert rlvitals.open_run(tmp_path / "run").status == "finished"
+    assert (tmp_path / "rows.json").exists()
+
+
 def test_a_text_that_looks_like_a_reference_is_kept_as_it_is(tmp_path):
     trainer = tiny_trainers.make("trainer", tmp_path, [callback()], max_steps=1, run_name="${unknown} run")
     trainer.train()

@@ -850,21 +850,128 @@ def test_a_run_started_in_a_thread_records_without_signals(tmp_path, python):
         ("raise ValueError('lost the reward model')", (1, "failed", "ValueError: lost the reward model")),
         ("raise KeyboardInterrupt", (-signal.SIGINT, "interrupted", "KeyboardInterrupt: ")),
         ("sys.exit(0)", (0, "finished", None)),
+        ("sys.exit(1)", (1, "failed", "SystemExit: 1")),
+        ("sys.exit('no checkpoint')", (1, "failed", "SystemExit: no checkpoint")),
+        ("sys.exit('')", (1, "failed", "SystemExit: ")),
+        ("sys.exit(130)", (130, "interrupted", "SystemExit: 130")),
+        ("exit(3)", (3, "failed", "SystemExit: 3")),
+        ("(lambda: (lambda: sys.exit(2))())()", (2, "failed", "SystemExit: 2")),
+        ("import argparse; argparse.ArgumentParser().error('odd')", (2, "failed", "SystemExit: 2")),
+        ("CAUGHT", (0, "finished", None)),
+        ("CAUGHT; sys.exit(4)", (4, "failed", "SystemExit: 4")),
+        (
+            "import threading; t = threading.Thread(target=sys.exit, args=(1,)); t.start(); t.join()",
+            (0, "finished", None),
+        ),
+        ("sys.exit(5) if run.finish() is None else None", (5, "finished", None)),
+        ("import os; pid = os.fork(); pid or sys.exit(1); os.waitpid(pid, 0)", (0, "finished", None)),
+        # Written out it cannot be noted: see capture/exits.py.
+        ("raise SystemExit(0)", (0, "finished", None)),
+        ("raise SystemExit(1)", (1, "finished", None)),
     ],
 )
-def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, python, ending, expected):
+def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, child_environment, ending, expected):
+    assert end_of(ending, "-c", tmp_path, child_environment) == expected
+
+
+@pytest.mark.parametrize("way", ["file", "-m"])
+@pytest.mark.parametrize(
+    ("ending", "expected"), [("CAUGHT", (0, "finished", None)), ("sys.exit(1)", (1, "failed", "SystemExit: 1"))]
+)
+def test_the_end_of_a_script_or_a_module_is_recorded_for_what_it_was(
+    tmp_path, child_environment, way, ending, expected
+):
+    assert end_of(ending, way, tmp_path, child_environment) == expected
+
+
+def end_of(ending, way, tmp_path, environment):
+    """The exit status of a program that ends so, and what its run's card says of it."""
+    ending = ending.replace("CAUGHT", "catch(sys.exit, 1)")
     script = f"""
-        import sys
+import sys
+import rlvitals
+def catch(function, argument):
+    try:
+        function(argument)
+    except SystemExit:
+        pass
+run = rlvitals.start(sys.argv[1], monitor=False)
+run.log({{"loss": 1.0}})
+{ending}
+"""
+    (tmp_path / "script.py").write_text(script)
+    how = {"-c": ["-c", script], "file": [str(tmp_path / "script.py")], "-m": ["-m", "script"]}[way]
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, *how, str(run)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    card = card_of(run)
+    assert steps_of(run) == [0]
+    assert not (run / "run.lock").exists()
+    return done.returncode, card["status"], card["error"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ("sys.exit(1)", (1, "failed", "SystemExit: 1")),
+        ("sys.exit(0)", (0, "finished", None)),
+        ("raise SystemExit('')", (1, "failed", "SystemExit: ")),
+        ("os.kill(os.getpid(), signal.SIGTERM)", (0, "interrupted", None)),
+    ],
+)
+def test_an_exit_in_the_block_is_recorded_for_what_it_was(tmp_path, python, ending, expected):
+    script = f"""
+        import os, signal, sys
         import rlvitals
-        run = rlvitals.start(sys.argv[1])
-        run.log({{"loss": 1.0}})
-        {ending}
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with rlvitals.start(sys.argv[1], monitor=False) as run:
+            {ending}
     """
     done = python(script, tmp_path)
     card = card_of(tmp_path)
     assert (done.returncode, card["status"], card["error"]) == expected, done.stderr
-    assert steps_of(tmp_path) == [0]
-    assert not (tmp_path / "run.lock").exists()
+
+
+def test_a_spawned_worker_that_fails_leaves_its_run_failed(tmp_path, child_environment):
+    """multiprocessing catches the exception, prints it, and exits with a status."""
+    script = """
+import multiprocessing, sys
+import rlvitals
+
+def work(folder, fails):
+    run = rlvitals.start(folder, monitor=False)
+    run.log({"loss": 1.0})
+    if fails:
+        raise ValueError("out of data")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    for name in ("fails", "ends"):
+        worker = context.Process(target=work, args=(f"{sys.argv[1]}/{name}", name == "fails"))
+        worker.start()
+        worker.join()
+        print(worker.exitcode)
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)], env=child_environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1", "0"], done.stderr
+    assert [card_of(tmp_path / name)["status"] for name in ("fails", "ends")] == ["failed", "finished"]
+
+
+def test_exits_are_left_as_they_were_when_no_run_is_open(tmp_path):
+    before = sys.exit, type(exit).__call__
+    with rlvitals.start(tmp_path):
+        assert sys.exit is not before[0]
+    assert (sys.exit, type(exit).__call__) == before
 
 
 def test_the_global_run_is_finished_at_the_end_too(tmp_path, python):
@@ -946,6 +1053,113 @@ def test_a_fork_in_the_middle_of_logging_neither_hangs_nor_writes(tmp_path, pyth
     done = python(FORKING + script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert {row["loss"] for row in rows_of(tmp_path)} == {1.0}
+    assert card_of(tmp_path)["status"] == "finished"
+
+
+CALLS = """
+        import threading
+
+        def through(iterator):
+            for item in iterator:
+                pass
+
+        def entered(block):
+            with block:
+                pass
+
+        CALLS = {
+            "log": lambda run: run.log({"loss": -1.0}),
+            "log_eval": lambda run: run.log_eval({"accuracy": -1.0}),
+            "log_groups": lambda run: run.log_groups([{"prompt": "p", "rollouts": [{"text": "t", "reward": 1.0}]}]),
+            "flush": lambda run: run.flush(),
+            "request": lambda run: run.request(everywhere=False),
+            "take_findings": lambda run: run.take_findings(list(run.findings), []),
+            "progress": lambda run: through(run.progress(range(3))),
+            "phase": lambda run: entered(run.phase("generate")),
+            "timer": lambda run: entered(run.timer("score")),
+            "count": lambda run: run.count(tokens=5, samples=1),
+            "finish": lambda run: run.finish("failed"),
+            "_repr_html_": lambda run: run._repr_html_(),
+            "with": lambda run: entered(run),
+        }
+        # How a run is told of the end of its process, and what `start` calls: not for a trainer to call.
+        OWN = {"interrupt", "close_at_exit", "detach", "forward_to"}
+        TRACKER = {
+            "log_epoch": lambda tracker: tracker.log_epoch(epoch=9, loss=-1.0),
+            "get_best_metrics": lambda tracker: tracker.get_best_metrics(),
+            "get_remaining_epochs": lambda tracker: tracker.get_remaining_epochs(),
+            "export_summary": lambda tracker: tracker.export_summary(),
+            "set_total_epochs": lambda tracker: tracker.set_total_epochs(5),
+            "flush": lambda tracker: tracker.flush(),
+            "close": lambda tracker: tracker.close(),
+        }
+
+        def calls_of(thing, methods):
+            public = {name for name in dir(type(thing)) if not name.startswith("_")}
+            properties = {name for name in public if isinstance(getattr(type(thing), name), property)}
+            missing = public - properties - methods.keys() - OWN
+            assert not missing, f"called in no forked child: {missing}"
+            reads = {name: lambda thing, name=name: getattr(thing, name) for name in sorted(properties)}
+            return {**reads, **methods}
+
+        def in_child(call, thing):
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)  # a child that hangs is ended by it
+                call(thing)
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.slow
+def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_its_locks(tmp_path, python):
+    script = """
+        import io
+        sys.stderr = io.StringIO()  # for the bars
+        run = rlvitals.start(sys.argv[1], rules=["loss > 0.5 for 3: warning"], actions="act", display="none")
+        run.count(tokens=1)
+        entered(run.phase("warm"))
+        tracker = rlvitals.MetricsTracker(sys.argv[1] + "/metrics", plots=False, display="none")
+        tracker.log_epoch(epoch=1, loss=1.0)
+        for step in range(10):
+            run.log({"loss": 1.0}, step=step)
+        run.log_eval({"accuracy": 1.0})
+        assert run.findings
+        holders = [run, run._writer, run._card, run._measuring, run._measuring._phases, tracker]
+        locks = [getattr(thing, "lock", None) or thing._lock for thing in holders]
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            for lock in locks:
+                lock.acquire()
+            held.set()
+            done.wait()
+            for lock in locks:
+                lock.release()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        bad = {}
+        for thing, methods in ((run, CALLS), (tracker, TRACKER)):
+            for name, call in calls_of(thing, methods).items():
+                if code := in_child(call, thing):
+                    bad[name] = code
+        done.set()
+        thread.join()
+        run.finish()
+        tracker.close()
+        print(json.dumps(bad))
+    """
+    done = python(FORKING + CALLS + script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {}
+    assert {row["loss"] for row in rows_of(tmp_path)} == {1.0}
+    assert [row["accuracy"] for row in rows_of(tmp_path, "logs/eval_metrics.jsonl")] == [1.0]
+    assert [row["type"] for row in rows_of(tmp_path, "logs/findings.jsonl")] == ["finding", "request"]
+    assert not (tmp_path / "logs/rollouts").exists()
     assert card_of(tmp_path)["status"] == "finished"
 
 

@@ -441,6 +441,53 @@ class Evil:
         raise self.error
 
 
+class EvilFloat(float):
+    """A float that raises whatever is done with it."""
+
+    def _raise(self, *_):
+        raise RuntimeError("broken")
+
+    __float__ = __repr__ = __str__ = __format__ = __eq__ = __sub__ = __add__ = __radd__ = __hash__ = item = _raise
+
+
+class Silent(Exception):
+    """An error that cannot even be told."""
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class EvilAttributes:
+    """Whatever is asked of it raises: its class, its number, its size."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("broken")
+
+
+class EvilGroup(dict):
+    """A group of metrics that cannot be looked into."""
+
+    def items(self):
+        raise RuntimeError("broken")
+
+
+class EvilText(str):
+    def encode(self, *_):
+        raise RuntimeError("broken")
+
+    def __len__(self):
+        raise RuntimeError("broken")
+
+
+class EvilInt(int):
+    def __int__(self):
+        raise RuntimeError("broken")
+
+
+def broken_formula(part):
+    raise RuntimeError("broken")
+
+
 REFUSED = {
     "list": ([1, 2], "Log its mean"),
     "set": ({1}, "Log its mean"),
@@ -459,6 +506,14 @@ REFUSED = {
     "fraction too big": (fractions.Fraction(10**400), "gave no number"),
     "number that raises": (Evil(RuntimeError("broken")), "broken"),
     "number that divides by zero": (Evil(ZeroDivisionError("nothing")), "nothing"),
+    "number whose error cannot be told": (Evil(Silent()), "Silent"),
+    "float that raises": (EvilFloat(0.5), "broken"),
+    "integer that raises": (EvilInt(3), "broken"),
+    "text that raises": (EvilText("x"), "broken"),
+    "object whose attributes raise": (EvilAttributes(), "broken"),
+    "group that raises": (EvilGroup(a=1.0), "broken"),
+    "derived number that raises": (values.Derived((values.mean([1.0]),), broken_formula), "broken"),
+    "array whose size raises": (TorchScalar(0, RuntimeError("broken")), "broken"),
 }
 
 
@@ -488,6 +543,54 @@ def test_strict_raises_on_what_cannot_be_taken_and_writes_no_half_row(tmp_path, 
         assert reason in str(caught.value)
         run.log({"loss": 0.5}, step=2)
     assert [row["step"] for row in rows_of(tmp_path)] == [0, 2]
+
+
+@pytest.mark.parametrize("kind", [EvilFloat, EvilInt, Evil, EvilAttributes])
+def test_a_step_that_raises_costs_nothing_but_itself(tmp_path, caplog, kind):
+    step = EvilAttributes() if kind is EvilAttributes else kind(3)
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 0.5}, step=7)
+        run.log({"loss": 0.25}, step=step)
+        run.log_eval({"score": 1.0}, step=step)
+    assert [(row["step"], row["loss"]) for row in rows_of(tmp_path)] == [(7, 0.5), (8, 0.25)]
+    assert rows_of(tmp_path, LOG.with_name("eval_metrics.jsonl"))[0]["score"] == 1.0
+    assert "step must be a whole number" in caplog.text
+
+
+class EvilName(str):
+    """A name that can be stored, but not compared or written."""
+
+    def _raise(self, *_):
+        raise RuntimeError("broken")
+
+    __eq__ = __format__ = __str__ = _raise
+    __hash__ = str.__hash__
+
+
+def test_a_name_that_raises_costs_no_value(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 0.5}, step=0)
+        run.log({EvilName("loss"): 0.25}, step=1)
+        run.log({"loss": 0.125}, step=2)
+    assert [row["loss"] for row in rows_of(tmp_path)] == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_evaluation_with_a_value_that_cannot_be_taken_keeps_the_others(tmp_path, name):
+    with rlvitals.start(tmp_path) as run:
+        run.log_eval({"score": 1.0, "odd": REFUSED[name][0], "accuracy": 0.5}, step=3)
+    (row,) = rows_of(tmp_path, LOG.with_name("eval_metrics.jsonl"))
+    assert (row["score"], row["accuracy"]) == (1.0, 0.5)
+    whole = json.loads((tmp_path / "eval_logs" / "eval_step_0003.json").read_text())
+    assert (whole["score"], whole["accuracy"]) == (1.0, 0.5)
+
+
+def test_a_count_that_raises_is_left_out(tmp_path, caplog):
+    with rlvitals.start(tmp_path) as run:
+        run.count(tokens=Evil(Silent()), samples=2)
+        run.log({"loss": 0.5}, step=0)
+    assert rows_of(tmp_path)[0]["system/samples"] == 2
+    assert "a count must be a number, not" in caplog.text
 
 
 @pytest.mark.parametrize("metrics", [None, 0.5, [("loss", 0.5)], "loss=0.5"], ids=repr)

@@ -164,3 +164,21 @@ def test_nothing_is_unpickled_that_could_run_code(tmp_path):
     with pytest.raises(Exception, match=r"[Ww]eights.only|Unsupported"):
         training.load(place)
     assert not (tmp_path / "owned").exists()
+
+
+def test_where_a_training_writes_and_resumes_from_does_not_move_with_the_working_directory(tmp_path, monkeypatch):
+    from rlvitals.train import kto, recipe, rlaif_setup
+
+    place = tmp_path / "out" / "checkpoint-3"
+    place.mkdir(parents=True)
+    (place / checkpoint.STATE_FILE).touch()
+    (place / "trainer_state.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    own = recipe.load("kto", kto.Settings, given={"output_dir": "out", "resume_from": "out/checkpoint-3"})
+    judged = recipe.load("rlaif", rlaif_setup.Settings, given={"output_dir": "out", "resume_from": "checkpoint-3"})
+    folder, kto_checkpoint = kto.folder_of(own)
+    found = [checkpoint.origin("out", "checkpoint-3"), checkpoint.origin("out", "last"), kto_checkpoint]
+    found.append(rlaif_setup.find_checkpoint(judged))
+    monkeypatch.chdir("/")
+    assert found == [place] * 4
+    assert folder == tmp_path / "out"

@@ -23,14 +23,14 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from rlvitals.adapters.plain import plain
 from rlvitals.capture.run import Run
-from rlvitals.capture.start import start
+from rlvitals.capture.start import keep_given, start
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
 from rlvitals.records import Answer, Finding, Request, Status
+from rlvitals.store.layout import kept_file, kept_folder
 
 logger = logging.getLogger("rlvitals")
 
@@ -66,8 +66,10 @@ def serve(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if isinstance(settings.get("config"), str | os.PathLike):
-        settings["config"] = str(Path(settings["config"]).absolute())
-    folder = str(Path(output_dir).absolute())
+        settings["config"] = str(kept_file(settings["config"]))
+    settings = keep_given({**settings, "resume": resume})
+    resume = settings.pop("resume")
+    folder = str(kept_folder(output_dir))
     if not ray.is_initialized():
         ray.init()
     here = ray.get_runtime_context().get_node_id()

@@ -28,9 +28,10 @@ from rlvitals.adapters.transformers_settings import (
     names_of,
     settings_of,
 )
-from rlvitals.capture.start import start
+from rlvitals.capture.start import keep_given, start
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.store.layout import kept_folder
 
 try:
     from transformers import TrainerCallback
@@ -108,9 +109,9 @@ class VitalsCallback(TrainerCallback):
         if config is not None and not isinstance(config, Mapping):
             raise ConfigError(f"config must be a mapping, recorded beside the trainer's own arguments, not {config!r}")
         self._settings = resolve(config, settings)  # what is wrong is an error here, on every process
-        self._given = settings
+        self._given = keep_given(settings)
         self._config = dict(config or {})
-        self._folder = None if output_dir is None else Path(output_dir)
+        self._folder = None if output_dir is None else kept_folder(output_dir)
         self._resume, self._overwrite, self._resume_rate = resume, overwrite, resume_learning_rate
         self._said: set[str] = set()
         self._phase: Phase | None = None

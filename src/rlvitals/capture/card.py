@@ -15,6 +15,7 @@ from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.cards import append_attempt, read_attempts, write_config, write_info
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
+from rlvitals.store.process import renew_after_fork
 
 
 class Card:
@@ -36,6 +37,7 @@ class Card:
         self._dir, self._settings, self._attempt = run_dir, settings, attempt
         self._file_lock, self._counts, self._say = lock, counts, say
         self._lock = threading.RLock()  # the background thread, a signal handler and finish all save it
+        renew_after_fork(self, "_lock")
         self._saved: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+from rlvitals.capture.intake import shown
 from rlvitals.errors import BadValue
 
 RateNames = Literal["canonical", "rlaif"]
@@ -30,8 +31,8 @@ def amount(count: float) -> float:
     """A number of things; raises BadValue for what is none."""
     try:
         number = float(count)
-    except (TypeError, ValueError):
-        raise BadValue(f"a count must be a number, not {count!r}") from None
+    except Exception:  # noqa: BLE001 - whatever a stranger's number does, it is no count
+        raise BadValue(f"a count must be a number, not {shown(count)}") from None
     if not 0 <= number < math.inf:
         raise BadValue(f"a count cannot be {count!r}")
     return number

@@ -1,4 +1,4 @@
-"""How a recording ends when nobody calls `finish`: SIGTERM, the end of the interpreter, a fork.
+"""How a recording ends when nobody calls `finish`: SIGTERM, an exit with a status, the end of the interpreter, a fork.
 
 Keeps the runs this process has open. Handlers already installed are called as well: a trainer that saves a checkpoint
 on SIGTERM still does.
@@ -15,6 +15,7 @@ import threading
 from types import FrameType
 from typing import Any, Protocol
 
+from rlvitals.capture import exits
 from rlvitals.config import mask_text
 
 
@@ -25,7 +26,7 @@ class Recording(Protocol):
         """Make everything durable and mark the run interrupted; more rows may still come."""
 
     def close_at_exit(self, error: BaseException | None) -> None:
-        """The interpreter ends: finish, as failed where an exception ended it."""
+        """The interpreter ends: finish, as failed where an exception or an exit with a status ended it."""
 
     def detach(self) -> None:
         """The process is a forked child: never write."""
@@ -49,6 +50,7 @@ def watch(run: Recording) -> None:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_after_fork)
     _install_sigterm()
+    exits.watch()
 
 
 def open_runs() -> list[Recording]:
@@ -62,6 +64,7 @@ def unwatch(run: Recording) -> None:
         _open_runs.remove(run)
     if not _open_runs:
         _restore_sigterm()
+        exits.unwatch()
 
 
 def described(error: BaseException | str | None) -> str | None:
@@ -108,6 +111,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 def _at_exit() -> None:
     # Set by the interpreter when an exception went uncaught; in a notebook, for any cell that ever failed.
     error = None if "IPython" in sys.modules else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = error or exits.last_exit()
     for run in list(_open_runs):
         run.close_at_exit(error)
 
@@ -116,5 +120,6 @@ def _after_fork() -> None:
     for run in _open_runs:
         run.detach()
     _open_runs.clear()
+    exits.unwatch()
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, _earlier_handlers[-1])

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rlvitals.errors import MissingDependency
+from rlvitals.store.process import renew_after_fork
 
 if TYPE_CHECKING:
     from rlvitals.render.epoch_plots import Epochs
@@ -27,6 +28,7 @@ class Plotter:
         self._save = save
         self._lock = threading.Lock()
         self._drawing = threading.Lock()
+        renew_after_fork(self, "_lock", "_drawing")
         self._next: Epochs | None = None
         self._thread: threading.Thread | None = None
         self._said: set[str] = set()

@@ -34,8 +34,9 @@ from rlvitals.codec import encode
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.records import Finding
 from rlvitals.store.epochs import Cell, Epoch, EpochStore, Word
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.store.lines import NONFINITE, read_nonfinite
+from rlvitals.store.process import renew_after_fork
 
 if TYPE_CHECKING:
     from rlvitals.capture.run import Run
@@ -69,7 +70,7 @@ class MetricsTracker:
         False, or the patience in epochs (5). `display`: "auto" prints the epoch's block on stderr, "json" one line,
         "none" nothing. `fsync`: ask the disk itself before a file counts as written.
         """
-        self._folder = Path(output_dir)
+        self._folder = kept_folder(output_dir)
         _check(self._folder, display, save_every_n_epochs=save_every_n_epochs, keep_last_epochs=keep_last_epochs)
         self.save_every_n_epochs = save_every_n_epochs
         self._keep_last = keep_last_epochs
@@ -80,6 +81,7 @@ class MetricsTracker:
         if total_epochs is not None:
             self.set_total_epochs(total_epochs)
         self._lock = threading.RLock()
+        renew_after_fork(self, "_lock")
         self._pid = os.getpid()
         self._said: set[str] = set()
         self._intake = Intake(logger.warning)
@@ -128,7 +130,7 @@ class MetricsTracker:
             "learning_rate": learning_rate,
             **further,
         }
-        if os.getpid() != self._pid:  # a forked process: locks are as they were, so none is touched
+        if os.getpid() != self._pid:
             self._say_once("fork", "an epoch logged in a forked process is left out: its parent has the tracker")
             return
         try:
@@ -305,9 +307,8 @@ class MetricsTracker:
             return None
         from rlvitals.capture.run import Run
 
-        folder = self._folder.resolve()
         for run in runs:
-            if isinstance(run, Run) and RunDir(Path(run.dir)).epochs.folder.resolve() == folder:
+            if isinstance(run, Run) and RunDir(Path(run.dir)).epochs.folder.resolve() == self._folder:
                 return run
         return None
 

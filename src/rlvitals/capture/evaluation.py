@@ -26,6 +26,12 @@ def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
 
     def plain(value: Any) -> Any:
+        try:
+            return form_of(value)
+        except Exception as error:  # noqa: BLE001 - one odd value does not cost the evaluation
+            return f"({type(value).__name__} that cannot be read: {type(error).__name__})"
+
+    def form_of(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -39,12 +45,12 @@ def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
     """What of an evaluation goes into its row; the rest is in its file."""
-    return {
-        key: without_sequences(value) if isinstance(value, Mapping) else value
-        for key, value in stats.items()
-        if not _is_sequence(value)
-    }
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
+    row: dict[str, Any] = {}
+    for key, value in stats.items():
+        try:
+            if isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0:
+                continue
+            row[key] = without_sequences(value) if isinstance(value, Mapping) else value
+        except Exception:  # noqa: BLE001 - whatever it is, the intake says so
+            row[key] = value
+    return row

@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Any
 from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
-from rlvitals.store.cursors import bytes_behind, cursor_place, read_cursor, read_cursors, rows_behind
+from rlvitals.store.cursors import bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
+from rlvitals.store.files import open_descriptor
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lock import read_holder
-from rlvitals.store.process import this_process
+from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
+from rlvitals.store.process import prove
 
 if TYPE_CHECKING:
     import subprocess
 
 logger = logging.getLogger("rlvitals")
 
-STOP_SECONDS = 5.0
+STOP_SECONDS = 1.0
+"""How long a start waits, in all, for the followers of an earlier attempt to let go."""
 HOPELESS_SECONDS = 10.0
 
 
@@ -60,6 +62,21 @@ def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
     return trackers
 
 
+def kept_kwargs(settings: Settings) -> dict[str, Any]:
+    """The settings of the trackers as they were given, with the paths among them from the root on."""
+    given, names = settings.tracker_kwargs, settings.track_with
+    if len(names) == 1 and not isinstance(given.get(names[0]), Mapping):
+        return _with_kept_paths(names[0], given)
+    return {name: _with_kept_paths(name, own) if isinstance(own, Mapping) else own for name, own in given.items()}
+
+
+def _with_kept_paths(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    if not own or name == plugins.CONSOLE_TRACKER or name not in plugins.tracker_names():
+        return dict(own)
+    keep = getattr(plugins.tracker_class(name), "with_kept_paths", None)  # another package's may be no Sink of ours
+    return dict(own) if keep is None else keep(own)
+
+
 def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
     """The settings of each tracker; for a single one they may stand there directly."""
     given = settings.tracker_kwargs
@@ -79,22 +96,29 @@ def start_following(
     following = {name: own for name, own in trackers.items() if name != plugins.CONSOLE_TRACKER}
     if not following and not settings.notify and settings.actions != "act":
         return None
-    holder = read_holder(run_dir) if settings.monitor else None
+    holder = read_holder(run_dir)
+    token = holder.token if holder is not None else None
     clock = None
-    if holder is not None:
-        rules, notify = settings.rules, settings.notify
-        clock = {"holder": holder.token, "attempt": attempt, "rules": rules, "notify": notify}
-    return Forwarding(run_dir, following, clock)
+    if settings.monitor and token is not None:
+        clock = {"holder": token, "attempt": attempt, "rules": settings.rules, "notify": settings.notify}
+    return Forwarding(run_dir, following, clock, token)
 
 
 class Forwarding:
     """The follower of one run, as its trainer sees it."""
 
     def __init__(
-        self, run_dir: RunDir, trackers: Mapping[str, Mapping[str, Any]], clock: Mapping[str, Any] | None
+        self,
+        run_dir: RunDir,
+        trackers: Mapping[str, Mapping[str, Any]],
+        clock: Mapping[str, Any] | None,
+        holder: str | None = None,
     ) -> None:
-        """`clock`: what `rlvitals.clock` needs to know, or None for no clock."""
+        """`clock`: what `rlvitals.clock` needs to know, or None for no clock. `holder`: the token of the run's lock;
+        the follower ends when another one is there.
+        """
         self._dir = run_dir
+        self._holder = holder
         self._wants_clock = clock is not None
         self._names = list(trackers)
         self._reported: dict[str, str] = {}
@@ -168,24 +192,38 @@ class Forwarding:
     def _spawn(self, trackers: Mapping[str, Mapping[str, Any]], clock: Mapping[str, Any] | None) -> None:
         import subprocess
 
-        with open(self._dir.sinks / "follower.log", "ab") as log:
+        log = self._open_log()
+        try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rlvitals.follow", str(self._dir.root.resolve())],
+                [sys.executable, *_command(self._dir)],
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=subprocess.DEVNULL if log is None else log,
+                stderr=subprocess.DEVNULL if log is None else log,
                 start_new_session=True,
             )
+        finally:
+            if log is not None:
+                os.close(log)
         if process.stdin is not None:
             with process.stdin as pipe:
-                task = {"trackers": {name: dict(settings) for name, settings in trackers.items()}, "clock": clock}
+                by_name = {name: dict(settings) for name, settings in trackers.items()}
+                task = {"trackers": by_name, "clock": clock, "holder": self._holder}
                 pipe.write(json.dumps(task, default=str).encode())
         self._process = process
+
+    def _open_log(self) -> int | None:
+        """Where the follower's messages go."""
+        path = self._dir.sinks / "follower.log"
+        try:
+            return open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        except OSError as error:
+            logger.warning("cannot write %s (%s); the follower's messages are not kept", path, error.strerror or error)
+            return None
 
     def _follow_in_thread(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
         from rlvitals.sinks.follower import follow
 
-        arguments = {"stop": self._stop}
+        arguments = {"stop": self._stop, "holder": self._holder}
         threading.Thread(target=follow, args=(self._dir, trackers), kwargs=arguments, daemon=True).start()
 
 
@@ -197,15 +235,48 @@ def _see_off(pid: int) -> None:
 
 
 def stop_followers(run_dir: RunDir) -> None:
-    """End the followers an earlier attempt left behind on this host; their rows are sent again from the last commit."""
-    own = this_process()
-    for cursor in read_cursors(run_dir):
-        place = cursor_place(run_dir, cursor.name)
-        holder = read_holder(place)
-        if holder is None or not holder.is_live or holder.process.host != own.host or holder.process.pid == own.pid:
-            continue
+    """End the followers that an earlier attempt left behind; their rows are sent again from the last commit.
+
+    A follower ends by itself when it sees another attempt's lock on the run. One of this user's on this machine is
+    ended at once, stuck and stopped ones too, but only where the system proves that it is this run's: see
+    `process.prove`. Any other is left alone, waited for shortly, and named.
+    """
+    found = _held(run_dir)
+    processes = {holder.process for holder in found.values()}
+    proven = [handle for process in processes if (handle := prove(process, _command(run_dir))) is not None]
+    deadline = time.monotonic() + STOP_SECONDS
+    for handle in proven:
         with contextlib.suppress(OSError):
-            os.kill(holder.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < deadline and (still := read_holder(place)) is not None and still.is_live:
-            time.sleep(0.02)
+            handle.send(signal.SIGTERM)
+    _wait_until_free(run_dir, time.monotonic() + STOP_SECONDS / 3)
+    for handle in proven:  # one that has ended is out of reach: the handle is not its pid
+        with contextlib.suppress(OSError):
+            handle.send(signal.SIGKILL)
+        handle.close()
+    for name, holder in _wait_until_free(run_dir, deadline).items():
+        process = holder.process
+        logger.warning(
+            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves it is "
+            "a follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life "
+            "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
+            *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),
+            cursor_place(run_dir, name).lock,
+        )
+
+
+def _held(run_dir: RunDir) -> dict[str, Holder]:
+    """The trackers some live process sends to, with that process."""
+    holders = {name: read_holder(place) for name, place in cursor_places(run_dir)}
+    return {name: holder for name, holder in holders.items() if holder is not None and holder.is_live}
+
+
+def _wait_until_free(run_dir: RunDir, deadline: float) -> dict[str, Holder]:
+    """Wait until nobody sends to any tracker; returns who still does at the deadline."""
+    while (left := _held(run_dir)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+def _command(run_dir: RunDir) -> list[str]:
+    """How a follower of this run is started, and known again."""
+    return ["-m", "rlvitals.follow", str(run_dir.root)]

@@ -52,15 +52,15 @@ class Intake:
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
         names = list(metrics)
-        if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
-            if not metrics.keys() <= self._clean_names:
-                return False
-            self.plain_names = names
-        values = metrics.values()
         try:
+            if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
+                if not metrics.keys() <= self._clean_names:
+                    return False
+                self.plain_names = names
+            values = metrics.values()
             # One sum finds any NaN or infinity among them.
             return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
-        except OverflowError:
+        except Exception:  # noqa: BLE001 - too big a sum, or a name that cannot be compared
             return False
 
     def whole(self, name: str, value: Any, otherwise: str) -> int | None:
@@ -69,13 +69,13 @@ class Intake:
             number = int(value)
             if math.isclose(number, float(value)) and abs(number) <= MAX_STEP:
                 return number
-        except (TypeError, ValueError, OverflowError):
+        except Exception:  # noqa: BLE001 - whatever a stranger's number does, it is no whole number
             pass
         if self._strict:
-            raise BadValue(f"{name} must be a whole number of at most 2^53, not {value!r}")
+            raise BadValue(f"{name} must be a whole number of at most 2^53, not {shown(value)}")
         if name not in self._not_whole:
             self._not_whole.add(name)
-            self._warn(f"{name} must be a whole number, not {value!r}; {otherwise}")
+            self._warn(f"{name} must be a whole number, not {shown(value)}; {otherwise}")
         return None
 
     def take(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,16 +148,29 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
     """Names and values, nested mappings joined with `/`."""
     found: list[tuple[str, Any]] = []
     for key, value in metrics.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and depth < MAX_DEPTH:
-            found.extend(flatten(value, f"{name}/", depth + 1))
-        else:
-            found.append((name, value))
+        name = f"{prefix}{key if type(key) is str else _text(key)}"
+        try:
+            if isinstance(value, Mapping) and depth < MAX_DEPTH:
+                found.extend(flatten(value, f"{name}/", depth + 1))
+                continue
+        except Exception as error:  # noqa: BLE001 - a group that cannot be read costs only itself
+            found.append((name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")))
+            continue
+        found.append((name, value))
     return found
 
 
 def scalar(value: Any) -> float | int | bool | str | None:
-    """One plain value, or None for nothing (None, a mergeable value of nothing)."""
+    """One plain value, or None for nothing (None, a mergeable value of nothing). Raises CannotTake alone."""
+    try:
+        return _scalar(value)
+    except CannotTake:
+        raise
+    except Exception as error:  # whatever a stranger's number does, it costs only itself
+        raise CannotTake(f"{_article(value)} gave no number ({_said(error)})") from error
+
+
+def _scalar(value: Any) -> float | int | bool | str | None:
     kind = type(value)
     if kind is float or kind is bool or value is None:
         return value  # type: ignore[no-any-return]
@@ -166,22 +179,22 @@ def scalar(value: Any) -> float | int | bool | str | None:
     if kind is int:
         return value if -_INT64 <= value < _INT64 else _big(value)
     if isinstance(value, Value | Derived):
-        return value.number
+        number = value.number
+        return number if number is None or type(number) in PLAIN else float(number)
+    if kind is _Unreadable:
+        raise CannotTake(value.reason)
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
             raise CannotTake(f"a text of {len(value)} characters is too long for a metrics row (at most {MAX_TEXT})")
-        return value.encode("utf-8", "replace").decode()
+        return str.encode(value, "utf-8", "replace").decode()
     if isinstance(value, Mapping):
         raise CannotTake(f"mappings are nested more than {MAX_DEPTH} deep")
     if callable(getattr(value, "item", None)):
         return _from_array(value)
     if isinstance(value, int):  # an IntEnum
-        return scalar(int(value))
+        return _scalar(int(value))
     if hasattr(value, "__float__"):
-        try:
-            return float(value)
-        except Exception as error:  # whatever a stranger's number does, it costs only itself
-            raise CannotTake(f"{_article(value)} gave no number ({error})") from error
+        return float(value)
     raise CannotTake(f"{_article(value)} is no number. {_FIX}")
 
 
@@ -197,14 +210,11 @@ def _from_array(value: Any) -> float | int | bool | str | None:
     mask = getattr(value, "mask", None)
     if mask is not None and not callable(mask) and bool(mask):
         return None  # numpy's masked number: there is none, and item() would say 0.0
-    try:
-        item = value.item()
-    except Exception as error:
-        raise CannotTake(f"{_article(value)} gave no number ({error})") from error
+    item = value.item()
     if isinstance(item, str):
-        return scalar(item)
+        return _scalar(item)
     if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
-        return scalar(item if isinstance(item, int) else float(item))
+        return _scalar(item if isinstance(item, int) else float(item))
     raise CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
 
 
@@ -213,6 +223,37 @@ def _big(number: int) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+
+
+class _Unreadable:
+    """Stands in for a group of metrics that raised when it was looked into."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def _text(key: object) -> str:
+    """A name as plain text."""
+    try:
+        return str.__str__(key) if isinstance(key, str) else str(key)
+    except Exception:  # noqa: BLE001 - the value is worth keeping
+        return f"({type(key).__name__})"
+
+
+def _said(error: BaseException) -> str:
+    """What an exception says, or its name where it says nothing or raises itself."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001
+        return type(error).__name__
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it, also where it cannot."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001
+        return _article(value)
 
 
 def _article(value: object) -> str:

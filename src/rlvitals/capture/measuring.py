@@ -17,6 +17,7 @@ from rlvitals.config import Settings
 from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, OpenPhase
 from rlvitals.store.layout import RunDir, SideLog
+from rlvitals.store.process import renew_after_fork
 from rlvitals.store.reader import last_rows
 from rlvitals.store.spans import span_line
 
@@ -65,6 +66,7 @@ class Measuring:
         self._see_sample = see_sample
         self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
         self._lock = threading.RLock()
+        renew_after_fork(self, "_lock")
         self._said: set[str] = set()
         self._throughput = Throughput(begun=clock())
         self._phases: Phases  # made by the first measurement
@@ -107,12 +109,6 @@ class Measuring:
         """The run ends: no more samples of the machine."""
         if self._sampler is not None:
             self._sampler.stop()
-
-    def forget_locks(self) -> None:
-        """The process is a forked child, which records nothing; its phases still call `onload` and `offload`."""
-        self._lock = threading.RLock()
-        if self._run.is_measuring:
-            self._phases.forget_locks()
 
     def _begin(self, now: float | None) -> None:
         """The first measurement. Tokens are counted from `now` on, or from the start of the run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rlvitals.capture.intake import PLAIN, CannotTake, flatten, scalar
 from rlvitals.values import Derived, Value
@@ -63,10 +63,11 @@ class Pending:
         copies: list[HostCopy] = []
         on_device: dict[str, Any] = {}
         for name, value in flatten(metrics, "", 0):
-            if _is_device_scalar(value):
+            place = _place_of(value)
+            if place == "device":
                 on_device[name] = value
                 row[name] = None  # its place in the row
-            elif _is_arriving(value):
+            elif place == "arriving":
                 copies.append(value)  # its numbers have names of their own
             else:
                 row[name] = _as_it_is_now(value)
@@ -163,6 +164,14 @@ def _is_here(value: Any) -> bool:
     return type(value) in _ON_THE_HOST
 
 
+def _place_of(value: Any) -> Literal["device", "arriving", "host"]:
+    """Where a value's number is. One that raises when it is asked is left to the intake, which says so."""
+    try:
+        return "device" if _is_device_scalar(value) else "arriving" if _is_arriving(value) else "host"
+    except Exception:  # noqa: BLE001
+        return "host"
+
+
 def _is_device_scalar(value: Any) -> bool:
     """One number on a CUDA device. Tensors of other devices, which have no page-locked memory, are read at once."""
     return getattr(value, "is_cuda", False) is True and callable(getattr(value, "numel", None)) and value.numel() == 1
@@ -174,7 +183,7 @@ def _is_arriving(value: Any) -> bool:
 
 
 def _as_it_is_now(value: Any) -> Any:
-    if isinstance(value, Value | Derived):
+    if type(value) in (Value, Derived):
         return value
     try:
         return scalar(value)

@@ -16,6 +16,7 @@ from rlvitals.capture.counters import Rates, amount
 from rlvitals.capture.memory import GIB, DeviceMemory, Devices, Mark, cuda_devices
 from rlvitals.capture.phase import PARTS, Hook, Phase, Point, Timer
 from rlvitals.records import OpenPhase
+from rlvitals.store.process import renew_after_fork
 
 WAITING_MARKS = 64
 """So many phases whose device time is still to come are looked through between two rows as well."""
@@ -51,6 +52,7 @@ class Phases:
         self._on_close = on_close
         self._warn = warn
         self._lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of a phase's end
+        renew_after_fork(self, "_lock")
         self._row: dict[str, float] = {}
         self._keys: dict[str, _Keys] = {}
         self._open: dict[Phase, None] = {}
@@ -90,13 +92,6 @@ class Phases:
                     silence = now - max(phase.heard_at, self._logged_at)
                     found.append(OpenPhase(str(phase.name), silence, total / count if count else None))
         return found
-
-    def forget_locks(self) -> None:
-        """The process is a forked child: a thread that is not here may have held the lock."""
-        self._lock = threading.RLock()
-        self._on_close = None
-
-    # What a phase tells as it goes.
 
     def enter(self, phase: Phase) -> None:
         with self._lock:

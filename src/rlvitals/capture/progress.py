@@ -21,6 +21,7 @@ from typing import Any, Generic, Self, TextIO, TypeVar
 from rlvitals.render.progress import bar_line, field_line, field_text, plain_line
 from rlvitals.render.steps import names_of, printable
 from rlvitals.store.lines import NONFINITE, read_nonfinite
+from rlvitals.store.process import renew_after_fork
 
 T = TypeVar("T")
 
@@ -245,6 +246,7 @@ class _Screen:
         self._can_move = os.environ.get("TERM") != "dumb" and not _is_old_windows()
         self.needs_ascii = not self._can_move or not _can_hold("█", self.encoding)
         self._lock = threading.RLock()
+        renew_after_fork(self, "_lock")
         self._bars: list[Progress[Any]] = []
         self._drawn = 0
         """Lines of the block; where the cursor cannot move, columns of the one line."""

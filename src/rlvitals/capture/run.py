@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rlvitals.capture import endings
+from rlvitals.capture import endings, exits
 from rlvitals.capture.card import Card
 from rlvitals.capture.display import Display
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
@@ -33,6 +32,7 @@ from rlvitals.store.findings import append_event
 from rlvitals.store.layout import RunDir, SideLog, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import RunLock
+from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Run:
         self._display = Display(settings, info, rank=rank)
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
+        renew_after_fork(self, "_lock")
         self._watching = Watching(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
@@ -150,7 +151,7 @@ class Run:
                         line = dumps(head | metrics, None, NEWLINE)
                         written = _write(writer.fd, line)
                         self.last_step = step
-                except (OSError, OverflowError, TypeError, ValueError):
+                except Exception:  # noqa: BLE001
                     pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
                 if written:
                     if written == len(line):
@@ -297,10 +298,10 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or (isinstance(error, SystemExit) and not error.code):
+        if error is None:
             self.finish()
         else:
-            self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            self.close_at_exit(error)
 
     def _repr_html_(self) -> str:
         from rlvitals.capture.notebook import card
@@ -316,19 +317,19 @@ class Run:
         self._card.save(status="interrupted")
 
     def close_at_exit(self, error: BaseException | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        status = exits.status_of(error) if isinstance(error, SystemExit) else None
+        if status == 0:
+            error = None
+        if isinstance(error, KeyboardInterrupt) or status in exits.INTERRUPTED:
             self.finish("interrupted", error)
-        elif error is None and self.status == "interrupted":
-            self.finish("interrupted")  # a SIGTERM handler of the user's own that ended in sys.exit()
+        elif self.status == "interrupted" and (error is None or status is not None):
+            self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
         else:
-            self.finish("failed" if error else "finished", error)
+            self.finish("finished" if error is None else "failed", error)
 
     def detach(self) -> None:
-        # A fork copies locks as they are, so none is touched: new ones, and no writing.
-        self._lock = threading.RLock()
-        self._recording = False
+        self._recording = self._watching.is_on = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
-        self._measuring.forget_locks()
         self._pending.forget()
 
     def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:

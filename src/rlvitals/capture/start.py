@@ -16,16 +16,16 @@ from typing import Any
 
 import rlvitals
 from rlvitals.capture import console, identity
-from rlvitals.capture.forwarding import stop_followers, trackers_of
+from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
 from rlvitals.capture.run import Run
-from rlvitals.capture.watching import check_rules
+from rlvitals.capture.watching import check_rules, kept_rules
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved
 from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.archive import expand_logs
 from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_file
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
@@ -93,10 +93,11 @@ def start(
         **unknown,
     }
     settings = resolve(config, given)
+    settings = keep_paths(settings)
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
     check_rules(settings)
-    run_dir = RunDir(Path(output_dir))
+    run_dir = RunDir.kept(output_dir)
     own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
@@ -127,6 +128,32 @@ def start(
     return run
 
 
+def keep_paths(settings: Settings) -> Settings:
+    """The same settings with every path that is opened later as it is meant now: trackers' files, rule files, the
+    sentinel. The working directory may be another one by then, and so it is for those who read the settings later.
+    """
+    notify = dict(settings.notify)
+    if notify.get("sentinel"):
+        notify["sentinel"] = str(kept_file(notify["sentinel"]))
+    return replace(settings, notify=notify, rules=kept_rules(settings.rules), tracker_kwargs=kept_kwargs(settings))
+
+
+def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for a `start` that comes later, perhaps in another process, with their paths as meant now."""
+    wanted = ("rules", "notify", "track_with", "tracker_kwargs")
+    settings = keep_paths(resolve(None, {key: given[key] for key in wanted if key in given}))
+    kept = dict(given)
+    if given.get("rules") is not None:
+        kept["rules"] = settings.rules
+    if given.get("tracker_kwargs"):
+        kept["tracker_kwargs"] = settings.tracker_kwargs
+    if settings.notify.get("sentinel"):  # the webhook stays as it was written: it may name a variable of over there
+        kept["notify"] = {**given["notify"], "sentinel": settings.notify["sentinel"]}
+    if isinstance(given.get("resume"), str | os.PathLike) and Path(given["resume"]).exists():
+        kept["resume"] = str(kept_file(given["resume"]))
+    return kept
+
+
 def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
     sweep(run_dir)
     stop_followers(run_dir)
@@ -154,7 +181,7 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
     )
     info = RunInfo(
         id=old.id if old and old.id else f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
-        name=settings.name or (old.name if old else run_dir.root.resolve().name),
+        name=settings.name or (old.name if old else run_dir.root.name),
         status="running",
         created=old.created if old else now,
         updated=now,

@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, flatten, mask_text
 from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.process import renew_after_fork
 from rlvitals.store.samples import Samples
 
 if TYPE_CHECKING:
@@ -53,6 +55,19 @@ def check_rules(settings: Settings) -> None:
         from rlvitals.health.monitor import Monitor
 
         Monitor(rules=settings.rules)
+
+
+def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
+    """The same rules, with the names of rule files from the root on."""
+    if rules is None:
+        return None
+    from rlvitals.health.rulebook import DEFAULT, presets
+
+    def kept(rule: Any) -> Any:
+        is_file = isinstance(rule, str) and rule != DEFAULT and rule not in presets() and Path(rule).is_file()
+        return str(kept_file(rule)) if is_file else rule
+
+    return kept(rules) if isinstance(rules, str) else tuple(map(kept, rules))
 
 
 def held_out_name(name: str) -> str:
@@ -85,6 +100,7 @@ class Watching:
         """False: calling `look` does nothing."""
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
         self._rank, self._lock, self._append = rank, lock, append
+        renew_after_fork(self, "_lock")
         self._pid = os.getpid()
         self._findings: deque[Finding] = deque(maxlen=KEPT_FINDINGS)
         self._monitor: Monitor | None = None

@@ -21,6 +21,7 @@ from rlvitals.codec import to_json
 from rlvitals.errors import ConfigError
 from rlvitals.health.notify import Webhook, write_sentinel
 from rlvitals.records import Finding
+from rlvitals.store.process import Handle
 
 SIGNALS = ("TERM", "INT", "USR1")
 END_SECONDS = 10.0
@@ -137,10 +138,8 @@ def _webhook(given: str) -> Webhook:
 
 
 def _signal(text: str) -> Reaction:
-    pid, name = _target(text)
+    handle, pid, name = _target(text)
     number = getattr(signal, f"SIG{name}")
-    # A handle stays with its process; a pid may be somebody else's by the time the signal is sent.
-    handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     sent = False
 
     def send(finding: Finding, source: str) -> None:
@@ -149,10 +148,7 @@ def _signal(text: str) -> Reaction:
             return
         sent = True
         try:
-            if handle is not None:
-                signal.pidfd_send_signal(handle, number)
-            else:
-                os.kill(pid, number)
+            handle.send(number)
         except ProcessLookupError:
             _say(f"process {pid} is gone already: no signal was sent")
         else:
@@ -161,8 +157,8 @@ def _signal(text: str) -> Reaction:
     return send
 
 
-def _target(text: str) -> tuple[int, str]:
-    """The process and the signal's name. Raises ConfigError unless the process is there and ours."""
+def _target(text: str) -> tuple[Handle, int, str]:
+    """A hold on the process, its pid, and the signal's name. Raises ConfigError unless it is there and ours."""
     number, _, name = text.partition(":")
     name = (name or "TERM").upper().removeprefix("SIG")
     if not number.isdecimal() or name not in SIGNALS:
@@ -173,7 +169,8 @@ def _target(text: str) -> tuple[int, str]:
     if pid <= 1 or pid == os.getpid():
         raise ConfigError(f"--signal {text}: that is no training process")
     try:
-        os.kill(pid, 0)
+        handle = Handle(pid)  # before the questions: the answers are then about the process that gets the signal
+        handle.send(0)
         owner = Path(f"/proc/{pid}").stat().st_uid if Path("/proc/self").exists() else os.getuid()
     except PermissionError:
         owner = -1
@@ -181,7 +178,7 @@ def _target(text: str) -> tuple[int, str]:
         raise ConfigError(f"--signal {text}: there is no process {pid}") from None
     if owner != os.getuid():
         raise ConfigError(f"--signal {text}: process {pid} belongs to another user")
-    return pid, name
+    return handle, pid, name
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ and only then).
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 from rlvitals.errors import RlvitalsError, did_you_mean
 from rlvitals.records import Attempt, Row
-from rlvitals.store.layout import Forwarded, RunDir
+from rlvitals.store.layout import Forwarded, RunDir, kept_file
 from rlvitals.store.reader import read_rows
 from rlvitals.store.samples import read_samples
 
@@ -80,6 +81,9 @@ class Sink(ABC):
     known_settings: ClassVar[frozenset[str] | None] = None
     """The settings it takes; None: whatever the vendor's own init takes."""
 
+    path_settings: ClassVar[frozenset[str]] = frozenset()
+    """Those that name a file or folder on this machine."""
+
     takes_samples: ClassVar[bool] = False
     """Whether it has a place for samples of the machine, apart from the axis of the steps."""
 
@@ -87,6 +91,14 @@ class Sink(ABC):
         self.facts = facts
         self.settings = settings
         self.memory = memory
+
+    @classmethod
+    def with_kept_paths(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with paths from the root on: it is opened later, perhaps from another working directory."""
+        return {
+            key: str(kept_file(value)) if key in cls.path_settings and _is_path(value) else value
+            for key, value in settings.items()
+        }
 
     @abstractmethod
     def write(self, rows: Sequence[SinkRow]) -> None:
@@ -102,6 +114,10 @@ class Sink(ABC):
 
     def abandon(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go after an error, without finishing; another one will be opened from the last commit."""
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and bool(str(value).strip()) and "://" not in str(value)
 
 
 def check_settings(name: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -17,6 +17,7 @@ from rlvitals.sinks.local_file import (
     begin,
     choose_path,
     how_to_repeat,
+    is_same_path,
     named,
 )
 from rlvitals.store.files import replace_file, sync_folder
@@ -44,7 +45,7 @@ class CsvSink(FileSink):
         self._path = choose_path("csv", facts, settings, "metrics.csv")
         self._fix = how_to_repeat("csv", facts)
         given = str(settings.get("path") or "")
-        self._is_new = memory.get("path") != given
+        self._is_new = not is_same_path(memory.get("path"), given)
         if self._is_new:
             begin(self._path, _header(FIXED), is_ours=not given)
             self.memory = {"path": given, "header": len(_header(FIXED)), "length": len(_header(FIXED)), "rows": 0}

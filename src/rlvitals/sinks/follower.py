@@ -33,6 +33,9 @@ BATCH_ROWS = 1000
 POLL_SECONDS = 0.5
 WATCH_SECONDS = 0.2
 LONGEST_PAUSE = 30.0
+PART_SECONDS = 1.0
+"""How long a follower that is to end waits for the batches on their way."""
+
 LINGER_SECONDS = 600.0
 """How long a follower goes on trying after the run has ended and a tracker has made no progress."""
 
@@ -62,6 +65,7 @@ class Feed:
                 moved = self.advance()
             except RunLocked:
                 moved, pause = False, POLL_SECONDS  # another follower is at it; it may end
+                self._drop_sink()
             except Exception as error:  # noqa: BLE001 - the one place where a tracker's failures are swallowed, and counted
                 self._failed(error)
                 pause = min(max(pause, POLL_SECONDS) * 2, LONGEST_PAUSE)
@@ -73,7 +77,10 @@ class Feed:
         self.let_go()
 
     def advance(self) -> bool:
-        """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises."""
+        """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises, and
+        RunLocked where another follower has the cursor.
+        """
+        self._check_lock()
         if not self._has_lock:
             self._takes_samples = plugins.tracker_class(self.name).takes_samples
             self._dir.sinks.mkdir(exist_ok=True)
@@ -108,6 +115,12 @@ class Feed:
         if self._has_lock:
             self._has_lock = False
             self._lock.release()
+
+    def _check_lock(self) -> None:
+        """Raise RunLocked if the lock was taken away: the directory was emptied, or another follower has begun."""
+        if self._has_lock and not self._lock.is_ours():
+            self._has_lock = False
+            raise RunLocked(f"the lock of tracker {self.name} is not this follower's any more")
 
     def _read(self) -> tuple[list[SinkRow], dict[str, int]]:
         rows: list[SinkRow] = []
@@ -164,20 +177,24 @@ class Feed:
         if (state, error) != (self._cursor.state, self._cursor.error):
             self._cursor.since = round(time.time(), 3)
         self._cursor.state, self._cursor.error = state, error
+        self._check_lock()
         write_cursor(self._dir, self._cursor)
 
     def _failed(self, error: Exception) -> None:
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            with contextlib.suppress(Exception):
-                sink.abandon()
+        self._drop_sink()
         said = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
         logger.warning("tracker %s: %s", self.name, said)
         if self._has_lock:
             # Memory goes back to the last commit: what the broken sink thought does not count.
             self._cursor = self._read_cursor()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RunLocked):
                 self._save("failing", said)
+
+    def _drop_sink(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            with contextlib.suppress(Exception):
+                sink.abandon()
 
 
 def follow(
@@ -188,11 +205,13 @@ def follow(
     once: bool = False,
     progress: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
+    holder: str | None = None,
 ) -> bool:
     """Forward to all trackers until the run has ended and each holds it, or has made no progress for too long.
 
     Returns whether all of them hold everything. `once` stops when all that is logged now is handed over, though the
-    run goes on. `progress` is called several times a second.
+    run goes on. `progress` is called several times a second. `holder` is the token of the run's lock: when another one
+    is there, a new attempt has begun, with a follower of its own.
     """
     stop = stop or threading.Event()
     feeds = [Feed(run_dir, name, settings, once=once) for name, settings in trackers.items()]
@@ -208,14 +227,20 @@ def follow(
         if progress is not None:
             progress()
         waiting = [feed for feed in feeds if not feed.is_over]
-        has_ended = once or not _is_recorded(run_dir)
+        recorder = read_holder(run_dir)
+        if holder is not None and recorder is not None and recorder.token != holder:
+            break
+        has_ended = once or recorder is None or not recorder.is_live
         if has_ended and waiting and all(time.monotonic() - feed.last_progress > linger for feed in waiting):
             break
         for thread in threads:
             thread.join(timeout=WATCH_SECONDS / len(threads))
     stop.set()
-    for feed in feeds:
-        feed.let_go()
+    deadline = time.monotonic() + PART_SECONDS
+    for feed, thread in zip(feeds, threads, strict=True):
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if not thread.is_alive():  # one that is stuck may yet write: its lock goes with this process
+            feed.let_go()
     return all(feed.is_over for feed in feeds)
 
 

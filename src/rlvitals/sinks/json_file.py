@@ -8,7 +8,7 @@ from typing import Any
 
 from rlvitals.codec import encode
 from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
-from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, named
+from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, is_same_path, named
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, write_nonfinite
 
 OPENING, CLOSING = b"[", b"\n]\n"
@@ -35,7 +35,7 @@ class JsonSink(FileSink):
         check_settings("json", settings, self.known_settings)
         path = choose_path("json", facts, settings, "metrics.json")
         given = str(settings.get("path") or "")
-        self._is_new = memory.get("path") != given
+        self._is_new = not is_same_path(memory.get("path"), given)
         if self._is_new:
             begin(path, OPENING + CLOSING, is_ours=not given)
             self.memory = {"path": given, "length": len(OPENING + CLOSING)}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
 from rlvitals.store.files import replace_file, sync_folder
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_file
 
 FIXED = ("step", "timestamp", "attempt", "stream")
 """What every row begins with."""
@@ -85,6 +85,7 @@ class FileSink(Sink):
     """What the trackers that are one local file have in common: how they end. A subclass opens `_file`."""
 
     known_settings: ClassVar[frozenset[str]] = frozenset({"path"})
+    path_settings: ClassVar[frozenset[str]] = known_settings
 
     _file: LocalFile
     _is_new: bool
@@ -112,6 +113,11 @@ def choose_path(tracker: str, facts: RunFacts, settings: Mapping[str, Any], defa
     if path.resolve() in own:
         raise SinkError(f"tracker {tracker!r}: {path} belongs to the run itself; choose another path")
     return path
+
+
+def is_same_path(known: Any, given: str) -> bool:
+    """Whether a path on record is the one given now. Earlier versions recorded it as it was typed."""
+    return known == given or (isinstance(known, str) and bool(known) and str(kept_file(known)) == given)
 
 
 def how_to_repeat(tracker: str, facts: RunFacts) -> str:

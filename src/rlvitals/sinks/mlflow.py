@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rlvitals.config import flatten, mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_file
 
 METRICS_A_BATCH = 500
 """MLflow takes 1,000 and a megabyte a request; half of it fits whatever the names are."""
@@ -27,6 +27,9 @@ TAGS_A_BATCH, TAG_LENGTH, NAME_LENGTH = 100, 5000, 250
 
 OWN_SETTINGS = frozenset({"experiment", "experiment_name", "artifact_location", "name", "description"})
 RUN, ATTEMPT = "rlvitals.run", "rlvitals.attempt"
+
+
+SQLITE = "sqlite:///"
 
 
 class MlflowSink(Sink):
@@ -54,6 +57,17 @@ class MlflowSink(Sink):
     """
 
     takes_samples: ClassVar[bool] = True
+
+    path_settings: ClassVar[frozenset[str]] = frozenset({"artifact_location"})
+
+    @classmethod
+    def with_kept_paths(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        kept = super().with_kept_paths(settings)
+        address = str(kept.get("tracking_uri") or "")
+        file = address.removeprefix(SQLITE)
+        if file and file != address and not file.startswith(":memory:"):
+            kept["tracking_uri"] = f"{SQLITE}{kept_file(file).as_posix()}"
+        return kept
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory)
@@ -226,7 +240,7 @@ def _address(facts: RunFacts, settings: Mapping[str, Any]) -> str:
     given = settings.get("tracking_uri")
     if not given:
         logs = RunDir(facts.root).logs.resolve()
-        return f"sqlite:///{(logs / 'mlflow.db').as_posix()}"
+        return f"{SQLITE}{(logs / 'mlflow.db').as_posix()}"
     address = str(given)
     if address.startswith("file:") or ("://" not in address and address != "databricks"):
         raise SinkError(

@@ -62,6 +62,7 @@ HIGHEST_STEP = 2**48
 class SwanLabSink(Sink):
     """Forwards to SwanLab. Owns the experiments of this run, and in the local modes their folders."""
 
+    path_settings: ClassVar[frozenset[str]] = frozenset({"log_dir", "logdir"})
     takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:

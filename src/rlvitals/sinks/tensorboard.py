@@ -71,6 +71,7 @@ class TensorBoardSink(Sink):
     """
 
     known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"} | WRITER_SETTINGS)
+    path_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"})
     takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:

@@ -84,6 +84,7 @@ class WandbSink(Sink):
     Its memory: `attempts`, number -> rows committed of each stream, and whether its W&B run was closed.
     """
 
+    path_settings: ClassVar[frozenset[str]] = frozenset({"dir", "log_dir"})
     takes_samples: ClassVar[bool] = True
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:

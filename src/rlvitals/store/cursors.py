@@ -51,6 +51,11 @@ def cursor_place(run_dir: RunDir, name: str) -> CursorPlace:
     return CursorPlace(run_dir.sinks, run_dir.sinks / f"{name}.lock", run_dir.sinks / f"{name}.heartbeat")
 
 
+def cursor_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
+    """The trackers that have a lock now, by name; a tracker that has taken no row yet has a lock and no cursor."""
+    return [(path.stem, cursor_place(run_dir, path.stem)) for path in sorted(run_dir.sinks.glob("*.lock"))]
+
+
 def read_cursor(run_dir: RunDir, name: str) -> Cursor:
     """A tracker's cursor; a fresh one where there is none or it is damaged."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,11 +17,35 @@ Forwarded = Stream | Literal["system"]
 _FILE_NAMES: dict[str, str] = {"train": "training_metrics", "eval": "eval_metrics"}
 
 
+def kept_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder that a process goes on writing to: the same one whatever becomes of the working directory, or of a link
+    on the way to it. Rows would stay where they are, and everything else would move.
+    """
+    return Path(path).resolve()
+
+
+def kept_file(path: str | os.PathLike[str]) -> Path:
+    """A file or folder that somebody named and that is opened later: the same name from the root on, whatever becomes
+    of the working directory. Links are followed when it is opened.
+    """
+    return Path(path).expanduser().absolute()
+
+
+def as_named(named: Path, kept: Path) -> Path:
+    """A kept path under the name somebody gave it, as long as that still means it: for messages."""
+    return named if named.absolute() == kept else kept
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The paths of one run; touching the disk is left to others."""
 
     root: Path
+
+    @classmethod
+    def kept(cls, folder: str | os.PathLike[str]) -> RunDir:
+        """The run in a folder that stays this folder as long as the process lives."""
+        return cls(kept_folder(folder))
 
     @property
     def info(self) -> Path:

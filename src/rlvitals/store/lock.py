@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlvitals.errors import RunLocked
+from rlvitals.store.files import open_descriptor, read_json
 from rlvitals.store.process import ProcessId, is_alive, this_process
 
 HEARTBEAT_SECONDS = 10.0
@@ -81,7 +82,8 @@ class RunLock:
 
     def beat(self) -> None:
         """Show that the writer lives. Raises OSError where the directory cannot be written."""
-        with open(self._dir.heartbeat, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_descriptor(self._dir.heartbeat, flags), "wb") as file:
             file.write(f"{time.time():.3f}\n".encode())
 
     def is_ours(self) -> bool:
@@ -182,7 +184,7 @@ def _age(path: Path, now: float | None = None) -> float:
 def _read(path: Path) -> tuple[ProcessId, str, float] | None:
     """Process, token and time of a lock or claim; None where the file does not say."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
     except (OSError, ValueError):
         return None
     process = ProcessId.from_dict(raw)

@@ -1,15 +1,21 @@
-"""Which process is this, and is that one still alive? Nothing here is specific to runs.
+"""Which process is this, is that one still alive, and may it be sent a signal? Nothing here is specific to runs.
 
 A pid alone says little: it is reused, and means nothing on another host or in another container. It counts only
-together with the host, the boot, the pid namespace and the process's start time.
+together with the host, the boot, the pid namespace and the process's start time. A file that names a process proves
+nothing at all: whoever can write the file can name any process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class ProcessId:
     def from_dict(cls, raw: Any) -> ProcessId | None:
         """Read it back; None when it is not one."""
         if not isinstance(raw, dict) or not isinstance(raw.get("host"), str) or type(raw.get("pid")) is not int:
+            return None
+        if not 0 < raw["pid"] < 2**31:  # zero and below mean groups of processes to the system
             return None
         return cls(raw["host"], raw["pid"], str(raw.get("boot", "")), str(raw.get("started", "")))
 
@@ -56,6 +64,90 @@ def is_alive(process: ProcessId) -> bool | None:
     if state in ("Z", "X"):  # killed, and nobody has asked for its exit code yet
         return False
     return not (process.started and started and process.started != started)
+
+
+_lock_owners: WeakKeyDictionary[object, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def renew_after_fork(owner: object, *locks: str) -> None:
+    """Give an object new locks in every forked child: a thread that the child does not have may hold the copies."""
+    _lock_owners[owner] = locks
+
+
+def _renew_locks() -> None:
+    for owner, locks in list(_lock_owners.items()):
+        for name in locks:
+            setattr(owner, name, threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Handle:
+    """A hold on one process: a signal reaches that process or none, even when its pid is given to another one."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises ProcessLookupError where there is no such process."""
+        self._pid = pid
+        self._descriptor: int | None = None
+        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+            try:
+                self._descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                raise
+            except OSError:  # a kernel or sandbox without such handles: the pid has to do
+                pass
+
+    def send(self, number: int) -> None:
+        """Send a signal. Raises ProcessLookupError where the process is gone."""
+        if self._descriptor is not None:
+            signal.pidfd_send_signal(self._descriptor, number)
+        else:
+            os.kill(self._pid, number)
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def prove(process: ProcessId, command: Sequence[str]) -> Handle | None:
+    """A handle on a process, if the system itself confirms that it is the one named and that this user started it with
+    a command line that ends in `command`; None without that proof.
+
+    Whoever can write a folder can put any process's identity into a file there, but cannot give another process of this
+    user's a command line. A path in `command` means the same folder only to a process with the same mounts.
+    """
+    if not process.boot or not process.started or not is_alive(process):
+        return None
+    try:
+        handle = Handle(process.pid)  # first of all: whatever is read from here on is about the process held
+    except OSError:
+        return None
+    if (
+        _stat(process.pid)[1] == process.started
+        and _owner(process.pid) == os.geteuid()
+        and _link(f"/proc/{process.pid}/ns/mnt") == _link("/proc/self/ns/mnt") != ""
+        and _command(process.pid)[-len(command) :] == [os.fsencode(word) for word in command]
+    ):
+        return handle
+    handle.close()
+    return None
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _command(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")[:-1]
+    return []
 
 
 def _boot() -> str:

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from rlvitals.errors import ConfigError
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import sharded
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def origin(output_dir: str, resume_from: str | None) -> Path | None:
     """The checkpoint that a run's setting `resume_from` names; None: from the beginning."""
     if resume_from is None:
         return None
-    folder = Path(output_dir)
+    folder = kept_folder(output_dir)
     if resume_from == "last":
         return newest(folder)
     named = Path(resume_from)
@@ -173,7 +174,8 @@ def origin(output_dir: str, resume_from: str | None) -> Path | None:
     if place is None:
         have = ", ".join(path.name for path in checkpoints(folder).values()) or "none"
         raise ConfigError(f"resume_from {resume_from!r} is no checkpoint; {folder} has: {have}")
-    if place.resolve().parent != folder.resolve():
+    place = kept_folder(place)
+    if place.parent != folder:
         raise ConfigError(f"resume_from {resume_from!r} is no checkpoint of the run in {folder}")
     return place
 

@@ -28,6 +28,7 @@ from rlvitals.compute import merge, optim, rollout
 from rlvitals.compute.names import naming
 from rlvitals.errors import ConfigError
 from rlvitals.render import step_summary
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import acting, checkpoint, models, sharded
 from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record
 from rlvitals.train.agent_tasks import Task, Tasks, episode_of, grader_of, tasks_of
@@ -84,7 +85,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, tasks: Tasks, run: Run, accelerator: Any, *, is_anew: bool) -> None:
         self.settings, self.tasks, self.run, self.accelerator = settings, tasks, run, accelerator
-        self.folder = Path(settings.output_dir)
+        self.folder = kept_folder(settings.output_dir)
         self.is_quiet = settings.display in ("none", "json") or not accelerator.is_main_process
         self.is_verbose = is_verbose(settings.verbose or None)
         start = start_of(settings, tasks, accelerator.device, is_anew=is_anew)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, warm_mailbox
 from rlvitals.train.agent_dialogue import Dialogue
 from rlvitals.train.agent_tasks import Tasks, episode_of
@@ -38,7 +38,7 @@ def start_of(settings: Settings, tasks: Tasks, device: Any, *, is_anew: bool) ->
         if settings.is_tiny:
             return models.load(str(warm_mailbox.SHIPPED), None)
         return models.load(settings.model, settings.model_size)
-    folder = Path(settings.output_dir) / FOLDER
+    folder = kept_folder(settings.output_dir) / FOLDER
     return models.keep(folder, lambda: _warmed_up(settings, tasks, device), anew=is_anew)
 
 

@@ -21,7 +21,7 @@ from rlvitals.capture.start import refuse_existing
 from rlvitals.capture.watching import check_rules
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.train import functions, models, preferences, tiny
 from rlvitals.train.models import Loaded
 from rlvitals.train.preferences import Example, Preferences
@@ -186,14 +186,15 @@ def recording_of(settings: Settings) -> dict[str, Any]:
 def folder_of(settings: Settings) -> tuple[Path, Path | None]:
     """The run's folder, and the checkpoint it goes on from."""
     if settings.resume_from is None:
-        return Path(settings.output_dir or DEFAULT_FOLDER), None
+        return kept_folder(settings.output_dir or DEFAULT_FOLDER), None
     checkpoint = Path(settings.resume_from)
     if not checkpoint.is_dir():
         raise ConfigError(f"resume_from: there is no folder {settings.resume_from!r}")
     if not (checkpoint / "trainer_state.json").is_file():
         raise ConfigError(f"resume_from: {settings.resume_from!r} is no whole checkpoint: it has no trainer_state.json")
-    folder = Path(settings.output_dir or checkpoint.parent)
-    if folder.resolve() != checkpoint.resolve().parent:
+    checkpoint = kept_folder(checkpoint)
+    folder = kept_folder(settings.output_dir or checkpoint.parent)
+    if folder != checkpoint.parent:
         raise ConfigError(
             f"resume_from must be a checkpoint of the run in {str(folder)!r}, not {settings.resume_from!r}"
         )

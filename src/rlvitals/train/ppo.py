@@ -25,6 +25,7 @@ import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
 from rlvitals.compute import advantage, merge, optim, policy
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout, sharded
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
@@ -74,7 +75,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, data: ppo_data.Data, run: Run, accelerator: Any, *, is_anew: bool) -> None:
         self.settings, self.data, self.run, self.accelerator = settings, data, run, accelerator
-        self.folder = Path(settings.output_dir)
+        self.folder = kept_folder(settings.output_dir)
         self.is_quiet = settings.display in ("none", "json") or not accelerator.is_main_process
         self.text_scores = computable(settings.text_scores) if accelerator.is_main_process else []
         self.grader = ppo_data.Grader()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, reward_model, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.ppo_data import Data, Example, Grader, Preference, sampled_preferences
@@ -77,7 +77,7 @@ class Stages:
     ) -> None:
         self._settings, self._data, self._grader = settings, data, grader
         self._run, self._accelerator, self._is_anew = run, accelerator, is_anew
-        self._warm, self._judge = (Path(settings.output_dir) / name for name in ("warm_start", "reward_model"))
+        self._warm, self._judge = (kept_folder(settings.output_dir) / name for name in ("warm_start", "reward_model"))
         self.told: dict[str, float] = {}
         self.texts: Texts
 

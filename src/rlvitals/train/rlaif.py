@@ -29,7 +29,7 @@ from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import advantage, optim, policy
 from rlvitals.errors import ConfigError
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.train import acting, checkpoint, models, rlaif_book, rlaif_tasks, sampling, sharded
 from rlvitals.train.functions import Task
 from rlvitals.train.recipe import Outcome
@@ -87,7 +87,8 @@ class Trainer:
         has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         self.accelerator = sharded.accelerator(is_bf16=has_bf16 if settings.bf16 is None else settings.bf16)
         self.rank, self.ranks = self.accelerator.process_index, self.accelerator.num_processes
-        self.settings, self.tasks, self.held_out, self.folder = settings, tasks, held_out, Path(settings.output_dir)
+        self.settings, self.tasks, self.held_out = settings, tasks, held_out
+        self.folder = kept_folder(settings.output_dir)
         self.resumed = resumed
         self.steps_per_epoch = max(1, len(tasks) // (settings.prompts_per_step * self.ranks))
         self.book = rlaif_book.Book()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from rlvitals.errors import ConfigError
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import checkpoint, models
 from rlvitals.train.teachers.base import Teacher
 
@@ -117,7 +118,7 @@ def find_checkpoint(settings: Settings) -> Path | None:
         return None
     for place in (Path(settings.resume_from), Path(settings.output_dir) / settings.resume_from):
         if (place / checkpoint.STATE_FILE).is_file():
-            return place
+            return kept_folder(place)
     raise ConfigError(f"resume_from {settings.resume_from!r}: there is no checkpoint of this trainer")
 
 

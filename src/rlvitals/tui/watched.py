@@ -53,11 +53,11 @@ class Watched:
     """One run or log. `poll` may run in a thread of its own; those who look hold `lock`."""
 
     def __init__(self, path: Path, rules: Sequence[str] | None = None, algorithm: str | None = None) -> None:
-        self.path = path
+        self._named, self._kept = path, path.absolute()
         self.lock = threading.RLock()
         self._rules = rules
         self._algorithm = algorithm
-        self._feed: Feed = open_feed(path)
+        self._feed: Feed = open_feed(self.path)
         self._waiting: News | None = None
         """Rows that are read, while what the run says of itself cannot be."""
         self._start_again(None)
@@ -67,6 +67,11 @@ class Watched:
         """Why nothing can be read just now."""
         self.heard = time.monotonic()
         """When the last row came."""
+
+    @property
+    def path(self) -> Path:
+        """As it was named; in full once the working directory is another one."""
+        return self._named if self._named.absolute() == self._kept else self._kept
 
     @property
     def name(self) -> str:

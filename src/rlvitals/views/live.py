@@ -15,7 +15,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.importers import LogTail
-from rlvitals.store.layout import RunDir, SideLog, Stream
+from rlvitals.store.layout import RunDir, SideLog, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
@@ -84,7 +84,8 @@ class RunFeed:
     """A recorded run. Its rows are those of the living line."""
 
     def __init__(self, path: Path) -> None:
-        self._dir = RunDir(path)
+        self._named = path
+        self._dir = RunDir(path.absolute())
         self._offsets: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
         self._attempt = 0
         self._step: int | None = None
@@ -102,7 +103,7 @@ class RunFeed:
         return "" if view.status == "running" else f"the run is {view.status}{note}"
 
     def source(self) -> Source:
-        return source_of_run(open_run(self._dir.root))
+        return source_of_run(open_run(as_named(self._named, self._dir.root)))
 
     def poll(self) -> News:
         if any(self._has_shrunk(stream) for stream in STREAMS):  # overwritten: another run in the same place

@@ -31,7 +31,7 @@ class LogView(RunView):
 
     def __init__(self, log: ForeignLog, path: Path) -> None:
         self.log = log
-        self._dir = RunDir(path)
+        self._keep(RunDir(path))
         self._rows: dict[Stream, list[Row]] = {"train": [], "eval": []}
         for stream, line in stored_lines(log):
             self._rows[stream].append(decode(encode(line)))

@@ -25,7 +25,7 @@ from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
 from rlvitals.store.findings import Event, findings_in, read_events
 from rlvitals.store.index import Columns, open_columns
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
 from rlvitals.store.ranks import merge_metric
@@ -57,12 +57,17 @@ class RunView(ShownInNotebooks):
     """A stored run, finished or still being written. Made by `rlvitals.open_run`."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._dir = run_dir
+        self._keep(run_dir)
         self.info: RunInfo = read_info(run_dir)
+
+    def _keep(self, run_dir: RunDir) -> None:
+        self._named = run_dir.root
+        self._dir = RunDir(run_dir.root.absolute())
 
     @property
     def path(self) -> Path:
-        return self._dir.root
+        """The run's directory, as it was named; in full once the working directory is another one."""
+        return as_named(self._named, self._dir.root)
 
     @property
     def name(self) -> str:

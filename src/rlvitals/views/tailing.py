@@ -42,7 +42,7 @@ class RunTail:
     """A run from some place on. `place` is where it is now, as text, for going on later."""
 
     def __init__(self, path: Path, place: str = "") -> None:
-        self._dir = RunDir(path)
+        self._dir = RunDir(path.absolute())
         self._logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
         known = _PLACE.fullmatch(place)
         self._offsets = [int(part) for part in known.groups()] if known else [_size(log) for log in self._logs]

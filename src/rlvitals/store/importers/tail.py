@@ -30,6 +30,7 @@ class LogTail:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._kept = self.path.absolute()
         self.format = ""
         """Empty until there is something to tell it by."""
         self._source: _Lines | _Snapshots | None = None
@@ -58,14 +59,14 @@ class LogTail:
 
     def _open(self) -> None:
         try:
-            place = find_log(self.path)
+            place = find_log(self._kept)
             if place.is_file() and not _has_line(place):
                 return
             self.format = sniff(place)
         except (NotALog, OSError):
             return
         is_lines = self.format in LINE_FORMATS
-        self._source = _Lines(place, self.format) if is_lines else _Snapshots(self.path, self.format)
+        self._source = _Lines(place, self.format) if is_lines else _Snapshots(self._kept, self.format)
 
 
 def follow_log(
