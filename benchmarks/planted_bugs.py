@@ -103,6 +103,8 @@ def _executed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
         return
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
     if isinstance(node, ast.Assign) and any(
         isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets
     ):
@@ -140,10 +142,9 @@ def _changed(node: ast.expr | ast.stmt) -> Iterator[ast.AST | str]:
         if isinstance(node.value, bool):
             yield ast.Constant(not node.value)
         elif isinstance(node.value, int):
-            yield ast.Constant(node.value + 1)
-            yield ast.Constant(node.value * 2 + 3)
+            yield ast.Constant(node.value + 1 if node.value < 10 else node.value * 2)
         elif isinstance(node.value, float):
-            yield ast.Constant(node.value * 3)
+            yield ast.Constant(node.value * 3 or 1.0)
     elif isinstance(node, ast.Slice) and node.step is None and node.lower is not None and node.upper is None:
         yield f"({ast.unparse(node.lower)}) + 1:"
 
@@ -170,8 +171,15 @@ class Copy:
         beside = REPO.parent / "shared"
         if beside.exists():
             (folder / "shared").symlink_to(beside)
-        # The same examples of hypothesis for every bug, and for no bug at all.
-        self._environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
+        drafts = folder / "drafts"
+        drafts.mkdir()
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root / "src"),
+            "OMP_NUM_THREADS": "1",
+            "CI": "1",  # the same examples of hypothesis for every bug, and for no bug at all
+            "PYTEST_DEBUG_TEMPROOT": str(drafts),  # nobody else cleans up there and makes a test fail
+        }
         found = subprocess.run(
             [sys.executable, "-c", "import rlvitals; print(rlvitals.__file__)"],
             cwd=self.root, env=self._environment, check=True, capture_output=True, text=True,
