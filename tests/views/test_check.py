@@ -318,6 +318,22 @@ def test_a_value_stays_in_the_bucket_of_its_place():
     assert spike == len(trace.points) - 1 or trace.points[spike + 1] > 3210
 
 
+@pytest.mark.parametrize("count", [1, MAX_BUCKETS, MAX_BUCKETS + 1, 3 * MAX_BUCKETS, 5000])
+def test_a_thinned_series_is_the_extremes_of_equally_many_rows_each(count):
+    values = [math.nan if place % 11 == 3 or 100 <= place < 140 else place * 7919 % 1009 for place in range(count)]
+    trace = Trace()
+    for place, value in enumerate(values):
+        trace.add(place + 1, place, value)
+    starts = [row - 1 for row in trace.points]
+    size = starts[1] if len(starts) > 1 else 1
+    assert starts == list(range(0, count, size))
+    assert MAX_BUCKETS / 2 < len(starts) <= MAX_BUCKETS or count <= MAX_BUCKETS
+    facts = trace.to_dict()
+    for place, start in enumerate(starts):
+        finite = [value for value in values[start : start + size] if math.isfinite(value)]
+        assert (facts["low"][place], facts["high"][place]) == (min(finite, default=None), max(finite, default=None))
+
+
 @pytest.mark.parametrize("asked_every", [1, 7, 1000])
 def test_what_is_kept_of_a_series_is_the_same_however_often_it_is_asked_for(asked_every):
     rows, alone = healthy_rows(300), Trace()
