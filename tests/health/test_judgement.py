@@ -53,6 +53,22 @@ def test_an_alarm_that_flickers_is_told_once_and_one_that_was_away_for_long_agai
     assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_finding_names_the_step_at_which_its_series_left_where_it_had_been(seed):
+    """Long before the rule's own limit is reached: that is where to look, and what a checkpoint must be older than."""
+    values = noisy([1.0] * 40 + climb(1.0, 9.0, 80), 0.05, seed)
+    monitor = Monitor(rules=["zq > 5 for 3: warning"])
+    (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
+    assert values[found.step - 1] > 5
+    assert 38 <= found.onset_step <= 50
+
+
+def test_a_finding_about_a_series_that_was_always_there_begins_with_the_first_row_that_broke_the_rule():
+    monitor = Monitor(rules=["zq > 5 for 3: warning"])
+    (found,) = [found for step in range(11, 40) for found in monitor.update({"step": step, "zq": 7.0})]
+    assert (found.onset_step, found.step) == (11, 13)
+
+
 def evaluated(scores, every=10):
     """Rows of training with an evaluation now and then."""
     return [{"loss": 0.5} | ({"zq": scores[n // every]} if n % every == 0 else {}) for n in range(every * len(scores))]
