@@ -6,7 +6,7 @@ import pytest
 
 import rlvitals
 from rlvitals.records import Attempt
-from rlvitals.sinks.base import RunFacts, SinkError, check_settings, import_vendor, metric_name, stored_rows
+from rlvitals.sinks.base import RunFacts, Sink, SinkError, check_settings, import_vendor, metric_name, stored_rows
 
 
 def test_an_evaluation_is_told_from_training_by_its_name():
@@ -54,3 +54,20 @@ def test_a_setting_a_tracker_does_not_take_is_refused_with_the_nearest_one():
     check_settings("csv", {"path": "x", "every": 3}, known)
     with pytest.raises(SinkError, match=r"'csv' has no setting 'paht'\. Did you mean 'path'\? Settings: every, path"):
         check_settings("csv", {"every": 3, "paht": "x"}, known)
+
+
+class OwnSink(Sink):
+    """The least a tracker of somebody's own has to say."""
+
+    def write(self, rows): ...
+    def commit(self): ...
+    def close(self): ...
+
+
+def test_a_tracker_of_somebody_s_own_finds_what_it_was_opened_with(tmp_path):
+    facts, settings, memory = RunFacts(tmp_path, "id", "name", None, {}), {"path": "x"}, {"count": 3}
+    sink = OwnSink(facts, settings, memory)
+    assert (sink.facts, sink.settings, sink.memory) == (facts, settings, memory)
+    assert not sink.takes_samples
+    sink.abandon()  # nothing to let go of, unless it says so
+    assert sink.memory == {"count": 3}
