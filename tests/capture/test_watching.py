@@ -592,6 +592,29 @@ def test_a_plain_loop_asks_is_told_and_answers(tmp_path):
     ]
 
 
+def test_a_forked_worker_is_asked_for_nothing_and_takes_no_request_away(tmp_path, child_environment):
+    """A data loader's worker that obeyed would stop or change a trainer that is not there."""
+    script = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside a thread
+        import rlvitals
+        run = rlvitals.start(sys.argv[1], algorithm="grpo", actions="act", display="none")
+        for step in range(1, 20):
+            run.log({"loss": 0.1 + 0.01 * (step % 7), "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)}, step=step)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if run.request() is None and run.request(everywhere=False) is None else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the worker got a request"
+        assert run.request().action == "stop"
+        run.request().done()
+        run.finish()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, check=False, env=child_environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [line["answer"] for line in events_of(tmp_path, "answer")][-1] == "done"
+
+
 def test_an_answer_after_the_end_is_recorded_too(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
         log_rows(run, dead, range(1, 12))

@@ -86,6 +86,11 @@ def test_the_second_critical_may_come_later():
     assert policy.open.finding.rule == "r"
 
 
+@pytest.mark.parametrize("own", [{"severity": "warning"}, {"kind": "data"}, {"metrics": ()}])
+def test_what_is_no_critical_of_the_weights_does_not_stop_beside_one_that_is(own):
+    assert asked(Policy(), found(**own), found(**OTHER)) == "warn"
+
+
 def test_two_criticals_that_ask_for_no_stop_do_not_stop():
     assert asked(Policy(), found(action="reduce_lr"), found(**OTHER)) == "reduce_lr"
 
@@ -148,6 +153,14 @@ def test_a_declined_cut_does_not_count():
         request = policy.consider([found(rule=f"r{number}", action="reduce_lr")])
         assert request.action == "reduce_lr"
         policy.settle(request, "declined")
+
+
+def test_only_cuts_of_the_learning_rate_count_as_such():
+    policy = Policy()
+    for number in range(5):
+        request = policy.consider([found(rule=f"r{number}", action="checkpoint")])
+        policy.settle(request, "done")
+    assert asked(policy, found(action="reduce_lr")) == "reduce_lr"
 
 
 def test_cuts_from_before_a_resume_count():

@@ -139,6 +139,53 @@ def test_a_failing_tracker_is_tried_again_from_its_last_commit(tmp_path, monkeyp
     assert Flaky.opened == 4
 
 
+def test_what_a_tracker_remembered_of_rows_it_never_held_is_forgotten(tmp_path, monkeypatch):
+    """Its memory is how it knows which rows came before: a row remembered and not held would never arrive."""
+
+    class Remembering(Ledger):
+        held: ClassVar[list[tuple[str, int, float]]] = []
+        commits = 0
+
+        def write(self, rows):
+            known = self.memory.setdefault("steps", [])
+            super().write([item for item in rows if item.row.step not in known])
+            known += [item.row.step for item in rows]
+
+        def commit(self):
+            type(self).commits += 1
+            if type(self).commits == 2:
+                raise ConnectionError("connection refused")
+            super().commit()
+
+    install(monkeypatch, "remembering", Remembering)
+    monkeypatch.setattr("rlvitals.sinks.follower.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("rlvitals.sinks.follower.BATCH_ROWS", 3)
+    record(tmp_path, range(8))
+    assert follow(RunDir(tmp_path), {"remembering": {}})
+    assert Remembering.held == expected(range(8))
+    assert read_cursor(RunDir(tmp_path), "remembering").memory["steps"] == list(range(8))
+
+
+def test_a_tracker_hears_of_an_attempt_that_began_while_it_was_open(tmp_path, monkeypatch):
+    class Attentive(Ledger):
+        heard: ClassVar[list[tuple[int, int]]] = []
+
+        def write(self, rows):
+            """Each row with the number of attempts the tracker knew of when the row came."""
+            type(self).heard += [(item.row.attempt, len(self.facts.attempts)) for item in rows]
+
+    install(monkeypatch, "attentive", Attentive)
+    feed = Feed(RunDir(tmp_path), "attentive", {})
+    for attempt in (1, 2, 3):
+        with rlvitals.start(tmp_path, resume=attempt > 1) as run:
+            for step in range(2):
+                run.log({"loss": 1.0}, step=10 * attempt + step)
+                assert feed.advance()
+    feed.let_go()
+    assert Attentive.heard == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
+    assert Attentive.opened == 3  # once for each attempt, and not for each row
+
+
 def test_what_fails_is_told_with_its_reason_and_since_when(tmp_path, monkeypatch, capsys):
     class Broken(Ledger):
         def __init__(self, facts, settings, memory):

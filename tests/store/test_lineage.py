@@ -245,6 +245,15 @@ def test_an_attempt_that_has_only_evaluated_takes_over_what_lay_beyond_its_step(
     assert story(view, "accuracy", ghosts=True) == of(1, 10)
 
 
+def test_an_attempt_that_has_only_evaluated_and_did_not_say_from_where_is_placed_by_its_evaluation(tmp_path):
+    record(tmp_path, range(1, 11), evals=[4, 10])
+    record(tmp_path, [], resume=True, evals=[5])
+    view = open_run(tmp_path)
+    assert story(view) == of(1, 1, 2, 3, 4, 5), "an evaluation of step 5 is of the weights that row 5 led to"
+    assert story(view, "accuracy") == of(1, 4) + of(2, 5)
+    assert story(view, "accuracy", ghosts=True) == of(1, 10)
+
+
 def test_a_resume_only_to_evaluate_the_last_step_abandons_no_training_row(tmp_path):
     """The evaluation is of the weights that row led to."""
     record(tmp_path, range(1, 11))
@@ -286,6 +295,10 @@ def test_nothing_logged_has_no_lineage():
     assert trace([], NOTHING, NOTHING) == Lineage({})
     assert trace([Attempt(1, 0.0), Attempt(2, 0.0, from_step=5)], NOTHING, NOTHING) == Lineage({})
     assert Lineage({}).is_ghost(*NOTHING).tolist() == []
+
+
+def test_a_first_attempt_takes_nothing_over_wherever_it_begins():
+    assert trace([Attempt(1, 0.0)], arrays((1, 7), (1, 8)), arrays((1, 7))) == Lineage({})
 
 
 def test_the_first_row_of_an_attempt_is_the_first_in_the_file():

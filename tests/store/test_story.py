@@ -20,15 +20,77 @@ def write_log(path, rows, noise=b""):
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for place, (attempt, step, when) in enumerate(rows):
-        lines.append(json.dumps({"step": step, "timestamp": when, "attempt": attempt, "x": 1.0}).encode())
+        head = {} if when is None else {"timestamp": when}
+        lines.append(json.dumps({"step": step, **head, "attempt": attempt, "x": 1.0}).encode())
         if noise and place % 3 == 2:
             lines.append(noise)
     path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
+def write_attempts(run_dir, *from_steps):
+    for number, step in enumerate(from_steps, 1):
+        append_attempt(run_dir, Attempt(number, 0.0, from_step=step))
+
+
 def told(run_dir, attempt, step, stream="train"):
     past = story_before(run_dir, attempt, stream, step)
     return [(item.stream, item.row.attempt, item.row.step) for item in past.rows()]
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir(tmp_path)
+
+
+def test_training_and_evaluation_rows_come_in_the_order_of_their_times(run_dir):
+    write_log(run_dir.log("train"), [(1, 1, 10), (1, 2, 20), (1, 3, 30), (1, 4, 40)])
+    write_log(run_dir.log("eval"), [(1, 2, 25), (1, 4, 40), (1, 4, 45)])
+    assert told(run_dir, 2, 5) == [
+        ("train", 1, 1), ("train", 1, 2), ("eval", 1, 2), ("train", 1, 3),
+        ("train", 1, 4), ("eval", 1, 4), ("eval", 1, 4),
+    ]  # fmt: skip
+
+
+def test_rows_whose_clock_was_set_back_or_that_have_no_time_stay_where_they_were_logged(run_dir):
+    write_log(run_dir.log("train"), [(1, 1, 100), (1, 2, 50), (1, 3, None), (1, 4, 110)])
+    write_log(run_dir.log("eval"), [(1, 3, 105)])
+    assert told(run_dir, 2, 5) == [
+        ("train", 1, 1), ("train", 1, 2), ("train", 1, 3), ("eval", 1, 3), ("train", 1, 4),
+    ]  # fmt: skip
+
+
+def test_what_the_attempt_itself_and_later_ones_logged_is_not_its_past(run_dir):
+    write_log(run_dir.log("train"), [(1, 1, 1), (1, 2, 2), (2, 3, 3), (2, 4, 4), (3, 5, 5)])
+    write_log(run_dir.log("eval"), [(1, 2, 2.5), (2, 4, 4.5), (3, 5, 5.5)])
+    assert told(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
+    assert len(told(run_dir, 3, 5)) == 6
+
+
+@pytest.mark.parametrize("from_steps", [(None, None), (None, 2)], ids=["its first row decides", "it said from where"])
+def test_what_the_attempt_goes_back_behind_is_not_told(run_dir, from_steps):
+    write_attempts(run_dir, *from_steps)
+    write_log(run_dir.log("train"), [*((1, step, step) for step in range(1, 6))])
+    write_log(run_dir.log("eval"), [(1, 2, 2.5), (1, 4, 4.5)])
+    assert told(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
+    is_abandoned = story_before(run_dir, 2, "train", 3).lineage.is_abandoned
+    assert [is_abandoned(1, step) for step in (2, 3, 4)] == [False, True, True]
+    assert not is_abandoned(2, 3)
+
+
+def test_an_attempt_that_begins_with_an_evaluation_keeps_the_row_it_evaluates(run_dir):
+    write_log(run_dir.log("train"), [*((1, step, step) for step in range(1, 6))])
+    assert [step for _, _, step in told(run_dir, 2, 3, "eval")] == [1, 2, 3]
+
+
+def test_of_a_chain_of_attempts_only_the_line_that_lives_is_told(run_dir):
+    write_attempts(run_dir, None, 3, 4)
+    write_log(
+        run_dir.log("train"),
+        [*((1, step, step) for step in range(1, 8)), *((2, step, 10 + step) for step in range(4, 9))],
+    )
+    assert told(run_dir, 3, 5) == [
+        ("train", 1, 1), ("train", 1, 2), ("train", 1, 3), ("train", 2, 4),
+    ]  # fmt: skip
 
 
 @st.composite

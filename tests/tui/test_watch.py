@@ -71,6 +71,20 @@ def shows(app, *words):
     return lambda: all(word in screen(app) for word in words)
 
 
+@pytest.fixture
+def polls(monkeypatch):
+    """What every look at the watched run or log brought: whether there was something new."""
+    found = []
+    poll = Watched.poll
+
+    def noted(self):
+        found.append(poll(self))
+        return found[-1]
+
+    monkeypatch.setattr(Watched, "poll", noted)
+    return found
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_a_live_runs_rows_findings_and_end_are_on_the_screen_as_they_come(tmp_path, size):
     rows = dying_rows()
@@ -96,7 +110,7 @@ def test_a_live_runs_rows_findings_and_end_are_on_the_screen_as_they_come(tmp_pa
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_a_foreign_log_is_followed_from_before_its_first_line(tmp_path, size):
+def test_a_foreign_log_is_followed_from_before_its_first_line(tmp_path, size, polls):
     log = tmp_path / "train.jsonl"
     rows = healthy_rows(40)
 
@@ -109,7 +123,9 @@ def test_a_foreign_log_is_followed_from_before_its_first_line(tmp_path, size):
             await settled(app, pilot, shows(app, "10 rows", number(rows[9]["reward"])))
             file.write(json.dumps(rows[10])[:20])  # a torn line waits
             file.flush()
-            await pilot.pause(0.1)
+            before = len(polls)
+            await settled(app, pilot, lambda: len(polls) >= before + 3)  # one may have been under way
+            await pilot.pause()
             assert "10 rows" in screen(app)
             file.write(json.dumps(rows[10])[20:] + "\n")
             file.flush()

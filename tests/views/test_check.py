@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
+import weakref
 
 import pytest
 from hypothesis import given
@@ -318,6 +320,23 @@ def test_a_value_stays_in_the_bucket_of_its_place():
     assert spike == len(trace.points) - 1 or trace.points[spike + 1] > 3210
 
 
+@pytest.mark.parametrize("count", [1, MAX_BUCKETS, MAX_BUCKETS + 1, 3 * MAX_BUCKETS, 5000])
+def test_a_thinned_series_is_the_extremes_of_equally_many_rows_each(count):
+    values = [math.nan if place % 11 == 3 or 100 <= place < 140 else place * 7919 % 1009 for place in range(count)]
+    trace = Trace()
+    for place, value in enumerate(values):
+        trace.add(place + 1, 10 * place, value)
+    starts = [row - 1 for row in trace.points]
+    size = starts[1] if len(starts) > 1 else 1
+    assert starts == list(range(0, count, size))
+    assert MAX_BUCKETS / 2 < len(starts) <= MAX_BUCKETS or count <= MAX_BUCKETS
+    facts = trace.to_dict()
+    assert facts["steps"] == [10 * start for start in starts]
+    for place, start in enumerate(starts):
+        finite = [value for value in values[start : start + size] if math.isfinite(value)]
+        assert (facts["low"][place], facts["high"][place]) == (min(finite, default=None), max(finite, default=None))
+
+
 @pytest.mark.parametrize("asked_every", [1, 7, 1000])
 def test_what_is_kept_of_a_series_is_the_same_however_often_it_is_asked_for(asked_every):
     rows, alone = healthy_rows(300), Trace()
@@ -328,6 +347,22 @@ def test_what_is_kept_of_a_series_is_the_same_however_often_it_is_asked_for(aske
         if point % asked_every == 0:
             assert judge.trace("loss").taken == point
     assert judge.trace("loss").to_dict() == alone.to_dict()
+
+
+class HeldRow(dict):
+    """A row that can be seen to be let go."""
+
+
+def test_rows_that_were_judged_are_let_go():
+    judge, rows = Judge(new_monitor(None)), []
+    for step in range(1, 1001):
+        row = HeldRow(step=step, loss=0.5, reward=0.01 * (step % 7))
+        rows.append(weakref.ref(row))
+        judge.take(row)
+    del row
+    gc.collect()
+    assert sum(held() is not None for held in rows) < 200
+    assert judge.trace("loss").taken == 1000
 
 
 def test_a_number_too_large_for_a_float_counts_as_not_finite():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import rlvitals
-from rlvitals.errors import ConfigError, NotComparable
+from rlvitals.errors import ConfigError, NotComparable, UnknownMetric
 from rlvitals.views.compare import compare_runs
 
 
@@ -46,8 +48,70 @@ def test_the_first_divergence_is_found(twins):
     assert comparison.only_in_one == {str(twins[1].path): ["extra"]}
 
 
+def test_what_a_run_has_alone_is_listed_under_it_and_not_compared(tmp_path):
+    left = record(tmp_path / "a", [(1, {"loss": 1.0, "mine": 1.0})])
+    right = record(tmp_path / "b", [(1, {"loss": 1.0, "yours": 1.0, "theirs": 1.0})])
+    comparison = compare_runs([left, right])
+    assert [row.name for row in comparison.metrics] == ["loss"]
+    assert comparison.only_in_one == {str(left.path): ["mine"], str(right.path): ["yours", "theirs"]}
+    with pytest.raises(UnknownMetric, match="mine"):
+        compare_runs([left, right], metrics=["mine"])
+
+
 def test_a_tolerance_widens_what_counts_as_equal(twins):
     assert compare_runs(twins, tolerance=0.9).first_divergence is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "parts_at"),
+    [
+        (1e-9, 2e-9, 1),  # a learning rate twice as high is another one, small as the difference is
+        (1e9, 1e9 + 1, None),  # and a sum over a billion may be one off by rounding
+        (0.0, 0.0, None),
+        (math.nan, math.nan, None),
+        (math.inf, math.inf, None),
+        (math.nan, 0.5, 1),
+        (math.inf, 0.5, 1),
+        (math.inf, -math.inf, 1),
+    ],
+)
+def test_values_are_the_same_by_their_own_size(tmp_path, left, right, parts_at):
+    views = [record(tmp_path / name, [(1, {"mine": value})]) for name, value in (("a", left), ("b", right))]
+    assert compare_runs(views).first_divergence == parts_at
+    assert compare_runs(views[::-1]).first_divergence == parts_at
+
+
+def test_of_a_step_logged_twice_the_last_value_counts(tmp_path):
+    left = record(tmp_path / "a", [(1, {"mine": 1.0}), (2, {"mine": 7.0}), (2, {"mine": 2.0}), (3, {"mine": 3.0})])
+    right = record(tmp_path / "b", [(1, {"mine": 1.0}), (2, {"mine": 2.0}), (3, {"mine": 3.5})])
+    for views in ([left, right], [right, left]):
+        (row,) = compare_runs(views).metrics
+        assert (row.first_divergence, row.common_steps) == (3, 3)
+
+
+def test_runs_without_a_common_step_part_nowhere(tmp_path):
+    left = record(tmp_path / "a", [(step, {"mine": 1.0}) for step in (1, 3)])
+    right = record(tmp_path / "b", [(step, {"mine": 2.0}) for step in (2, 4)])
+    (row,) = compare_runs([left, right]).metrics
+    assert (row.verdict, row.first_divergence, row.common_steps) == ("same", None, 0)
+
+
+def test_the_earliest_of_several_runs_and_metrics_is_where_they_part(tmp_path):
+    rows = [(step, {"mine": 1.0, "yours": 1.0}) for step in range(1, 9)]
+    late = [(step, row | {"mine": 2.0} if step >= 6 else row) for step, row in rows]
+    early = [(step, row | {"mine": 2.0} if step >= 4 else row) for step, row in rows[:5]]
+    views = [record(tmp_path / name, given) for name, given in (("a", rows), ("b", late), ("c", early))]
+    comparison = compare_runs(views)
+    mine, yours = comparison.metrics
+    assert (mine.first_divergence, mine.common_steps, yours.first_divergence) == (4, 8, None)
+    assert comparison.first_divergence == 4
+
+
+def test_a_metric_the_catalogue_does_not_know_is_the_same_under_one_name(tmp_path):
+    left = record(tmp_path / "a", [(1, {"mine": 1.0})])
+    right = record(tmp_path / "b", [(1, {"mine": 1.0})])
+    assert [row.verdict for row in compare_runs([left, right]).metrics] == ["same"]
+    assert [row.verdict for row in compare_runs([left, right], metrics=["mine"]).metrics] == ["same"]
 
 
 def test_metrics_of_two_frameworks_are_paired_by_concept_and_converted(tmp_path):
@@ -62,6 +126,12 @@ def test_metrics_of_two_frameworks_are_paired_by_concept_and_converted(tmp_path)
     assert row.verdict == "convert"
     assert [best.last for best in row.best] == [0.02, 0.02]
     assert row.first_divergence is None
+    # Beside one that does not log it, too; and two that log it the same way are shown as they log it.
+    bare = record(tmp_path / "bare", [(1, {"actor/pg_loss": 0.1})], framework="verl")
+    row = next(row for row in compare_runs([verl, bare, roll]).metrics if row.concept == "policy.kl_old.k1")
+    assert [best and best.last for best in row.best] == [0.02, None, 0.02]
+    row = next(row for row in compare_runs([roll, roll]).metrics if row.concept == "policy.kl_old.k1")
+    assert (row.verdict, [best.last for best in row.best]) == ("same", [-0.02, -0.02])
 
 
 def test_one_name_with_two_meanings_is_marked_and_refused_when_asked_for(tmp_path):
@@ -86,6 +156,7 @@ def test_a_concept_counted_differently_is_compared_with_a_warning(tmp_path):
     row = compare_runs([trl, verl]).metrics[0]
     assert row.verdict == "caution"
     assert "tensor width" in row.note
+    assert row.first_divergence is None  # values that are counted differently differ from the start
 
 
 def test_one_run_alone_cannot_be_compared(twins):

@@ -21,19 +21,30 @@ def by_hand(values, points):
         yield start, (min(finite), max(finite)) if finite else (None, None), finite
 
 
-@given(NUMBERS, st.integers(1, 120))
-def test_every_bucket_has_the_lowest_and_highest_of_its_points(values, points):
+def check_by_hand(values, points):
     numbers, steps = np.array(values, dtype=float), np.arange(len(values))
     line = thin(steps * 2.0, numbers, steps, points)
     expected = list(by_hand(values, points))
     assert line.total == len(values)
-    assert line.shown == len(line.x) == len(expected) <= points or not values
+    assert line.shown == len(line.x) == len(expected) <= points
     for place, (start, extremes, finite) in enumerate(expected):
         assert (line.x[place], line.steps[place]) == (start * 2.0, start)
         assert (line.low[place], line.high[place]) == extremes
         if finite and max(map(abs, finite)) < 1e300:
             assert line.y[place] == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-290)
     assert line.nonfinite == sum(not math.isfinite(value) for value in values)
+
+
+@given(NUMBERS, st.integers(1, 120))
+def test_every_bucket_has_the_lowest_and_highest_of_its_points_whatever_they_are(values, points):
+    check_by_hand(values, points)
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 7, 12, 50])
+def test_every_bucket_has_the_lowest_and_highest_of_its_points_however_many_there_are(points):
+    """Every length up to several points a bucket: a random list is nearly always shorter than that."""
+    for total in range(5 * points + 3):
+        check_by_hand([math.nan if place % 5 == 2 else place * 7919 % 1009 for place in range(total)], points)
 
 
 @given(NUMBERS.filter(lambda values: any(map(math.isfinite, values))), st.integers(1, 20))

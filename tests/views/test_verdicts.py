@@ -72,3 +72,24 @@ def test_too_little_gives_no_verdict(values):
 def test_two_epochs_with_known_errors_may_differ():
     assert verdict([0.2, 0.6], error=0.01) == "improving"
     assert verdict([0.2, 0.21], error=0.01) == "cannot judge"
+
+
+def test_ups_and_downs_of_the_beginning_are_forgotten_once_the_run_has_settled():
+    wild = [0.1, 0.5, 0.1, 0.5, 0.1]
+    assert verdict([*wild, 0.6, 0.7, 0.7], error=0.005) == "inconsistent"
+    assert verdict([*wild, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7], error=0.005) == "converged"
+
+
+def why(values, error=UNKNOWN):
+    return judge("reward", np.array(values, dtype=float), np.full(len(values), error)).why
+
+
+def test_the_reason_tells_the_numbers_it_rests_on():
+    assert why([0.5]) == "reward is known for one epoch only"
+    assert why([0.5, 0.9]) == "two epochs of one row each do not tell how noisy reward is"
+    assert why([0.2, 0.21], 0.01).startswith("reward rose by 0.01 over the last 2 epochs, which is within its noise")
+    assert why([0.8, 0.6, 0.4, 0.2], 0.01).startswith("reward fell by 0.4 over the last 3 epochs, more than its noise")
+    settled = "reward stands at 0.75 and no longer moves beyond its noise"
+    assert why([0.25, 0.7, 0.74, 0.75], 0.02) == f"{settled}, 0.5 above the first epoch"
+    assert why([0.95, 0.755, 0.745, 0.75], 0.01) == f"{settled}, 0.2 below the first epoch"
+    assert why([0.74, 0.76, 0.74, 0.75], 0.02).startswith("reward stands at 0.75 and has not left the first epoch's")

@@ -15,7 +15,7 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
-from rlvitals.errors import ConfigError, NotComparable, UnknownMetric
+from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.best import Best
 from rlvitals.views.query import RunView
 from rlvitals.views.summary import ordered_metrics
@@ -63,14 +63,13 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
     rows = []
     paired: set[tuple[int, str]] = set()
     for name in metrics or ordered_metrics(base):
-        names: list[str | None] = [
-            base.resolve(name),
-            *(_partner(base, base.resolve(name), other, name, bool(metrics)) for other in views[1:]),
-        ]
-        if all(partner is None for partner in names[1:]) and not metrics:
+        base_name = base.resolve(name)
+        partners = [_partner(base, base_name, other, name, bool(metrics)) for other in views[1:]]
+        if all(partner is None for partner in partners):
             continue
-        rows.append(_metric_row(views, names, tolerance, must_compare=bool(metrics)))
-        paired.update((position, partner) for position, partner in enumerate(names) if partner is not None)
+        rows.append(_metric_row(views, base_name, partners, tolerance, must_compare=bool(metrics)))
+        paired.add((0, base_name))
+        paired.update((position, partner) for position, partner in enumerate(partners, 1) if partner is not None)
     only = {}
     if not metrics:
         for position, view in enumerate(views):
@@ -114,27 +113,26 @@ def _partner(base: RunView, name: str, other: RunView, asked: str, must_exist: b
 
 
 def _metric_row(
-    views: Sequence[RunView], names: list[str | None], tolerance: float, *, must_compare: bool
+    views: Sequence[RunView], base_name: str, partners: list[str | None], tolerance: float, *, must_compare: bool
 ) -> MetricRow:
-    base, base_name = views[0], names[0]
-    if base_name is None:
-        raise UnknownMetric("(none)", [])
+    base, *others = views
+    names: list[str | None] = [base_name, *partners]
     meaning = base.meaning(base_name)
     judged = [
         catalog.compare(meaning, other.meaning(name), same_name=name == base_name) if name else Comparison("same")
-        for other, name in zip(views[1:], names[1:], strict=True)
+        for other, name in zip(others, partners, strict=True)
     ]
     worst = max(judged, key=lambda comparison: _BADNESS[comparison.verdict])
     if must_compare and worst.verdict == "different":
-        other = views[1 + judged.index(worst)]
+        place = judged.index(worst)
         raise NotComparable(
-            f"{base_name!r} of {base.path} and {names[1 + judged.index(worst)]!r} of {other.path} are not the "
+            f"{base_name!r} of {base.path} and {partners[place]!r} of {others[place].path} are not the "
             f"same quantity: {worst.reason}"
         )
     convert = worst.verdict == "convert"
     best = [view.best(name) if name else None for view, name in zip(views, names, strict=True)]
     divergences, common = [], 0
-    for other, name, comparison in zip(views[1:], names[1:], judged, strict=True):
+    for other, name, comparison in zip(others, partners, judged, strict=True):
         if name is None or comparison.verdict in ("different", "caution"):
             continue
         step, count = _first_divergence(base, base_name, other, name, tolerance)
@@ -162,13 +160,12 @@ def _first_divergence(
     """The first common step where the values differ, and the number of common steps."""
     left, right = _by_step(base, base_name), _by_step(other, name)
     steps = np.intersect1d(left[0], right[0])
-    if not len(steps):
-        return None, 0
     one = left[1][np.searchsorted(left[0], steps)]
     two = right[1][np.searchsorted(right[0], steps)]
     with np.errstate(invalid="ignore"):
         scale = np.maximum(np.abs(one), np.abs(two))
-        same = (one == two) | (np.isnan(one) & np.isnan(two)) | (np.abs(one - two) <= tolerance * scale)
+        close = (np.abs(one - two) <= tolerance * scale) & np.isfinite(scale)  # nothing is near infinity
+        same = (one == two) | (np.isnan(one) & np.isnan(two)) | close
     where = np.flatnonzero(~same)
     return (int(steps[where[0]]) if len(where) else None), len(steps)
 

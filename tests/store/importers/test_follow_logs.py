@@ -111,6 +111,18 @@ def test_a_log_cut_in_place_is_read_from_its_beginning(tmp_path, rows):
     assert steps(tail) == rows
 
 
+def test_another_log_that_ends_the_same_way_is_read_from_its_beginning(tmp_path):
+    """A new run of the same script: as long as the old log, and its last lines are the same."""
+    path, draft, lines = tmp_path / "log", tmp_path / "draft", "=" * 300
+    path.write_text(f'{{"step": 1, "loss": 0.5}}\n{lines}\n')
+    tail = LogTail(path)
+    assert tail.poll() == [{"step": 1, "loss": 0.5}]
+    draft.write_text(f'{{"step": 1, "loss": 0.7}}\n{lines}\n')
+    os.replace(draft, path)
+    assert tail.poll() == [{"step": 1, "loss": 0.7}]
+    assert tail.poll() == []
+
+
 def test_a_first_line_of_settings_does_not_decide_what_it_is(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"model": "tiny", "seed": 1, "output_dir": "out"}\n')

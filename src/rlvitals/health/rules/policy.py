@@ -36,10 +36,6 @@ def _unit(case: Case) -> float:
     return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
 
 
-def _no_gain(reward: Signal | None) -> bool:
-    return reward is None or not reward.gained or reward.dropped
-
-
 def kl_explosion(
     kl: Signal,
     reward: Signal | None,

@@ -1,0 +1,157 @@
+"""What the doctor says of series whose meaning is beyond doubt, and what it leaves alone: rows in, findings out.
+
+No threshold is named here: these hold for any rules that are worth shipping.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from rlvitals.health.monitor import Monitor
+
+
+def judged(rows, **facts):
+    """Every finding about a GRPO run with these rows, numbered from 1."""
+    monitor = Monitor("grpo", "trl_grpo", **facts)
+    found = [finding for step, row in enumerate(rows, 1) for finding in monitor.update({"step": step, **row})]
+    assert monitor.problems == {}
+    return found
+
+
+def alarms(findings):
+    return [(finding.kind, finding.severity) for finding in findings if finding.severity != "info"]
+
+
+def noisy(values, spread, seed=0):
+    draw = random.Random(seed)
+    return [value + draw.gauss(0, spread) for value in values]
+
+
+def climb(begin, end, steps):
+    return [begin + (end - begin) * step / (steps - 1) for step in range(steps)]
+
+
+# How often a thing is said
+
+
+def said_by(rule, rows):
+    """The steps at which a rule of the user's own speaks; the shipped rules may say what they like."""
+    monitor = Monitor(rules=[rule])
+    own = set(monitor.rulebook.rules) - set(Monitor().rulebook.rules)
+    return [
+        step for step, row in enumerate(rows, 1) for found in monitor.update({"step": step, **row}) if found.rule in own
+    ]
+
+
+def test_an_alarm_that_flickers_is_told_once_and_one_that_was_away_for_long_again():
+    flickering = ([0.9] * 5 + [0.1] * 12) * 4
+    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in flickering])) == 1
+    returning = [0.9] * 5 + [0.1] * 60 + [0.9] * 5
+    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_finding_names_the_step_at_which_its_series_left_where_it_had_been(seed):
+    """Long before the rule's own limit is reached: that is where to look, and what a checkpoint must be older than."""
+    values = noisy([1.0] * 40 + climb(1.0, 9.0, 80), 0.05, seed)
+    monitor = Monitor(rules=["zq > 5 for 3: warning"])
+    (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
+    assert values[found.step - 1] > 5
+    assert 38 <= found.onset_step <= 50
+
+
+def test_a_finding_about_a_series_that_was_always_there_begins_with_the_first_row_that_broke_the_rule():
+    monitor = Monitor(rules=["zq > 5 for 3: warning"])
+    (found,) = [found for step in range(11, 40) for found in monitor.update({"step": step, "zq": 7.0})]
+    assert (found.onset_step, found.step) == (11, 13)
+
+
+def evaluated(scores, every=10):
+    """Rows of training with an evaluation now and then."""
+    return [{"loss": 0.5} | ({"zq": scores[n // every]} if n % every == 0 else {}) for n in range(every * len(scores))]
+
+
+def test_one_bad_evaluation_is_waited_for_and_a_second_is_told_though_the_rule_asks_for_five():
+    rule = "zq < 0.5 for 5: warning"
+    assert said_by(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.8, 0.8, 0.8, 0.8])) == []
+    assert said_by(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.3, 0.8, 0.8, 0.8])) == [41]
+
+
+# A solved task
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_task_that_is_nearly_solved_at_first_and_always_solved_later_has_no_dead_reward(seed):
+    draw = random.Random(seed)
+    rewards = [draw.choice([0.75, 0.875, 1.0, 1.0, 1.0]) for _ in range(40)] + [1.0] * 40
+    assert alarms(judged({"reward": reward, "loss": 0.01 * draw.gauss(0, 1)} for reward in rewards)) == []
+
+
+def test_a_reward_that_stops_moving_where_nothing_is_won_is_an_alarm():
+    """The same series, turned upside down."""
+    draw = random.Random(0)
+    rewards = [draw.choice([0.25, 0.125, 0.0, 0.0, 0.0]) for _ in range(40)] + [0.0] * 40
+    found = judged({"reward": reward, "loss": 0.01 * draw.gauss(0, 1)} for reward in rewards)
+    assert ("reward_floor", "critical") in alarms(found)
+
+
+def entropy_falls(last_reward, seed):
+    """The reward climbs and stays; then the entropy goes to a twentieth."""
+    rewards = noisy(climb(0.5, last_reward, 60) + [last_reward] * 90, 0.01, seed)
+    entropies = noisy([0.6] * 70 + climb(0.6, 0.03, 40) + [0.03] * 40, 0.005, seed + 100)
+    return judged(
+        {"reward": min(reward, 1.0), "entropy": max(entropy, 0.01)}
+        for reward, entropy in zip(rewards, entropies, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_entropy_may_fall_once_the_task_is_solved_and_not_before(seed):
+    assert "entropy_collapse" not in {kind for kind, _ in alarms(entropy_falls(0.98, seed))}
+    assert "entropy_collapse" in {kind for kind, _ in alarms(entropy_falls(0.6, seed))}
+
+
+# What a signal is worth
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_of_two_may_agree_most_of_the_time_and_groups_of_sixteen_may_not(seed):
+    rewards, shares = noisy([0.5] * 90, 0.03, seed), noisy([0.72] * 90, 0.03, seed + 100)
+    rows = [{"reward": one, "frac_reward_zero_std": two} for one, two in zip(rewards, shares, strict=True)]
+    for size, expected in ((2, False), (3, False), (16, True)):
+        kinds = {kind for kind, _ in alarms(judged(rows, config={"num_generations": size}))}
+        assert ("zero_variance" in kinds) == expected, size
+
+
+def test_a_flat_training_reward_beside_a_held_out_score_that_climbs_is_learning():
+    alone = [{"reward": 0.4 + 0.01 * (n * 7 % 13 - 6)} for n in range(325)]  # it swings, and leads nowhere
+    scored = [row | ({"eval_reward": 0.3 + n / 800} if n % 20 == 0 else {}) for n, row in enumerate(alone)]
+    assert "not_learning" in {kind for kind, _ in alarms(judged(alone))}
+    assert "not_learning" not in {kind for kind, _ in alarms(judged(scored))}
+
+
+# How far the policy may go
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "severity"), [(1.0, 4.0, "warning"), (0.05, 9.0, "critical"), (1.0, 1.8, None)]
+)
+@pytest.mark.parametrize("has_reward", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kl_far_above_its_start_is_told_and_gravely_where_no_policy_should_be(
+    before, after, severity, has_reward, seed
+):
+    start, end = math.log(before), math.log(after)
+    kls = noisy([start] * 30 + climb(start, end, 30) + [end] * 40, 0.05, seed)
+    rows = [{"kl": math.exp(kl), "loss": 0.1} for kl in kls]
+    if has_reward:
+        rewards = noisy([0.4] * len(rows), 0.05, seed + 100)
+        rows = [row | {"reward": reward} for row, reward in zip(rows, rewards, strict=True)]
+    said = [level for kind, level in alarms(judged(rows)) if kind == "kl_explosion"]
+    assert ("critical" in said, "warning" in said or "critical" in said) == (
+        severity == "critical",
+        severity is not None,
+    )

@@ -1,0 +1,156 @@
+"""What people are told of a run's findings: which verdict, what was asked and answered, and the curve around each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import rlvitals
+from rlvitals.records import Finding, Request
+from rlvitals.store.findings import Event, answer_line, append_event, finding_line, request_line
+from rlvitals.store.layout import RunDir
+from rlvitals.views.findings import MOST_TOLD, Diagnosis, diagnose, findings_told, requests_about
+from rlvitals.views.query import open_run
+
+ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="stop", metrics=("zq",))
+
+
+def write_run(path, rows=120, extra=(), **options):
+    """One value a step, the step itself; by default nobody watches."""
+    settings = {"monitor": False, "hardware": False, "display": "none"} | options
+    with rlvitals.start(path, **settings) as run:
+        for step in range(1, rows + 1):
+            run.log({"zq": float(step), **dict.fromkeys(extra, 1.0)}, step=step)
+    return open_run(path)
+
+
+# Whose verdict it is
+
+
+def test_what_the_run_s_own_monitor_said_is_the_verdict_also_where_it_said_nothing(tmp_path):
+    quiet = [{"rule": "*", "enabled": False}]
+    dead = [{"grad_norm": 0.0, "loss": 0.1 + 0.01 * (step % 7), "reward": 0.3} for step in range(60)]
+    with rlvitals.start(tmp_path / "watched", rules=quiet, hardware=False, display="none") as run:
+        for step, row in enumerate(dead, 1):
+            run.log(row, step=step)
+    with rlvitals.start(tmp_path / "unwatched", monitor=False, hardware=False, display="none") as run:
+        for step, row in enumerate(dead, 1):
+            run.log(row, step=step)
+    told = diagnose(open_run(tmp_path / "watched"))
+    assert (told.verdict, told.findings, told.ongoing) == ("healthy", [], None)
+    judged = diagnose(open_run(tmp_path / "unwatched"))
+    assert judged.verdict == "act"
+    assert "dead_gradient" in {found.kind for found in judged.findings}
+    assert "dead_gradient" in judged.ongoing
+
+
+def test_findings_on_file_count_though_nobody_watched_every_row(tmp_path):
+    """A clock outside the trainer writes them too."""
+    view = write_run(tmp_path)
+    append_event(RunDir(tmp_path), finding_line(ALARM, 1.0, 1))
+    told = diagnose(view)
+    assert (told.verdict, told.findings) == ("act", [ALARM])
+    assert told.reason == "1 critical finding; first: kl explosion, since step 40"
+
+
+@pytest.mark.parametrize(("limit", "least"), [("MOST_CELLS", 60 * 3), ("MOST_METRICS", 3)])
+def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_not(
+    tmp_path, monkeypatch, limit, least
+):
+    view = write_run(tmp_path, rows=60, extra=["one", "two"])
+    monkeypatch.setattr(f"rlvitals.views.findings.{limit}", least)
+    assert "take long" not in diagnose(view).reason
+    monkeypatch.setattr(f"rlvitals.views.findings.{limit}", least - 1)
+    told = diagnose(view)
+    assert (told.verdict, told.findings) == ("cannot judge", [])
+    assert "60 rows of 3 metrics" in told.reason
+    assert "take long: run 'rlvitals check'" in told.reason
+
+
+# What was asked because of a finding
+
+
+def asked(number, finding, step):
+    request = Request("stop", "because", finding, number=number)
+    return request, request_line(request, step, 100.0 + step, 1)
+
+
+def test_each_finding_has_the_requests_it_led_to_and_their_answers(tmp_path):
+    later, other = replace(ALARM, step=90, onset_step=80), replace(ALARM, rule="yours")
+    view = write_run(tmp_path)
+    first, first_line = asked(1, ALARM, 51)
+    second, second_line = asked(2, later, 91)
+    _, unanswered = asked(3, other, 52)
+    for line in (
+        finding_line(ALARM, 1.0, 1), finding_line(later, 1.0, 1), finding_line(other, 1.0, 1),
+        first_line, second_line, unanswered,
+        answer_line(second, "done", "stopped", step=92, timestamp=1.0, attempt=1),
+        answer_line(first, "declined", "not now", step=53, timestamp=1.0, attempt=1),
+    ):  # fmt: skip
+        append_event(RunDir(tmp_path), line)
+    told = findings_told(view, diagnose(view))["findings"]
+    assert [
+        [
+            (one["request"], one["step"], one["timestamp"], one["answer"], one["answer_text"])
+            for one in found["requests"]
+        ]
+        for found in told
+    ] == [[(1, 51, 151.0, "declined", "not now")], [(2, 91, 191.0, "done", "stopped")], [(3, 52, 152.0, None, "")]]
+
+
+def test_an_answer_to_no_known_request_and_a_request_without_a_number_are_harmless():
+    facts = {"rule": "mine", "finding_step": 50}
+    events = [Event("request", 51, 1.0, 1, facts), Event("answer", 52, 1.0, 1, {"request": 7, "answer": "done"})]
+    (request,) = requests_about(ALARM, events)
+    assert (request["answer"], request["answer_text"]) == (None, "")
+
+
+# What is told of each
+
+
+def test_whether_a_finding_still_holds_is_told_where_it_is_known(tmp_path):
+    view = write_run(tmp_path)
+    findings = [ALARM, replace(ALARM, rule="yours")]
+    for ongoing, expected in ((frozenset({"mine"}), [True, False]), (None, [None, None])):
+        told = findings_told(view, Diagnosis("act", "why", findings, ongoing))
+        assert [found["ongoing"] for found in told["findings"]] == expected
+        assert (told["verdict"], told["reason"], told["was_watched"], told["judging"]) == ("act", "why", False, False)
+
+
+def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_path):
+    view = write_run(tmp_path, rows=1)
+    for count, left_out in ((MOST_TOLD, 0), (MOST_TOLD + 30, 30)):
+        findings = [replace(ALARM, step=step, metrics=()) for step in range(count)]
+        told = findings_told(view, Diagnosis("act", "", findings))
+        assert ([found["step"] for found in told["findings"]], told["left_out"]) == (
+            list(range(left_out, count)),
+            left_out,
+        )
+
+
+@pytest.mark.parametrize(
+    ("onset", "said", "first", "last"),
+    [
+        (40, 50, 20, 70),  # twice as far as the two are apart, on both sides
+        (60, 60, 40, 80),  # and never less than a bit
+        (5, 110, 1, 120),
+    ],
+)
+def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_it_was_said(
+    tmp_path, onset, said, first, last
+):
+    view = write_run(tmp_path, extra=["loss", "kl"])
+    found = replace(ALARM, onset_step=onset, step=said, metrics=("gone", "zq", "loss", "kl"))
+    trace = findings_told(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
+    assert [line["name"] for line in trace] == ["zq", "loss"]  # two at most, and those there are
+    assert (trace[0]["steps"][0], trace[0]["steps"][-1]) == (first, last)
+    assert trace[0]["high"][-1] == float(last)
+
+
+def test_the_curve_around_a_finding_has_the_band_of_its_metric(tmp_path):
+    view = write_run(tmp_path, extra=["kl"], algorithm="grpo", framework="trl_grpo")
+    found = replace(ALARM, metrics=("zq", "kl"))
+    unknown, kl = findings_told(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
+    assert unknown["band"] is None
+    assert kl["band"][0] < kl["band"][1]
