@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import operator
 import os
 import re
@@ -29,8 +28,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 Resume = bool | int | str | os.PathLike[str]
 

@@ -7,7 +7,6 @@ that is said once.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from rlvitals.store.findings import answer_line, finding_line, findings_in, read
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
 from rlvitals.store.samples import Samples
+from rlvitals.terminal import logger, put
 
 if TYPE_CHECKING:
     from rlvitals.health.actions import Policy
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rlvitals.health.notify import Notifier
     from rlvitals.store.story import Story
 
-logger = logging.getLogger("rlvitals")
 
 KEPT_FINDINGS = 1000
 
@@ -292,8 +291,7 @@ class Watching:
 
         stream = sys.stderr
         with apart_from_bars(stream) if stream.isatty() else nullcontext():
-            stream.write(f"{banner(finding, getattr(stream, 'encoding', None))}\n")
-            stream.flush()
+            put(banner(finding, getattr(stream, "encoding", None)), stream)
 
     def _checkpoints(self) -> dict[int, str]:
         """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from rlvitals.config import MASK, resolve
 from rlvitals.errors import ConfigError
 from rlvitals.sinks.follower import follow
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import put_status, say
 from rlvitals.views.query import RunView, open_run
 
 EXIT_BEHIND = 1
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for tracker in trackers:
             said = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
-            sys.stdout.write(f"{tracker['name']}: {tracker['rows']} rows, {said}\n")
+            say(f"{tracker['name']}: {tracker['rows']} rows, {said}")
     return 0 if done else EXIT_BEHIND
 
 
@@ -57,7 +59,7 @@ class _Progress:
         self._view = view
         self._names = names
         self._next = time.monotonic() + 1.0
-        self._width = 0
+        self._is_shown = False
 
     def show(self) -> None:
         if not sys.stderr.isatty() or time.monotonic() < self._next:
@@ -65,13 +67,12 @@ class _Progress:
         self._next = time.monotonic() + 1.0
         trackers = [tracker for tracker in self._view.trackers if tracker["name"] in self._names]
         said = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
-        sys.stderr.write(f"\r{said:<{self._width}}")
-        sys.stderr.flush()
-        self._width = len(said)
+        put_status(said, shutil.get_terminal_size().columns - 1)
+        self._is_shown = True
 
     def clear(self) -> None:
-        if self._width:
-            sys.stderr.write(f"\r{'':<{self._width}}\r")
+        if self._is_shown:
+            put_status("", 0)
 
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
 from rlvitals.render.turn_table import signed
+from rlvitals.terminal import visible
 
 FOLDED = 160
 """Characters that are shown of a text unless all of it is asked for."""

@@ -6,13 +6,17 @@ Rows are read and judged in a thread; the screens are drawn from what is known w
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.containers import VerticalScroll
+from textual.filter import LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Input, Static
 from textual.worker import get_current_worker
@@ -20,7 +24,8 @@ from textual.worker import get_current_worker
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
-from rlvitals.render.text import visible
+from rlvitals.render.screen import harmless
+from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
@@ -50,6 +55,13 @@ KEYS = {
         ("Enter", "open the one that is selected in a list"),
     ],
 }
+
+
+class _Harmless(LineFilter):
+    """Makes control characters visible in what is drawn, wherever it came from."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return list(harmless(segments))
 
 
 class Sheet(ModalScreen[None]):
@@ -120,6 +132,10 @@ class WatchApp(App[None]):
         self._interval = interval
         self._status = ""
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Every line of every screen passes here on its way to the terminal."""
+        return [*super().get_line_filters(), _Harmless()]
+
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="tabs")
@@ -132,7 +148,7 @@ class WatchApp(App[None]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
-        self.title = f"rlvitals watch {self.watched.name}"
+        self.title = f"rlvitals watch {visible(self.watched.name)}"
         self.theme = "textual-dark"
         self._draw()
         self.set_interval(1.0, self._draw_head)
@@ -191,7 +207,7 @@ class WatchApp(App[None]):
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
         told = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
         told.append(f"{number(watched.judge.points)} rows")
-        told += [word for word in (watched.algorithm, self._status) if word]
+        told += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
             told.append(f"{duration(left)} left")
         if (speed := watched.tokens_per_second) is not None:
