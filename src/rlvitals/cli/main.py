@@ -18,7 +18,7 @@ from rlvitals import __version__
 from rlvitals.cli.flags import Parser
 from rlvitals.errors import NotComparable, RlvitalsError, UnknownMetric, did_you_mean
 from rlvitals.terminal import message as harmless
-from rlvitals.terminal import put, say, survive_narrow_encodings, warn
+from rlvitals.terminal import say, survive_narrow_encodings, warn
 
 EXIT_NO = 1
 EXIT_USAGE = 64
@@ -102,7 +102,7 @@ def run() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception:  # noqa: BLE001 - a defect of ours: told as Python does, but what it repeats may be anybody's
-        put(traceback.format_exc().rstrip(), sys.stderr)
+        warn(traceback.format_exc().rstrip())
         code = EXIT_DEFECT
     sys.exit(code)
 
