@@ -30,8 +30,8 @@ from rlvitals.adapters.framework import (
     say_once,
     setting,
 )
-from rlvitals.config import MASK
 from rlvitals.errors import RlvitalsError
+from rlvitals.masking import MASK
 
 PATHS = {
     "num_generations": "rollout.n_samples_per_prompt",

@@ -18,7 +18,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
-from rlvitals.config import Settings, flatten, mask_text
+from rlvitals.config import Settings, flatten, with_secrets
+from rlvitals.masking import mask_text
 from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream
@@ -314,9 +315,7 @@ class Watching:
                 if request.number in self._answered:
                     return
                 self._policy.settle(request, answer)
-                self._record_answer(
-                    request, answer, mask_text(str(text), {"notify": self._settings.notify}), time.time()
-                )
+                self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from rlvitals.capture.forwarding import trackers_of
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.config import MASK, resolve
+from rlvitals.config import resolve
 from rlvitals.errors import ConfigError
+from rlvitals.masking import MASK
 from rlvitals.sinks.follower import follow
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_status, say

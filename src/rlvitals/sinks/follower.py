@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from rlvitals import plugins
-from rlvitals.config import mask_text
 from rlvitals.errors import RunLocked
+from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from rlvitals import __version__
-from rlvitals.config import flatten, masked
+from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, RlvitalsError
+from rlvitals.masking import masked
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
 from rlvitals.store.findings import read_events
