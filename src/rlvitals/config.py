@@ -187,6 +187,9 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str
     return loaded
 
 
+MOST_REFERRED = 1_000_000
+"""Values and characters that `${...}` may write out in all."""
+
 _REFERENCE = re.compile(r"\\?\$\{([^${}]+)\}")
 
 
@@ -200,8 +203,21 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
     >>> interpolate({"exp_name": "kto", "dir": "out/${exp_name}", "lr": 5e-7, "opt": {"lr": "${lr}"}})
     {'exp_name': 'kto', 'dir': 'out/kto', 'lr': 5e-07, 'opt': {'lr': 5e-07}}
     """
+    spent = 0
+
+    def spend(cost: int, path: str) -> None:
+        """References of references grow beyond any memory: a bomb is refused, and a long configuration is not one."""
+        nonlocal spent
+        spent += cost
+        if spent > MOST_REFERRED:
+            raise ConfigError(
+                f"the configuration's references write out more than {MOST_REFERRED:,} values and characters; the last "
+                f"one was ${{{path}}}. Write the value down, or refer to something smaller."
+            )
 
     def resolve_value(value: Any, seen: tuple[str, ...]) -> Any:
+        if seen:
+            spend(1 + (len(value) if isinstance(value, str) else 0), seen[-1])
         if isinstance(value, Mapping):
             return {key: resolve_value(item, seen) for key, item in value.items()}
         if isinstance(value, list):
@@ -212,8 +228,13 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
         if whole and not value.startswith("\\"):
             return look_up(whole[1].strip(), seen)
         return _REFERENCE.sub(
-            lambda match: match[0][1:] if match[0].startswith("\\") else str(look_up(match[1].strip(), seen)), value
+            lambda match: match[0][1:] if match[0].startswith("\\") else written(match[1].strip(), seen), value
         )
+
+    def written(path: str, seen: tuple[str, ...]) -> str:
+        text = str(look_up(path, seen))
+        spend(len(text), path)
+        return text
 
     def look_up(path: str, seen: tuple[str, ...]) -> Any:
         if path.startswith(("oc.env:", "env:")):
@@ -232,7 +253,10 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"the configuration refers to ${{{path}}}, which is not there.{near}")
         return resolve_value(value, (*seen, path))
 
-    return {key: resolve_value(value, ()) for key, value in tree.items()}
+    try:
+        return {key: resolve_value(value, ()) for key, value in tree.items()}
+    except RecursionError:
+        raise ConfigError("the configuration is nested too deeply, or holds itself") from None
 
 
 def _environment(spec: str) -> str:
