@@ -214,3 +214,16 @@ ENTRIES = ["capture.start", "capture.epochs", "follow", "cli.main", "web.server"
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_whoever_logs_has_the_filter(entry):
     assert "rlvitals.terminal" in imported_by(f"rlvitals.{entry}", set())
+
+
+def test_what_the_parser_of_flags_prints_is_harmless(capsys):
+    from rlvitals.cli.flags import Parser
+
+    parser = Parser(prog=f"rlvitals{ATTACK}", description=ATTACK)
+    parser.print_usage()
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--{ATTACK}"])
+    shown = capsys.readouterr()
+    assert "pwn" in shown.out
+    assert "unrecognized arguments" in shown.err
+    assert is_harmless(shown.out + shown.err)

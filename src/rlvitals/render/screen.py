@@ -1,7 +1,6 @@
 """Rich's console for texts of anybody: nothing in them is taken for markup, and no control character leaves it.
 
-Every table and text that rich draws for rlvitals goes through `Screen`; `harmless` is its filter, which the terminal
-view of `watch` uses as well.
+Every table and text that rich draws for rlvitals goes through `Screen`; `watch` has a filter of its own, in `tui.app`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.text import Text
 from textual import work
@@ -24,7 +25,6 @@ from textual.worker import get_current_worker
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
-from rlvitals.render.screen import harmless
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
@@ -58,10 +58,19 @@ KEYS = {
 
 
 class _Harmless(LineFilter):
-    """Makes control characters visible in what is drawn, wherever it came from."""
+    """Takes control characters out of what is drawn, for a text that was not made visible before. The line keeps
+    its width, or the screen would be torn.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return list(harmless(segments))
+        return [
+            part if part.control or part.text.isprintable() else Segment(_drawn(part.text), part.style)
+            for part in segments
+        ]
+
+
+def _drawn(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" * cell_len(letter) for letter in text)
 
 
 class Sheet(ModalScreen[None]):
