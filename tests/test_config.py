@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rlvitals.codec import to_json
-from rlvitals.config import MASK, OUR_KEYS, Settings, flatten, interpolate, mask_text, masked, resolve, resolved
+from rlvitals.config import OUR_KEYS, Settings, flatten, interpolate, resolve, resolved
 from rlvitals.errors import ConfigError
+from rlvitals.masking import MASK, mask_text, masked
 
 
 def test_nothing_given_is_the_defaults():

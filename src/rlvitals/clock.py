@@ -7,7 +7,6 @@ and no others. A clock belongs to one attempt and ends with it.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
@@ -28,8 +27,7 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import STALE_SECONDS, heartbeat_age, read_holder
 from rlvitals.store.process import ProcessId, is_alive
 from rlvitals.store.reader import read_blocks
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 LOOK_SECONDS = 2.0
 PAST_BYTES = 2**20

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.masking import masked
 from rlvitals.yaml_reader import read_yaml
 
 Actions = Literal["advise", "act"]
-
-MASK = "***"
 
 HARDWARE_SECONDS = 5.0
 
@@ -72,6 +71,11 @@ class Settings:
     rank: int | None = None
     """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write files of
     their own."""
+    mask: tuple[str, ...] = ()
+    """Names of further settings that are secret, as patterns: "license_code", "internal.*". Those known by name or form
+    are masked anyway."""
+    unmask: tuple[str, ...] = ()
+    """Names of settings that look secret and are not, as patterns: "session_key"."""
     config: dict[str, Any] = field(default_factory=dict)
     """The trainer's own settings, kept for the record."""
 
@@ -123,7 +127,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         algorithm=_text(merged, "algorithm"),
         framework=_text(merged, "framework"),
         total_steps=_whole(merged, "total_steps", least=1),
-        track_with=_names(merged.get("track_with")),
+        track_with=_names("track_with", merged.get("track_with"), "a tracker's name"),
         tracker_kwargs=_mapping(merged, "tracker_kwargs"),
         tracker_wait=_seconds(merged, "tracker_wait", 60.0),
         monitor=_boolean(merged, "monitor", True),
@@ -138,6 +142,8 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         hardware=_hardware(merged.get("hardware", HARDWARE_SECONDS)),
         names=_text(merged, "names") or "canonical",
         rank=_whole(merged, "rank", least=0),
+        mask=_names("mask", merged.get("mask"), "a setting's name"),
+        unmask=_names("unmask", merged.get("unmask"), "a setting's name"),
         config=trainer,
     )
     if settings.actions not in ("advise", "act"):
@@ -154,10 +160,14 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
 
 def resolved(settings: Settings) -> dict[str, Any]:
     """What `config.json` holds: the trainer's settings and ours, secrets masked."""
-    own = {key: getattr(settings, key) for key in OUR_KEYS}
-    given = {key: value for key, value in own.items() if value not in (None, (), {})}
-    whole: dict[str, Any] = masked({**settings.config, "rlvitals": given})
+    whole: dict[str, Any] = masked(with_secrets(settings))
     return whole
+
+
+def with_secrets(settings: Settings) -> dict[str, Any]:
+    """The same as they were given: for those who mask a text, never for a file."""
+    own = {key: getattr(settings, key) for key in OUR_KEYS}
+    return {**settings.config, "rlvitals": {key: value for key, value in own.items() if value not in (None, (), {})}}
 
 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -177,6 +187,9 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str
     return loaded
 
 
+MOST_REFERRED = 1_000_000
+"""Values and characters that `${...}` may write out in all."""
+
 _REFERENCE = re.compile(r"\\?\$\{([^${}]+)\}")
 
 
@@ -190,8 +203,21 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
     >>> interpolate({"exp_name": "kto", "dir": "out/${exp_name}", "lr": 5e-7, "opt": {"lr": "${lr}"}})
     {'exp_name': 'kto', 'dir': 'out/kto', 'lr': 5e-07, 'opt': {'lr': 5e-07}}
     """
+    spent = 0
+
+    def spend(cost: int, path: str) -> None:
+        """References of references grow beyond any memory: a bomb is refused, and a long configuration is not one."""
+        nonlocal spent
+        spent += cost
+        if spent > MOST_REFERRED:
+            raise ConfigError(
+                f"the configuration's references write out more than {MOST_REFERRED:,} values and characters; the last "
+                f"one was ${{{path}}}. Write the value down, or refer to something smaller."
+            )
 
     def resolve_value(value: Any, seen: tuple[str, ...]) -> Any:
+        if seen:
+            spend(1 + (len(value) if isinstance(value, str) else 0), seen[-1])
         if isinstance(value, Mapping):
             return {key: resolve_value(item, seen) for key, item in value.items()}
         if isinstance(value, list):
@@ -202,8 +228,13 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
         if whole and not value.startswith("\\"):
             return look_up(whole[1].strip(), seen)
         return _REFERENCE.sub(
-            lambda match: match[0][1:] if match[0].startswith("\\") else str(look_up(match[1].strip(), seen)), value
+            lambda match: match[0][1:] if match[0].startswith("\\") else written(match[1].strip(), seen), value
         )
+
+    def written(path: str, seen: tuple[str, ...]) -> str:
+        text = str(look_up(path, seen))
+        spend(len(text), path)
+        return text
 
     def look_up(path: str, seen: tuple[str, ...]) -> Any:
         if path.startswith(("oc.env:", "env:")):
@@ -222,7 +253,10 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"the configuration refers to ${{{path}}}, which is not there.{near}")
         return resolve_value(value, (*seen, path))
 
-    return {key: resolve_value(value, ()) for key, value in tree.items()}
+    try:
+        return {key: resolve_value(value, ()) for key, value in tree.items()}
+    except RecursionError:
+        raise ConfigError("the configuration is nested too deeply, or holds itself") from None
 
 
 def _environment(spec: str) -> str:
@@ -248,53 +282,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-_SECRET_KEY = re.compile(
-    r"(?i)(^|[_\-.])(api[_-]?key|access[_-]?key|private[_-]?key|secret([_-]?key)?|password|passwd|passphrase|credentials?|authorization"
-    r"|web[_-]?hook([_-]?ur[il])?)$"
-    r"|(^|[_\-.])(hf|hub|wandb|swanlab|auth|access|api|refresh|bearer|session|github|gh)[_-]?token$|^token$"
-)
-_SECRET_VALUE = re.compile(
-    r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"
-    r"|https://(hooks\.slack\.com|discord(app)?\.com/api/webhooks)/[^\s\"']+"
-)
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-
-
-def masked(value: Any, key: str = "") -> Any:
-    """The same tree with secrets replaced: by key name, by the well-known shapes of keys, and in the logins of
-    addresses.
-
-    >>> masked({"wandb": {"api_key": "0123456789abcdef", "project": "kto"}, "max_tokens": 512, "repo": "https://me:pw@host/x"})
-    {'wandb': {'api_key': '***', 'project': 'kto'}, 'max_tokens': 512, 'repo': 'https://***@host/x'}
-    """
-    if isinstance(value, Mapping):
-        # Everything below a key that names secrets is one.
-        return {name: masked(item, key if _SECRET_KEY.search(key) else str(name)) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [masked(item, key) for item in value]
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
-        return value
-    if _SECRET_KEY.search(key):
-        return MASK
-    return mask_text(value) if isinstance(value, str) else value
-
-
-def mask_text(text: str, settings: Mapping[str, Any] | None = None) -> str:
-    """Mask what looks like a key or a login inside a text, and every secret that the settings hold.
-
-    >>> mask_text("401 for key abc123 at https://me:pw@host", {"login": {"api_key": "abc123"}})
-    '401 for key *** at https://***@host'
-    """
-    for secret in _secrets_in(settings or {}):
-        text = text.replace(secret, MASK)
-    return _URL_LOGIN.sub(f"{MASK}@", _SECRET_VALUE.sub(MASK, text))
-
-
-def _secrets_in(settings: Mapping[str, Any]) -> list[str]:
-    kept, shown = flatten(settings), flatten(masked(settings))
-    return [value for key, value in kept.items() if shown[key] == MASK and isinstance(value, str) and value != MASK]
 
 
 def _text(merged: Mapping[str, Any], key: str) -> str | None:
@@ -336,10 +323,10 @@ def _boolean(merged: Mapping[str, Any], key: str, default: bool = False) -> bool
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(key: str, value: Any, what: str) -> tuple[str, ...]:
     names = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"track_with must be a tracker's name, a list of names, or None, not {value!r}")
+        raise ConfigError(f"{key} must be {what}, a list of names, or None, not {value!r}")
     return tuple(names)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,51 +19,113 @@ _FLOAT = re.compile(
 )
 
 
+MOST_NESTED = 100
+MOST_VALUES = 100_000
+"""Values that aliases may stand for; a rule file or a training's settings have some hundred in all."""
+
+
 def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
     """Parse a file; what is wrong with it is raised as `error`, with the line where there is one."""
-    import yaml
-
-    name = os.fspath(path)
-    try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader())
-    except OSError as problem:
-        raise error(f"cannot read {name!r}: {problem.strerror or problem}") from problem
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise error(f"{name!r} is not valid YAML: {problem}") from problem
+    return read_yaml_with_lines(path, error)[0]
 
 
 def parse_yaml(text: str) -> Any:
     """Parse a text such as `5e-7`, `[a, b]` or `null`; one that is no YAML is a ConfigError."""
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=_loader())
-    except yaml.YAMLError as problem:
-        raise ConfigError(f"{text!r} is not valid YAML: {problem}") from problem
+    return _parse(text, repr(text), ConfigError)[0]
 
 
 def read_yaml_with_lines(
     path: str | os.PathLike[str], error: type[RlvitalsError]
 ) -> tuple[Any, dict[tuple[Any, ...], int]]:
     """Parse a file and say on which line each value begins, by its path of keys and indices."""
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise error(f"cannot read {name!r}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{name!r} is not valid YAML: {problem}") from problem
+    return _parse(text, repr(name), error)
+
+
+def _parse(text: str, name: str, error: type[RlvitalsError]) -> tuple[Any, dict[tuple[Any, ...], int]]:
+    """A document's value and the lines of its parts. Its tree of nodes is measured before anything is made of it."""
     import yaml
 
-    data = read_yaml(path, error)
+    try:
+        _refuse_depth(yaml.parse(text, Loader=_loader()), name, error)
+        loader = _loader()(text)
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                return None, {}
+            _refuse_bombs(root, name, error)
+            lines = _lines(root)  # before merge keys (<<) are written into the nodes
+            return loader.construct_document(root), lines
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as problem:
+        for mark in (getattr(problem, "context_mark", None), getattr(problem, "problem_mark", None)):
+            with suppress(AttributeError):
+                mark.buffer = None  # type: ignore[union-attr]  # a line of settings in a message may hold a secret
+        raise error(f"{name} is not valid YAML: {problem}") from problem
+    except ValueError as problem:  # a date that is none, a number with thousands of digits
+        raise error(f"{name} holds a value that cannot be read: {problem}") from problem
+
+
+def _refuse_depth(events: Iterable[Any], name: str, error: type[RlvitalsError]) -> None:
+    """Raise on brackets within brackets: the parser's C code calls itself for each, until the process crashes."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_NESTED:
+            raise error(f"{name}, line {event.start_mark.line + 1}: more than {MOST_NESTED} values within each other")
+
+
+def _refuse_bombs(root: Any, name: str, error: type[RlvitalsError]) -> None:
+    """Raise on a document that is small in the file and huge, or endless, in memory: aliases of aliases of aliases."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: Any) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        if id(node) in open_nodes:
+            raise error(f"{name}, line {node.start_mark.line + 1}: an alias refers to the value it stands in")
+        open_nodes.add(id(node))
+        inner = node.value if isinstance(node.value, list) else ()
+        total = 1 + sum(size(part) for item in inner for part in (item if isinstance(item, tuple) else (item,)))
+        if total - len(sizes) > MOST_VALUES:
+            raise error(
+                f"{name}, line {node.start_mark.line + 1}: its aliases (*name) stand for more than {MOST_VALUES:,} "
+                f"values. Write the values down, or refer to something smaller."
+            )
+        open_nodes.discard(id(node))
+        sizes[id(node)] = total
+        return total
+
+    size(root)
+
+
+def _lines(root: Any) -> dict[tuple[Any, ...], int]:
+    import yaml
+
     lines: dict[tuple[Any, ...], int] = {}
 
     def walk(node: Any, place: tuple[Any, ...]) -> None:
         lines[place] = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                walk(value, (*place, key.value))
+                walk(value, (*place, key.value if isinstance(key.value, str) else str(key.value)))
         elif isinstance(node, yaml.SequenceNode):
             for number, value in enumerate(node.value):
                 walk(value, (*place, number))
 
-    root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=_loader())
-    if root is not None:
-        walk(root, ())
-    return data, lines
+    walk(root, ())
+    return lines
 
 
 @cache

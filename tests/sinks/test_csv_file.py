@@ -18,13 +18,15 @@ from rlvitals.records import Attempt
 from rlvitals.sinks.base import SinkError
 from rlvitals.sinks.csv_file import CsvSink
 from rlvitals.store.layout import RunDir
+from rlvitals.store.spreadsheet import from_text
 
 FIXED = ["step", "timestamp", "attempt", "stream"]
 
 
 def table(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        header, *lines = csv.reader(file)
+    return [dict(zip(map(from_text, header), map(from_text, line), strict=True)) for line in lines]
 
 
 def default_file(tmp_path: Path) -> Path:

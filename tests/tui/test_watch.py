@@ -440,3 +440,19 @@ def test_findings_details_can_be_scrolled_where_they_do_not_fit(tmp_path):
         assert math.isfinite(app.query_one(FindingsPane).scrolled_away)
 
     drive(log, SMALL, script)
+
+
+def test_a_text_that_forgot_to_be_made_visible_is_harmless_on_the_screen(tmp_path):
+    from rich.text import Text
+    from textual.widgets import Static
+
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows(3))
+
+    async def script(app, pilot):
+        app._draw_edges = lambda: None
+        await settled(app, pilot, shows(app, "3 rows"))
+        app.query_one("#foot", Static).update(Text("raw \x1b]0;pwn\x9b7H\u202e[red]"))
+        await settled(app, pilot, shows(app, "raw ]0;pwn7H[red]"))
+        assert screen(app).replace("\n", "").isprintable()
+
+    drive(log, SMALL, script)

@@ -30,7 +30,6 @@ from rlvitals.adapters.framework import (
     say_once,
     setting,
 )
-from rlvitals.config import MASK
 from rlvitals.errors import RlvitalsError
 
 PATHS = {
@@ -58,7 +57,7 @@ class VitalsLogger:
             "algorithm": ALGORITHMS.get(str(setting(args, "algo.advantage.estimator"))),
             "resume": True if setting(args, "ckpt.load_enable") else None,
         }
-        config = {**known_settings(args, PATHS), **_without_key(plain_config(args))}
+        config = {**known_settings(args, PATHS), **plain_config(args)}
         self.run = open_run("openrlhf", config, defaults, settings)
 
     def log_train(self, global_step: int | None, logs_dict: Mapping[str, Any]) -> None:
@@ -131,11 +130,3 @@ def _named(prefix: str, logs: Any) -> Any:
     if not isinstance(logs, Mapping):
         return logs
     return {f"{prefix}/{name}": value for name, value in logs.items() if name != SAMPLES}
-
-
-def _without_key(config: dict[str, Any]) -> dict[str, Any]:
-    """`--logger.wandb.key` is a secret that its name does not tell."""
-    wandb = setting(config, "logger.wandb")
-    if isinstance(wandb, dict) and wandb.get("key"):
-        wandb["key"] = MASK
-    return config

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.plugins import CONSOLE_TRACKER
 from rlvitals.store.lines import NONFINITE, RESERVED, read_nonfinite
+from rlvitals.terminal import escaped_json, put
 
 if TYPE_CHECKING:
     from rlvitals.render.steps import Line
@@ -165,7 +166,7 @@ class Console:
         if self._is_json:
             from rlvitals.render.steps import json_line
 
-            self._write(json_line(step, metrics, self._encoding))
+            put(escaped_json(json_line(step, metrics, self._encoding)), self._stream)
             return True
         lines = self._text.lines(step, _numbers(metrics), self._pace.eta(step, self._total), self._width())
         self._put_all(lines)
@@ -188,11 +189,7 @@ class Console:
     def _put_plain(self, line: Line) -> None:
         from rlvitals.render.steps import plain
 
-        self._write(plain(line))
-
-    def _write(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()  # standard output in a pipe waits for a whole block otherwise
+        put(plain(line), self._stream)
 
     def _width(self) -> int:
         """Asked each time: terminals are resized."""
@@ -245,10 +242,11 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
-    from rich.console import Console as RichConsole
     from rich.text import Text
 
-    console = RichConsole(file=stream, highlight=False, soft_wrap=True, force_jupyter=False)
+    from rlvitals.render.screen import Screen
+
+    console = Screen(file=stream, soft_wrap=True, force_jupyter=False)
 
     def put(line: Line) -> None:
         text = Text.assemble(*((piece.text, STYLES.get(piece.role, "")) for piece in line))

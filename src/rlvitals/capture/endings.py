@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Protocol
 
 from rlvitals.capture import exits
-from rlvitals.config import mask_text
+from rlvitals.masking import mask_text
 
 
 class Recording(Protocol):
@@ -67,11 +68,11 @@ def unwatch(run: Recording) -> None:
         exits.unwatch()
 
 
-def described(error: BaseException | str | None) -> str | None:
-    """What ended a run, as its card keeps it."""
+def described(error: BaseException | str | None, settings: Mapping[str, Any]) -> str | None:
+    """What ended a run, as its card keeps it: without the secrets of these settings."""
     if not error:
         return None
-    return mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:2000]
+    return mask_text(error if isinstance(error, str) else f"{type(error).__name__}: {error}", settings)[:2000]
 
 
 def _install_sigterm() -> None:

@@ -12,7 +12,6 @@ The record and the files are the business of `store.epochs`, early stopping of `
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -37,11 +36,10 @@ from rlvitals.store.epochs import Cell, Epoch, EpochStore, Word
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
+from rlvitals.terminal import escaped_json, logger, put
 
 if TYPE_CHECKING:
     from rlvitals.capture.run import Run
-
-logger = logging.getLogger("rlvitals")
 
 
 class MetricsTracker:
@@ -265,7 +263,7 @@ class MetricsTracker:
             return
         if self._display == "json":
             strict = {name: value if value - value == 0 else str(value) for name, value in epoch.numbers.items()}
-            self._write(encode({"epoch": epoch.number, **strict}).decode().rstrip())
+            self._write(escaped_json(encode({"epoch": epoch.number, **strict}).decode().rstrip()))
             return
         from rlvitals.render.epoch_block import epoch_block, time_left
 
@@ -275,11 +273,9 @@ class MetricsTracker:
     def _write(self, text: str) -> None:
         stream = sys.stderr
         with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
-            encoding = getattr(stream, "encoding", None) or "utf-8"
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-            with apart_from_bars(stream) if stream.isatty() else nullcontext():
-                stream.write(f"{text}\n")
-                stream.flush()
+            aside = apart_from_bars(stream) if stream.isatty() else nullcontext()
+            with aside:
+                put(text, stream)
 
     def _tell(self, found: list[Finding], run: Run | None) -> None:
         is_shown = self._display not in ("none", "json")

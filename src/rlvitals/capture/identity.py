@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from rlvitals.config import mask_text, masked
+from rlvitals.masking import Masking
 
 REPORTED_PACKAGES = (
     "torch",
@@ -51,19 +53,9 @@ def platform_name() -> str:
     return f"{sys.platform} {platform.machine()}"
 
 
-def command() -> str:
-    """The command line, secrets masked."""
-    words = list(getattr(sys, "argv", []))
-    for position, word in enumerate(words):
-        name, equals, _ = word.partition("=")
-        key = name.lstrip("-+~").replace("-", "_")
-        # --api-key KEY, --api-key=KEY, and api_key=KEY as Hydra takes it
-        if (word.startswith("-") or equals) and masked("x", key) != "x":
-            if equals:
-                words[position] = f"{name}=***"
-            elif position + 1 < len(words):
-                words[position + 1] = "***"
-    return mask_text(" ".join(words))[:2000]
+def command(settings: Mapping[str, Any]) -> str:
+    """The command line; secrets, the settings' own too, are masked."""
+    return Masking.of(settings).command(getattr(sys, "argv", []))[:2000]
 
 
 def git(start: Path | None = None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from rlvitals.render.progress import bar_line, field_line, field_text, plain_lin
 from rlvitals.render.steps import names_of, printable
 from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
+from rlvitals.terminal import put, visible
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ class Progress(Generic[T]):
             if self._screen.is_terminal:
                 self._screen.finish(self)
             else:
-                self._screen.write(f"{self._plain()}\n")
+                self._screen.put(self._plain())
         except Exception:  # noqa: BLE001 - as in see()
             self._screen = None
 
@@ -172,7 +173,7 @@ class Progress(Generic[T]):
             unit=self._unit,
         )
         fields = field_line(self._printable(), room=room, ascii=self._ascii)
-        return [bar, fields] if fields else [bar]
+        return [visible(line) for line in (bar, fields) if line]
 
     def _open(self) -> None:
         self._began = self._now()
@@ -202,7 +203,7 @@ class Progress(Generic[T]):
                     self._screen.draw()
             elif self._is_line_due(now):
                 self._line_at = now
-                self._screen.write(f"{self._plain()}\n")
+                self._screen.put(self._plain())
         except Exception:  # noqa: BLE001 - as in see()
             self._screen = None
 
@@ -265,7 +266,7 @@ class _Screen:
         with self._lock:
             if bar in self._bars:
                 self._bars.remove(bar)
-            self.write(self._erased() + "".join(f"{line}\n" for line in bar.lines(self._room())))
+            self._move(self._erased() + "".join(f"{line}\n" for line in bar.lines(self._room())))
             self.draw()
 
     def draw(self) -> None:
@@ -274,12 +275,12 @@ class _Screen:
                 return
             if not self._can_move:
                 line = "".join(self._bars[-1].lines(self._room()))[: self._room()]
-                self.write("\r" + line.ljust(self._drawn))
+                self._move("\r" + line.ljust(self._drawn))
                 self._drawn = len(line)
                 return
             lines = [line for bar in self._bars for line in bar.lines(self._room())]
             back = f"\x1b[{self._drawn}A" if self._drawn else ""
-            self.write(back + "".join(f"\r{line}\x1b[K\n" for line in lines) + "\x1b[J")
+            self._move(back + "".join(f"\r{line}\x1b[K\n" for line in lines) + "\x1b[J")
             self._drawn = len(lines)
 
     @contextmanager
@@ -287,13 +288,18 @@ class _Screen:
         """Take the bars off while something else is printed."""
         with self._lock:
             if self._bars:
-                self.write(self._erased())
+                self._move(self._erased())
             try:
                 yield
             finally:
                 self.draw()
 
-    def write(self, text: str) -> None:
+    def put(self, line: str) -> None:
+        """A line for a stream that is no terminal."""
+        put(visible(line), self._stream)
+
+    def _move(self, text: str) -> None:
+        """Lines that are harmless already, with the cursor's moves around them."""
         self._stream.write(text)
         self._stream.flush()
 

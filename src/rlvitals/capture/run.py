@@ -25,7 +25,7 @@ from rlvitals.capture.pending import LAST_WAIT_SECONDS, NO_ROW, Pending
 from rlvitals.capture.pulse import Pulse, beat_seconds
 from rlvitals.capture.watching import Watching
 from rlvitals.codec import NEWLINE, dumps, encode
-from rlvitals.config import Settings
+from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
 from rlvitals.store.findings import append_event
@@ -277,7 +277,7 @@ class Run:
             if self.settings.fsync != "never":
                 writer.sync()
             writer.close()
-        described = endings.described(error)
+        described = endings.described(error, with_secrets(self.settings))
         self._card.save(status=status, ended=round(time.time(), 3), error=described)
         if self._file_lock is not None:
             self._file_lock.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import operator
 import os
 import re
@@ -20,7 +19,7 @@ from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
 from rlvitals.capture.run import Run
 from rlvitals.capture.watching import check_rules, kept_rules
 from rlvitals.codec import to_json
-from rlvitals.config import Settings, flatten, resolve, resolved
+from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
 from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.archive import expand_logs
@@ -29,8 +28,7 @@ from rlvitals.store.layout import RunDir, kept_file
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 Resume = bool | int | str | os.PathLike[str]
 
@@ -62,6 +60,8 @@ def start(
     hardware: float | bool | None = None,
     names: str | None = None,
     rank: int | None = None,
+    mask: str | Sequence[str] | None = None,
+    unmask: str | Sequence[str] | None = None,
     **unknown: Any,
 ) -> Run:
     """Open a run in `output_dir` and return the recorder. See `rlvitals.config.Settings` for each setting.
@@ -90,6 +90,8 @@ def start(
         "hardware": hardware,
         "names": names,
         "rank": rank,
+        "mask": mask,
+        "unmask": unmask,
         **unknown,
     }
     settings = resolve(config, given)
@@ -196,7 +198,7 @@ def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, ov
         platform=identity.platform_name(),
         packages=identity.packages(),
         git=identity.git(),
-        command=identity.command(),
+        command=identity.command(with_secrets(settings)),
     )
     run = Run(run_dir, settings, info, attempt, rank=0, lock=lock, last_step=_last_step(run_dir, 0, from_step))
     if attempt.number > 1:

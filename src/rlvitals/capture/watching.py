@@ -8,7 +8,6 @@ aside, and that is said once.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -23,20 +22,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
-from rlvitals.config import Settings, flatten, mask_text
+from rlvitals.config import Settings, flatten, with_secrets
+from rlvitals.masking import mask_text
 from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.samples import Samples
+from rlvitals.terminal import logger, put
 
 if TYPE_CHECKING:
     from rlvitals.health.actions import Policy
     from rlvitals.health.monitor import Monitor
     from rlvitals.health.notify import Notifier
 
-logger = logging.getLogger("rlvitals")
 
 KEPT_FINDINGS = 1000
 
@@ -394,8 +394,7 @@ class Watching:
 
         stream = sys.stderr
         with apart_from_bars(stream) if stream.isatty() else nullcontext():
-            stream.write(f"{banner(finding, getattr(stream, 'encoding', None))}\n")
-            stream.flush()
+            put(banner(finding, getattr(stream, "encoding", None)), stream)
 
     def _checkpoints(self) -> dict[int, str]:
         """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""
@@ -418,9 +417,7 @@ class Watching:
                 if request.number in self._answered:
                     return
                 self._policy.settle(request, answer)
-                self._record_answer(
-                    request, answer, mask_text(str(text), {"notify": self._settings.notify}), time.time()
-                )
+                self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)
 

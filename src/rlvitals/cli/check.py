@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,6 @@ def present(report: Report | FolderReport, arguments: argparse.Namespace) -> Non
     if arguments.json:
         print_json(facts)
         return
-    survive_narrow_encodings()
     readable = printable(facts)
     if isinstance(report, Report):
         show(ReportView(readable, verbose=arguments.verbose))
@@ -110,12 +108,6 @@ def config_from(words: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--config {word}: a setting is written KEY=VALUE, as in --config num_generations=8")
         config[key.strip()] = _value(value.strip())
     return config
-
-
-def survive_narrow_encodings() -> None:
-    """Letters a terminal cannot show become question marks instead of errors."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def _value(text: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
@@ -11,6 +10,7 @@ from rlvitals.errors import RunError, RunLocked
 from rlvitals.store.archive import compact_logs, expand_logs
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url
+from rlvitals.terminal import say
 from rlvitals.views.query import open_run
 
 
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts)
     else:
-        sys.stdout.write(f"{view.path}: {said}\n")
+        say(f"{view.path}: {said}")
     return 0

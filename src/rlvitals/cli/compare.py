@@ -11,6 +11,7 @@ from rlvitals.cli.plot import is_picture, write_picture
 from rlvitals.errors import ConfigError
 from rlvitals.render.numbers import number
 from rlvitals.render.tables import render_comparison
+from rlvitals.terminal import say
 from rlvitals.views.compare import TOLERANCE, RunComparison, compare_runs
 from rlvitals.views.logs import open_any
 from rlvitals.views.plots import comparison as comparison_picture
@@ -52,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     show(render_comparison(printable(facts), all_metrics=arguments.all))
-    for line in printable(_best_rewards(views, compared)):
-        show(line)
+    for line in _best_rewards(views, compared):
+        say(line)
     if target is not None:
-        show(f"\n{target}")
+        say("")
+        say(f"{target}")
     return 0
 
 

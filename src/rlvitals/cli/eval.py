@@ -15,8 +15,10 @@ from rlvitals import catalog
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.codec import encode
 from rlvitals.errors import BadText, ConfigError
+from rlvitals.render.screen import Screen
 from rlvitals.render.textscores import render_scores
 from rlvitals.store.files import replace_file
+from rlvitals.terminal import warn
 from rlvitals.textscore.encoder import OFFLINE
 from rlvitals.textscore.evaluate import METRICS, Options, chosen_metrics, evaluate
 from rlvitals.textscore.pairs import PREDICTION_KEYS, REFERENCE_KEYS, Pair, read_pairs
@@ -164,9 +166,8 @@ def _detail(name: str, result: Corpus, pairs: Sequence[Pair]) -> dict[str, Any]:
 def _progress(names: list[str], pairs: int) -> Iterator[Callable[[str, int], None]]:
     """A bar for each score on a terminal; a line when one is done elsewhere. Both on standard error."""
     if not sys.stderr.isatty():
-        yield lambda name, done: _say(f"{name}: {done} pairs\n" if done == pairs else "")
+        yield lambda name, done: warn(f"{name}: {done} pairs") if done == pairs else None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -177,12 +178,12 @@ def _progress(names: list[str], pairs: int) -> Iterator[Callable[[str, int], Non
     )
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Screen(stderr=True), transient=True) as bars:
         tasks = {name: bars.add_task(name, total=pairs) for name in names}
         yield lambda name, done: bars.update(tasks[name], completed=done)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line)

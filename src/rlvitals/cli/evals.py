@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.render.evaluations import render_evaluations
+from rlvitals.terminal import warn
 from rlvitals.views.evaluations import metric_for, read_trend
 
 EXIT_NONE = 1
@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     elif has_any:
         show(render_evaluations(printable(facts)))
     else:
-        print(f"no evaluations in {', '.join(arguments.paths)}", file=sys.stderr)  # noqa: T201
+        warn(f"no evaluations in {', '.join(arguments.paths)}")
     return 0 if has_any else EXIT_NONE

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
-from rlvitals.render.text import visible
 from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import put_data, say
 from rlvitals.views.export import export
 from rlvitals.views.lake import export_runs
 from rlvitals.views.query import open_run
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     view = open_run(arguments.path)
     data, rows = export(view, arguments.to, stream=arguments.stream, ghosts=arguments.ghosts)
     if arguments.output == "-":
-        sys.stdout.buffer.write(data)
+        put_data(data)
         return 0
     target = Path(arguments.output or f"{view.path.resolve().name}.{arguments.to}")
     try:
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts)
     else:
-        print(f"{target}: {rows} rows, {len(data):,} bytes")  # noqa: T201
+        say(f"{target}: {rows} rows, {len(data):,} bytes")
     return 0
 
 
@@ -62,7 +61,7 @@ def _export_all(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**asdict(lake), "path": str(lake.path), "format": "parquet"})
         return 0
-    print(f"{lake.path}: {lake.runs} runs, {lake.rows} rows, {lake.bytes:,} bytes")  # noqa: T201
+    say(f"{lake.path}: {lake.runs} runs, {lake.rows} rows, {lake.bytes:,} bytes")
     for reason in lake.passed_over:
-        print(f"passed over: {visible(reason)}")  # noqa: T201
+        say(f"passed over: {reason}")
     return 0

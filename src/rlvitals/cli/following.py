@@ -9,17 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from rlvitals.cli.check import present, survive_narrow_encodings, write_page
-from rlvitals.cli.output import PIPED_WIDTH, printable
+from rlvitals.cli.check import present, write_page
+from rlvitals.cli.output import print_json_line, printable
 from rlvitals.cli.reactions import Reactions
-from rlvitals.codec import encode, parse_json, to_json
 from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.render.check import announcement
 from rlvitals.render.numbers import duration
+from rlvitals.render.screen import standard_output
 from rlvitals.store.importers import NotALog
+from rlvitals.terminal import put_status, warn
 from rlvitals.views.check import Report, new_monitor, report_on
 from rlvitals.views.judging import Judge
 from rlvitals.views.live import Feed, News, open_feed
@@ -30,7 +29,6 @@ def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
     """Watch until the run ends, nothing comes any more, or Ctrl-C; return the report after the last row."""
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
-    survive_narrow_encodings()
     watch = _Watch(arguments, config)
     try:
         watch.run()
@@ -41,7 +39,7 @@ def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
         facts = report.to_dict()
         if arguments.html:
             write_page(facts, Path(arguments.html))
-        _print_line({"type": "report", **facts})
+        print_json_line({"type": "report", **facts})
     else:
         present(report, arguments)
     return report
@@ -58,7 +56,7 @@ class _Watch:
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)
         self._heard = time.monotonic()
-        self._console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+        self._screen = standard_output()
 
     def run(self) -> None:
         """Judge what is there without a word, then what comes, aloud."""
@@ -83,7 +81,7 @@ class _Watch:
     def end(self, why: str) -> None:
         self._clear_status()
         self._reactions.end()
-        self._say(f"{why}; the verdict:")
+        warn(f"{why}; the verdict:")
 
     def report(self) -> Report:
         return report_on(self._judge, self._feed.source())
@@ -112,9 +110,9 @@ class _Watch:
             facts = asdict(finding)
             self._clear_status()
             if self._arguments.json:
-                _print_line({"type": "finding", "source": str(self._path), **facts})
+                print_json_line({"type": "finding", "source": str(self._path), **facts})
             elif finding.severity != "info" or self._arguments.verbose:
-                self._console.print(announcement(printable(facts), ascii_only=self._console.options.ascii_only))
+                self._screen.print(announcement(printable(facts), ascii_only=self._screen.options.ascii_only))
             sys.stdout.flush()
             if finding.severity == "critical":
                 self._reactions.react(finding, str(self._path))
@@ -123,10 +121,10 @@ class _Watch:
         judge = self._judge
         if not judge.points:
             what = "is there, without rows yet" if self._path.exists() else "is not there yet"
-            self._say(f"following {self._path}, which {what}; Ctrl-C ends")
+            warn(f"following {self._path}, which {what}; Ctrl-C ends")
             return
         report = self.report()
-        self._say(
+        warn(
             f"following {self._path} ({report.format}): {judge.points:,} rows so far, {report.verdict}: "
             f"{report.reason}. From now on findings are announced; Ctrl-C ends"
         )
@@ -136,16 +134,11 @@ class _Watch:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
             text = f"step {step} | {judge.points:,} rows | {judge.monitor.verdict} | last row {duration(idle)} ago"
-            sys.stderr.write(f"\r\x1b[K{text[: self._console.width - 1]}")
-            sys.stderr.flush()
+            put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:
         if sys.stderr.isatty() and not self._arguments.json:
-            sys.stderr.write("\r\x1b[K")
-
-    def _say(self, text: str) -> None:
-        sys.stderr.write(f"{printable(text)}\n")
-        sys.stderr.flush()
+            put_status("", 0)
 
 
 def _one_log(path: Path) -> Path:
@@ -157,9 +150,3 @@ def _one_log(path: Path) -> Path:
     if places is not None and len(places) > 1:
         raise ConfigError(f"--follow takes one run or log, and {path} holds {len(places)}: name one of them")
     return places[0] if places else path
-
-
-def _print_line(facts: dict[str, Any]) -> None:
-    """One line of strict JSON."""
-    sys.stdout.write(encode(parse_json(to_json(facts))).decode())
-    sys.stdout.flush()

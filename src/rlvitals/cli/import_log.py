@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from rlvitals import __version__
 from rlvitals.capture.start import refuse_existing
-from rlvitals.cli.output import add_json_flag, print_json, printable
+from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
 from rlvitals.store.importers import read_log
 from rlvitals.store.importers.into_run import write_run
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     evaluations = f", {written.eval_rows} evaluations" if written.eval_rows else ""
-    sys.stdout.write(f"{run_dir.root}: {written.train_rows} rows{evaluations} from {log.path} ({log.format})\n")
-    for note in printable(log.notes):
-        sys.stdout.write(f"  {note}\n")
+    say(f"{run_dir.root}: {written.train_rows} rows{evaluations} from {log.path} ({log.format})")
+    for note in log.notes:
+        say(f"  {note}")
     return 0

@@ -9,15 +9,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol
 
 from rlvitals import __version__
+from rlvitals.cli.flags import Parser
 from rlvitals.errors import NotComparable, RlvitalsError, UnknownMetric, did_you_mean
+from rlvitals.terminal import message as harmless
+from rlvitals.terminal import say, survive_narrow_encodings, warn
 
 EXIT_NO = 1
 EXIT_USAGE = 64
+EXIT_DEFECT = 1
+"""As Python's own for an exception nobody caught."""
 
 VERBS = {
     "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
@@ -53,21 +59,22 @@ class Verb(Protocol):
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {harmless(message)}\n")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if words is None else words)
+    survive_narrow_encodings()
     top = _top_parser()
     if not words or words[0] in ("-h", "--help"):
         top.print_help()
         return 0 if words else EXIT_USAGE
     if words[0] in ("-V", "--version"):
-        print(f"rlvitals {__version__}")  # noqa: T201
+        say(f"rlvitals {__version__}")
         return 0
     name = words[0]
     if name not in VERBS:
@@ -94,11 +101,14 @@ def run() -> NoReturn:
     except BrokenPipeError:  # the reader of our output (head, less) has gone; that is its right
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception:  # noqa: BLE001 - a defect of ours: told as Python does, but what it repeats may be anybody's
+        warn(traceback.format_exc().rstrip())
+        code = EXIT_DEFECT
     sys.exit(code)
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"rlvitals: error: {error}", file=sys.stderr)  # noqa: T201
+    warn(f"rlvitals: error: {error}")
     return code
 
 

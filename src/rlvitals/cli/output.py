@@ -1,18 +1,15 @@
-"""How verbs print: a table for people on a terminal, JSON for programs."""
+"""How verbs print: a table for people on a terminal, JSON for programs. Everything goes through `rlvitals.terminal`."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from rlvitals.codec import to_json
-from rlvitals.render.text import visible
-
-PIPED_WIDTH = 120
-"""Columns when the output is no terminal."""
+from rlvitals.codec import encode, parse_json, to_json
+from rlvitals.render.screen import standard_output
+from rlvitals.terminal import cut_middle, put_json, visible
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
@@ -22,19 +19,23 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def print_json(facts: Any) -> None:
     """Strict JSON on standard output; non-finite numbers are texts."""
-    sys.stdout.write(to_json(facts).decode())
+    put_json(to_json(facts).decode())
+
+
+def print_json_line(facts: Any) -> None:
+    """The same on one line."""
+    put_json(encode(parse_json(to_json(facts))).decode())
 
 
 def printable(facts: Any) -> Any:
-    """The same facts with control characters made visible: names in a log may be anybody's."""
+    """The same facts with every name and text on one line of bounded length: a table is laid out for what is shown."""
     if isinstance(facts, dict):
-        return {key: printable(value) for key, value in facts.items()}
-    if isinstance(facts, list):
+        return {printable(key): printable(value) for key, value in facts.items()}
+    if isinstance(facts, list | tuple):
         return [printable(value) for value in facts]
-    return visible(facts) if isinstance(facts, str) else facts
+    return cut_middle(visible(facts)) if isinstance(facts, str) else facts
 
 
 def show(view: RenderableType) -> None:
     """A renderable on standard output; plain text when it is piped."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    console.print(view, soft_wrap=False)
+    standard_output().print(view, soft_wrap=False)

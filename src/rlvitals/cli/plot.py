@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
@@ -12,6 +11,7 @@ from rlvitals.errors import ConfigError, RunError
 from rlvitals.render.run_plots import Picture, Smooth, draw
 from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import say
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, overview
 from rlvitals.views.query import AXIS_CONCEPTS, RunView
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        sys.stdout.write(f"{target}\n")
+        say(f"{target}")
     return 0
 
 

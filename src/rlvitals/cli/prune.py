@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
@@ -11,6 +10,7 @@ from rlvitals.errors import ConfigError, RunError, RunLocked
 from rlvitals.store.layout import RunDir
 from rlvitals.store.pruning import old_evaluations, old_rollouts
 from rlvitals.store.remote import is_url
+from rlvitals.terminal import say
 from rlvitals.views.query import open_run
 
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"files": names, "bytes": size, "removed": not arguments.dry_run})
     else:
         done = "would be removed" if arguments.dry_run else "are removed"
-        sys.stdout.write(f"{view.path}: {len(old):,} files, {size:,} bytes {done}\n")
+        say(f"{view.path}: {len(old):,} files, {size:,} bytes {done}")
     return 0
 
 

@@ -12,7 +12,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.health.notify import Webhook, write_sentinel
 from rlvitals.records import Finding
 from rlvitals.store.process import Handle
+from rlvitals.terminal import warn
 
 SIGNALS = ("TERM", "INT", "USR1")
 END_SECONDS = 10.0
@@ -182,4 +182,4 @@ def _target(text: str) -> tuple[Handle, int, str]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"rlvitals: {text}\n")
+    warn(f"rlvitals: {text}")

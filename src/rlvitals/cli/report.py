@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.store.files import replace_file
+from rlvitals.terminal import put_data, say
 from rlvitals.views.report import gather
 
 
@@ -44,13 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         data = page(report).encode("utf-8", "replace")
     if arguments.output == "-":
-        sys.stdout.buffer.write(data)
+        put_data(data)
         return 0
     name = re.sub(r"[^\w.-]+", "_", report.name).strip("._") or "run"
     target = Path(arguments.output or f"{name[:80]}-report.{'md' if is_markdown else 'html'}")
     write_file(target, data)
     if not arguments.json:
-        sys.stdout.write(f"{target}\n")
+        say(f"{target}")
     return 0
 
 

@@ -9,13 +9,15 @@ from typing import Any
 
 from rich.text import Text
 
-from rlvitals.cli.output import PIPED_WIDTH, add_json_flag, print_json, show
+from rlvitals.cli.output import add_json_flag, print_json, show
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.records import Group
 from rlvitals.render.rollout_lists import render_changes, render_groups, render_hits, render_steps, text_changes
+from rlvitals.render.screen import PIPED_WIDTH
 from rlvitals.render.transcript import folded, group_heading, rollout_heading, transcript
 from rlvitals.render.turn_table import turn_table
 from rlvitals.store.rollout_forms import plain
+from rlvitals.terminal import warn
 from rlvitals.views.rollouts import SHOWN, Hit, Source, changes, open_rollouts, outcomes, pick
 
 _SIGNED = r"(?<![\w.])\+\d+\.\d{3}\b"
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _step(source, arguments)
     for problem in source.problems:
-        sys.stderr.write(f"{problem}\n")
+        warn(problem)
     return 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import RunUnreadable
 from rlvitals.render.tables import render_runs
+from rlvitals.terminal import warn
 from rlvitals.views.discovery import find_runs
 from rlvitals.views.query import open_run
 from rlvitals.views.summary import headline
@@ -24,11 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found.append(headline(open_run(path)))
         except RunUnreadable as error:  # one damaged run must not hide the others
-            print(f"rlvitals: {error}", file=sys.stderr)  # noqa: T201
+            warn(f"rlvitals: {error}")
     if arguments.json:
         print_json(found)
     elif found:
         show(render_runs(printable(found)))
     else:
-        print(f"no runs below {arguments.directory}", file=sys.stderr)  # noqa: T201
+        warn(f"no runs below {arguments.directory}")
     return 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from rlvitals.errors import ConfigError
+from rlvitals.terminal import say
 
 TOKEN_VARIABLE = "RLVITALS_TOKEN"  # noqa: S105
 
@@ -37,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ready(url: str) -> None:
-    sys.stdout.write(f"The dashboard is at {url}\nCtrl-C ends it; the runs are only read.\n")
-    sys.stdout.flush()
+    say(f"The dashboard is at {url}")
+    say("Ctrl-C ends it; the runs are only read.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -11,10 +12,12 @@ from typing import Any
 
 from rlvitals.capture.forwarding import trackers_of
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.config import MASK, resolve
+from rlvitals.config import resolve
 from rlvitals.errors import ConfigError
+from rlvitals.masking import MASK
 from rlvitals.sinks.follower import follow
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import put_status, say
 from rlvitals.views.query import RunView, open_run
 
 EXIT_BEHIND = 1
@@ -46,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for tracker in trackers:
             said = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
-            sys.stdout.write(f"{tracker['name']}: {tracker['rows']} rows, {said}\n")
+            say(f"{tracker['name']}: {tracker['rows']} rows, {said}")
     return 0 if done else EXIT_BEHIND
 
 
@@ -57,7 +60,7 @@ class _Progress:
         self._view = view
         self._names = names
         self._next = time.monotonic() + 1.0
-        self._width = 0
+        self._is_shown = False
 
     def show(self) -> None:
         if not sys.stderr.isatty() or time.monotonic() < self._next:
@@ -65,13 +68,12 @@ class _Progress:
         self._next = time.monotonic() + 1.0
         trackers = [tracker for tracker in self._view.trackers if tracker["name"] in self._names]
         said = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
-        sys.stderr.write(f"\r{said:<{self._width}}")
-        sys.stderr.flush()
-        self._width = len(said)
+        put_status(said, shutil.get_terminal_size().columns - 1)
+        self._is_shown = True
 
     def clear(self) -> None:
-        if self._width:
-            sys.stderr.write(f"\r{'':<{self._width}}\r")
+        if self._is_shown:
+            put_status("", 0)
 
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:

@@ -7,14 +7,15 @@ and torch with it, is imported when it trains.
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any, NoReturn
 
 from rlvitals.capture.identity import rank_from_environment
+from rlvitals.cli.flags import Parser
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.terminal import put, say
 from rlvitals.train import recipe
 
 EXIT_FAILED = 1
@@ -28,7 +29,7 @@ TRAINERS = {
 """Each is the module `rlvitals.train.NAME` with `Settings` and `train`, and the recipe `train/recipes/NAME.yaml`."""
 
 
-class _Flags(argparse.ArgumentParser):
+class _Flags(Parser):
     """Flags without abbreviations; what is wrong is raised, and becomes one line and exit code 64."""
 
     def error(self, message: str) -> NoReturn:
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainer: Any = import_module(f"rlvitals.train.{name}")
     settings = recipe.load(name, trainer.Settings, flags.config, given)
     if flags.print_config:
-        sys.stdout.write(recipe.text(name, settings))
+        put(recipe.text(name, settings).removesuffix("\n"))
         return 0
     outcome: recipe.Outcome = trainer.train(settings)
     if rank_from_environment() > 0:  # of several processes one speaks
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif flags.json:
         print_json(asdict(outcome))
     else:
-        sys.stdout.write(f"{outcome.verdict}\n")
+        say(outcome.verdict)
     return EXIT_FAILED if outcome.status == "failed" else 0
 
 

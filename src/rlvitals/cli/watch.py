@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from rlvitals.cli.check import survive_narrow_encodings
-from rlvitals.codec import encode, parse_json, to_json
+from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.store.importers import NotALog
+from rlvitals.terminal import say
 from rlvitals.tui.plain import Event, follow, line
 from rlvitals.tui.watched import Watched
 from rlvitals.views.sources import places_in
@@ -39,10 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--interval and --until-idle are seconds above 0")
     watched = Watched(_one_place(Path(arguments.path)), arguments.rules, arguments.algorithm)
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        survive_narrow_encodings()
-        say = _say_json if arguments.json else _say
+        tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
         with contextlib.suppress(KeyboardInterrupt):
-            follow(watched, say, interval=arguments.interval, until_idle=arguments.until_idle)
+            follow(watched, tell, interval=arguments.interval, until_idle=arguments.until_idle)
         return 0
     try:
         from rlvitals.tui.app import WatchApp
@@ -50,16 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise MissingDependency("the terminal view (lines come with --plain)", "watch") from error
     WatchApp(watched, arguments.interval).run()
     return 0
-
-
-def _say(event: Event) -> None:
-    sys.stdout.write(f"{line(event)}\n")
-    sys.stdout.flush()
-
-
-def _say_json(event: Event) -> None:
-    sys.stdout.write(encode(parse_json(to_json(event))).decode())
-    sys.stdout.flush()
 
 
 def _one_place(path: Path) -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 
 from rlvitals.codec import encode, to_json
 from rlvitals.records import SEVERITIES, Finding
+from rlvitals.terminal import cut_middle, visible
 
 logger = logging.getLogger("rlvitals")
 
@@ -44,9 +45,9 @@ def banner(finding: Finding, encoding: str | None = "utf-8") -> str:
     !!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!
     """
     edge = "!" * BANNER_WIDTH
-    said = [f"  ⚠ {_one_line(finding.title)}"]
+    said = [f"  ⚠ {cut_middle(visible(finding.title))}"]
     if finding.advice:
-        said.append(f"  Consider: {_one_line(finding.advice[0])}")
+        said.append(f"  Consider: {cut_middle(visible(finding.advice[0]))}")
     text = "\n".join((edge, *said, edge))
     try:
         text.encode(encoding or "ascii")
@@ -244,8 +245,3 @@ class Notifier:
         """Wait a little for what is still on its way."""
         if self._webhook is not None:
             self._webhook.close(seconds)
-
-
-def _one_line(text: str) -> str:
-    """Titles hold names that somebody logged: nothing in them may move the cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 
 WIDTH = 80
 

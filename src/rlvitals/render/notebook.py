@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rlvitals.records import Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 
 SHOWN_FINDINGS = 3
 SHOWN_VALUES = 8

@@ -11,8 +11,8 @@ from rlvitals.records import Group, Rollout
 from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
 from rlvitals.render.numbers import duration, moment, number
 from rlvitals.render.run_plots import Picture
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import transcript
+from rlvitals.terminal import visible
 
 MOST_EPOCHS = 30
 MOST_EVALUATIONS = 30

@@ -27,8 +27,8 @@ from rlvitals.render.report import (
 from rlvitals.render.run_plots import Picture
 from rlvitals.render.svg_panels import STYLE as PANEL_STYLE
 from rlvitals.render.svg_panels import legend, panel_figure, sparkline
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import group_heading, rollout_heading
+from rlvitals.terminal import visible
 
 _STATUS = {"ok": ("healthy", "✔"), "watch": ("watch", "!"), "act": ("act", "✖"), "unknown": ("", "")}
 _CELLS = {"critical": "act", "warning": "watch", "info": "noticed"}

@@ -26,8 +26,8 @@ from rlvitals.render.report import (
     evaluations_table,
     told_rollout,
 )
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import rollout_heading
+from rlvitals.terminal import visible
 
 _VERDICTS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 _SEVERITIES = {"critical": "✖ critical", "warning": "! warning", "info": "· info"}

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from rlvitals.records import Group, Rollout
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import decision, group_heading, transcript
 from rlvitals.render.turn_table import signed
+from rlvitals.terminal import visible
 
 PROMPT_SHOWN = 60
 

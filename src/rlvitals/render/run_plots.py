@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlvitals.errors import MissingDependency
 from rlvitals.render.curves import Envelope, axis_scale, envelope, is_smooth, rolling_mean
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlvitals.records import Group
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import group_heading, rollout_heading
 from rlvitals.render.turn_table import LINE, WIDTH, turn_table
+from rlvitals.terminal import visible
 
 PHASES = ("ROLLOUT COLLECTION", "ADVANTAGES", "TOKENIZATION & OLD LOG-PROBS", "BACKPROPAGATION & OPTIMIZATION")
 """The phases of a step, numbered from 1."""

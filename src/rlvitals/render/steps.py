@@ -17,7 +17,7 @@ from unicodedata import east_asian_width
 
 from rlvitals.codec import encode
 from rlvitals.render.numbers import duration, number
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 
 Role = Literal["", "title", "step", "first", "bad", "note"]
 """What a piece of a line is, for those who colour it. `first`: the most vital sign; `bad`: a number that is none."""

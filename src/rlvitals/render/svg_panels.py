@@ -14,7 +14,7 @@ from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import COLOURS, Array, Line, Mark, Panel, Picture
 from rlvitals.render.svg import Frame, Scale, Spot
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 
 WIDTH, HEIGHT, LEFT = 420, 190, 58
 BUCKETS = 180

@@ -99,7 +99,10 @@ def _last_rows(facts: dict[str, Any]) -> RenderableType:
     table = _table(*[(name, "right") for name in names])
     for row in facts["last_rows"]:
         table.add_row(
-            *[number(row[name]) if isinstance(row.get(name), int | float) else str(row.get(name, "")) for name in names]
+            *[
+                number(row[name]) if isinstance(row.get(name), int | float) else Text(str(row.get(name, "")))
+                for name in names
+            ]
         )
     return table
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
 from rlvitals.render.turn_table import signed
+from rlvitals.terminal import visible
 
 FOLDED = 160
 """Characters that are shown of a text unless all of it is asked for."""
@@ -115,7 +115,7 @@ def _turn(place: int, turn: Turn, full: bool, numbers: bool) -> Iterator[str]:
 def _call(call: ToolCall, full: bool) -> Iterator[str]:
     arguments = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
     failed = f"  failed: {call.error}" if call.error else ""
-    shown = folded(f"{call.name}({arguments})", full=full, indent="")
+    shown = folded(f"{call.name}({arguments})", full=full, indent="        ").lstrip()
     yield f"      > {shown}{visible(failed)}"
     if call.result is not None:
         yield "      < " + folded(call.result, full=full, indent="        ").lstrip()

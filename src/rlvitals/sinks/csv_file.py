@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlvitals.sinks.local_file import (
     named,
 )
 from rlvitals.store.files import replace_file, sync_folder
+from rlvitals.store.spreadsheet import as_text, csv_line, from_text, quoted
 
 
 class CsvSink(FileSink):
@@ -28,7 +28,8 @@ class CsvSink(FileSink):
 
     Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance; those of evaluations
     begin with `eval/`. A new metric widens the table: the file is written anew and replaced at once. Cells that were
-    not logged are empty; nan, inf and -inf are written so; texts are quoted.
+    not logged are empty; nan, inf and -inf are written so; texts are quoted. One that a spreadsheet would take for a
+    formula has an apostrophe before it (`store.spreadsheet`).
 
     After a crash the file is cut to what was committed and goes on from there: every row is there once. After a resume
     the rows of all attempts are there, told apart by the column `attempt`; those a later attempt overtook stay, under
@@ -69,6 +70,7 @@ class CsvSink(FileSink):
         if new:
             self._file.close()  # an open file cannot be replaced everywhere
             replace_file(self._path, self._widened(len(new), lines))
+            self._header_length = len(_header(self._columns))
             sync_folder(self._path.parent)
             self._file = LocalFile(self._path, self._fix)
         else:
@@ -79,8 +81,7 @@ class CsvSink(FileSink):
     def commit(self) -> None:
         self._file.sync()
         self._is_new = False
-        header = len(_header(self._columns))
-        self.memory.update({"header": header, "length": self._length, "rows": self._rows})
+        self.memory.update({"header": self._header_length, "length": self._length, "rows": self._rows})
 
     def _cut_back(self) -> dict[str, None]:
         """Drop what no commit covers; the columns of the file as it is."""
@@ -98,7 +99,8 @@ class CsvSink(FileSink):
         if tuple(columns[: len(FIXED)]) != FIXED or len(header) < self.memory["header"]:
             raise self._file.damaged("was changed")
         self._file.cut(length)
-        return dict.fromkeys(columns)
+        self._header_length = len(header)
+        return dict.fromkeys(map(from_text, columns))
 
     def _widened(self, new: int, lines: bytes) -> Iterator[bytes]:
         yield _header(self._columns)
@@ -115,7 +117,7 @@ def _cells(item: SinkRow) -> dict[str, str]:
     timestamp = repr(row.timestamp) if math.isfinite(row.timestamp) else ""
     cells = dict(zip(FIXED, (str(row.step), timestamp, str(row.attempt), item.stream), strict=True))
     cells.update((named(item, name), repr(float(number))) for name, number in row.numbers.items())
-    cells.update((named(item, name), _quoted(text)) for name, text in row.texts.items())
+    cells.update((named(item, name), quoted(as_text(text))) for name, text in row.texts.items())
     return cells
 
 
@@ -124,11 +126,7 @@ def _line(cells: Mapping[str, str], columns: Iterable[str]) -> str:
 
 
 def _header(columns: Iterable[str]) -> bytes:
-    return (",".join(_quoted(name) if re.search(r'[",\r\n]', name) else name for name in columns) + "\n").encode()
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
+    return csv_line(columns).encode()
 
 
 def _records(file: io.BufferedReader) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ in a thread of the trainer.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from rlvitals import plugins
-from rlvitals.config import mask_text
 from rlvitals.errors import RunLocked
+from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
@@ -26,8 +25,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
 from rlvitals.store.reader import read_batch
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 BATCH_ROWS = 1000
 POLL_SECONDS = 0.5

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from rlvitals.config import flatten, mask_text
+from rlvitals.config import flatten
+from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
 from rlvitals.store.layout import RunDir, kept_file
 

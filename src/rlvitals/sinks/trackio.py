@@ -22,11 +22,9 @@ import contextlib
 import inspect
 import math
 import os
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,6 +38,7 @@ from rlvitals.sinks.base import (
     metric_name,
 )
 from rlvitals.store.files import sync_file
+from rlvitals.terminal import warn
 
 OWN_CHOICES = frozenset({"resume", "settings", "embed"})
 """What `trackio.init` takes and this sink decides, or has no use for."""
@@ -63,7 +62,7 @@ class TrackioSink(Sink):
         known = frozenset(inspect.signature(trackio.init).parameters) | {"tags"}
         check_settings("trackio", settings, known - OWN_CHOICES)
         for module in SPEAKERS:
-            vars(import_vendor(module, "trackio"))["print"] = partial(print, file=sys.stderr)
+            vars(import_vendor(module, "trackio"))["print"] = _tell
         self._utils = import_vendor("trackio.utils", "trackio")
         self._storage = import_vendor("trackio.sqlite_storage", "trackio").SQLiteStorage
         self._project = str(settings.get("project") or "rlvitals")
@@ -239,3 +238,8 @@ def _iso(timestamp: float) -> str:
         return datetime.fromtimestamp(timestamp, UTC).isoformat()
     except (ValueError, OverflowError, OSError):  # none, or no time of this world
         return datetime.now(UTC).isoformat()
+
+
+def _tell(*words: object, **how: object) -> None:
+    """Trackio's `print`, on stderr: it repeats the names of projects and runs."""
+    warn(" ".join(map(str, words)))

@@ -8,9 +8,7 @@ once, so a viewer sees the old one or the new one.
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
-import io
 import math
 import os
 import time
@@ -23,6 +21,7 @@ from rlvitals.store.cards import DRAFT_SECONDS
 from rlvitals.store.files import replace_file
 from rlvitals.store.layout import EpochDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
 SCORES = ("bertscore", "codebleu", "bleu", "rouge", "ruby")
@@ -258,15 +257,15 @@ def _encode(word: Word) -> bytes:
 
 
 def table(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
-    """The epochs as CSV, one row each. What was not logged is empty; nan and inf are written so."""
+    """The epochs as CSV, one row each. What was not logged is empty; nan and inf are written so; a text that a
+    spreadsheet would take for a formula has an apostrophe before it.
+    """
     columns = tuple(columns)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    lines = [csv_line(columns)]
     for epoch in epochs:
         row = _flat(epoch)
-        writer.writerow([row.get(name, "") for name in columns])
-    return text.getvalue().encode("utf-8", "replace")
+        lines.append(csv_line(row.get(name) for name in columns))
+    return "".join(lines).encode("utf-8", "replace")
 
 
 def document(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlvitals.codec import to_json
-from rlvitals.config import mask_text
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
+from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir

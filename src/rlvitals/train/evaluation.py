@@ -25,6 +25,7 @@ from rlvitals.errors import ConfigError, RunUnreadable
 from rlvitals.render.evaluations import rubric_lines
 from rlvitals.store.evaluations import Control, drop_evaluations, read_control, write_control
 from rlvitals.store.layout import RunDir
+from rlvitals.terminal import put
 from rlvitals.train.mailbox.rubric import Rubric
 from rlvitals.views.evaluations import COUNTS
 from rlvitals.views.query import open_run
@@ -259,4 +260,4 @@ def _mean(total: float, count: int) -> float | None:
 
 
 def _to_stderr(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    put(line, sys.stderr)

@@ -29,6 +29,7 @@ from rlvitals.compute.names import naming
 from rlvitals.errors import ConfigError
 from rlvitals.render import step_summary
 from rlvitals.store.layout import kept_folder
+from rlvitals.terminal import put
 from rlvitals.train import acting, checkpoint, models, sharded
 from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record
 from rlvitals.train.agent_tasks import Task, Tasks, episode_of, grader_of, tasks_of
@@ -355,7 +356,7 @@ class Trainer:
 
     def _say(self, text: str) -> None:
         if not self.is_quiet:
-            sys.stderr.write(f"{text}\n")
+            put(text, sys.stderr)
 
     def _name(self, metric: str, family: str = "policy") -> str:
         return naming(self.settings.names, family).name(metric).text

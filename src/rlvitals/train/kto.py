@@ -22,6 +22,7 @@ from rlvitals.capture.watching import check_rules
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.terminal import put
 from rlvitals.train import functions, models, preferences, tiny
 from rlvitals.train.models import Loaded
 from rlvitals.train.preferences import Example, Preferences
@@ -392,4 +393,4 @@ def _say(settings: Settings, sentence: str) -> None:
     from accelerate import PartialState
 
     if settings.display not in ("none", "json") and PartialState().is_main_process:
-        sys.stderr.write(f"{sentence}\n")
+        put(sentence, sys.stderr)

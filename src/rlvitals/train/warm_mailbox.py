@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rlvitals.terminal import warn
 from rlvitals.train import models, tiny
 from rlvitals.train.agent_dialogue import Dialogue
 from rlvitals.train.agent_tasks import SimpleEpisode
@@ -197,11 +198,11 @@ def main(arguments: list[str]) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = build()
     model.to(device)
-    sys.stderr.write(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens\n")
+    warn(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens")
 
     def tell(step: int, loss: float) -> None:
         if step % 50 == 0:
-            sys.stderr.write(f"step {step}/{STEPS}: loss {loss:.4f}\n")
+            warn(f"step {step}/{STEPS}: loss {loss:.4f}")
 
     dialogue = Dialogue(tokenizer, None)
     teach(model, dialogue, lessons(dialogue, steps=STEPS, batch=BATCH, seed=SEED), steps=STEPS, rate=RATE, on_step=tell)

@@ -6,13 +6,18 @@ Rows are read and judged in a thread; the screens are drawn from what is known w
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.containers import VerticalScroll
+from textual.filter import LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Input, Static
 from textual.worker import get_current_worker
@@ -20,7 +25,7 @@ from textual.worker import get_current_worker
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
@@ -50,6 +55,22 @@ KEYS = {
         ("Enter", "open the one that is selected in a list"),
     ],
 }
+
+
+class _Harmless(LineFilter):
+    """Takes control characters out of what is drawn, for a text that was not made visible before. The line keeps
+    its width, or the screen would be torn.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            part if part.control or part.text.isprintable() else Segment(_drawn(part.text), part.style)
+            for part in segments
+        ]
+
+
+def _drawn(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" * cell_len(letter) for letter in text)
 
 
 class Sheet(ModalScreen[None]):
@@ -120,6 +141,10 @@ class WatchApp(App[None]):
         self._interval = interval
         self._status = ""
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Every line of every screen passes here on its way to the terminal."""
+        return [*super().get_line_filters(), _Harmless()]
+
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="tabs")
@@ -132,7 +157,7 @@ class WatchApp(App[None]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
-        self.title = f"rlvitals watch {self.watched.name}"
+        self.title = f"rlvitals watch {visible(self.watched.name)}"
         self.theme = "textual-dark"
         self._draw()
         self.set_interval(1.0, self._draw_head)
@@ -191,7 +216,7 @@ class WatchApp(App[None]):
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
         told = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
         told.append(f"{number(watched.judge.points)} rows")
-        told += [word for word in (watched.algorithm, self._status) if word]
+        told += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
             told.append(f"{duration(left)} left")
         if (speed := watched.tokens_per_second) is not None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlvitals.render.charts import Series, chart
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
+from rlvitals.terminal import cut_middle, visible
 from rlvitals.views.tree import Band
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -27,18 +27,12 @@ FAINT = "dim"
 
 
 def cut(text: str, width: int) -> str:
-    """A text in a width, its middle left out where it is too long: names differ at both ends.
+    """A text in a width, its middle left out where it is too long.
 
     >>> cut("critic/rewards/mean", 11), cut("loss", 8), cut("loss", 0)
     ('criti…/mean', 'loss', '')
     """
-    text = visible(text)
-    if len(text) <= width:
-        return text
-    if width < 1:
-        return ""
-    tail = (width - 1) // 2
-    return f"{text[: width - tail - 1]}…{text[-tail:] if tail else ''}"
+    return cut_middle(visible(text), width) if width > 0 else ""
 
 
 def course(series: Series, width: int) -> str:

@@ -14,7 +14,7 @@ from rlvitals.render.charts import Series
 from rlvitals.render.check import Case, cases, evidence, joined, kind, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 from rlvitals.tui.drawing import (
     CURVE,
     FAINT,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvitals.render.check import joined
 from rlvitals.render.numbers import duration, number
-from rlvitals.render.text import visible
+from rlvitals.terminal import visible
 from rlvitals.tui.watched import Watched
 
 SHOWN_VALUES = 6

@@ -7,9 +7,9 @@ from rich.text import Text
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Group
 from rlvitals.render.numbers import number
-from rlvitals.render.text import visible
 from rlvitals.render.transcript import decision, moments, rollout_heading, transcript
 from rlvitals.render.turn_table import signed, turn_table
+from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, cut, window, wrapped
 from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched

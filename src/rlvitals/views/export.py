@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from typing import Any, Literal
 
@@ -15,6 +13,7 @@ from rlvitals.errors import MissingDependency
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import Stream
 from rlvitals.store.lines import NONFINITE, write_nonfinite
+from rlvitals.store.spreadsheet import csv_line
 from rlvitals.views.query import RunView
 
 Format = Literal["csv", "json", "parquet"]
@@ -23,7 +22,8 @@ Format = Literal["csv", "json", "parquet"]
 def export(view: RunView, to: Format, *, stream: Stream = "train", ghosts: bool = False) -> tuple[bytes, int]:
     """One stream of a run as the bytes of a file, and its number of rows.
 
-    CSV leaves cells empty that were not logged and writes nan and inf where they were. JSON is an array of rows in the
+    CSV leaves cells empty that were not logged and writes nan and inf where they were; a text that a spreadsheet would
+    take for a formula has an apostrophe before it. JSON is an array of rows in the
     log's own row format. Parquet has nulls for cells that were not logged.
     """
     table = view.table(stream=stream, ghosts=ghosts)
@@ -41,12 +41,8 @@ def _cells(column: NDArray[Any]) -> list[Any]:
 
 
 def _csv(table: dict[str, NDArray[Any]]) -> bytes:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table)
     columns = [_cells(column) for column in table.values()]
-    writer.writerows(zip(*columns, strict=True))
-    return out.getvalue().encode()
+    return "".join([csv_line(table), *map(csv_line, zip(*columns, strict=True))]).encode()
 
 
 def _json(table: dict[str, NDArray[Any]]) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.codec import encode
+from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.chunks import from_rows
 from rlvitals.store.epochs import Epoch, EpochStore
@@ -36,7 +37,7 @@ class LogView(RunView):
         for stream, line in stored_lines(log):
             self._rows[stream].append(decode(encode(line)))
         self._opened = {(stream, 0): Columns([from_rows(rows, 0, 0)]) for stream, rows in self._rows.items()}
-        self.config = log.config
+        self.config = masked(log.config)
         numbers = sorted({row.attempt for rows in self._rows.values() for row in rows})
         self.attempts = [Attempt(number=number, started=0.0) for number in numbers]
         changed = log.path.stat().st_mtime

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
+from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, Group, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
@@ -94,8 +95,9 @@ class RunView(ShownInNotebooks):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved settings, secrets masked."""
-        return read_config(self._dir)
+        """The resolved settings; secrets that another recorder left in clear are masked too."""
+        known: dict[str, Any] = masked(read_config(self._dir))
+        return known
 
     @cached_property
     def attempts(self) -> list[Attempt]:

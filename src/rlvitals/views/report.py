@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlvitals import __version__
-from rlvitals.config import flatten, masked
+from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
@@ -70,7 +70,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         evaluations=_evaluations(view),
         best_rollouts=_rollouts(view, best=True),
         worst_rollouts=_rollouts(view, best=False),
-        config=flatten(masked(view.config)),
+        config=flatten(view.config),
         environment=environment(view),
         attempts=[asdict(attempt) for attempt in view.attempts],
         compared=asdict(compared) if compared else None,

@@ -6,7 +6,6 @@ may look at one folder.
 
 from __future__ import annotations
 
-import logging
 import mimetypes
 import os
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import ConfigError, MissingDependency, RlvitalsError, RunNotFound, RunUnreadable, UnknownMetric
+from rlvitals.terminal import logger
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.api import ANSWERS
 from rlvitals.web.folder import Folder
@@ -40,8 +40,6 @@ THREADS = 8
 """Questions answered at a time."""
 
 PORT = 8265
-
-_log = logging.getLogger(__name__)
 
 
 def make_app(
@@ -148,7 +146,7 @@ async def _nothing(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    _log.error("%s failed", request.url.path, exc_info=error)
+    logger.error("%s failed", request.url.path, exc_info=error)
     return _error(500, f"the server failed on this question ({type(error).__name__}); its log says more")
 
 

@@ -246,3 +246,31 @@ def test_what_ends_too_early_is_incomplete(text):
 def test_what_is_no_mapping_is_refused(text):
     with pytest.raises(Malformed):
         parse_mapping(text)
+
+
+@pytest.mark.parametrize("unit", ['{"a":', "{'a': 1, ", "{'a': [1, ", "{'a': " * 24 + "!", "{'a': 1, 'b': x "])
+def test_a_line_of_openings_is_read_a_few_times_and_not_once_from_each(tmp_path, monkeypatch, unit):
+    from rlvitals.store.importers import literals
+
+    looks = 0
+    peek = literals._Scanner._peek
+
+    def counting(self):
+        nonlocal looks
+        looks += 1
+        return peek(self)
+
+    monkeypatch.setattr(literals._Scanner, "_peek", counting)
+    text = unit * (30_000 // len(unit))
+    with pytest.raises(NotALog):
+        read(tmp_path, f"x\n{text}\n")
+    assert looks < 4 * len(text)
+
+
+def test_the_whole_pairs_of_a_torn_mapping_are_kept(tmp_path):
+    text = (
+        "{'loss': 1.0, 'step': 1}\n{'loss': 0.5, 'step': 2, 'parts': {'a': 1, 'b': 2}, 'kl': 0.25, 'list': [1, 2, "
+        + "3, " * 5000
+    )
+    rows = read(tmp_path, text).rows
+    assert rows[-1] == {"step": 2, "loss": 0.5, "parts/a": 1, "parts/b": 2, "kl": 0.25}

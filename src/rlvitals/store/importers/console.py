@@ -21,7 +21,8 @@ CUT_AT = 4096
 """W&B's output.log ends every longer line here."""
 
 KINDS = ("plain", "bar", "mapping", "verl")
-MAX_SALVAGED = 400
+MAX_REREAD = 2
+"""How often a line may be read in all, in search of mappings inside what is none."""
 MAX_WAITING = 1500
 """Lines a printed mapping may go on for: configurations are long."""
 
@@ -130,21 +131,23 @@ class ConsoleReader:
     def _mappings(self, text: str, is_cut: bool) -> list[Fields]:
         rows: list[Fields] = []
         opening = _OPENING.search(text) if "{" in text else None
+        patience = MAX_REREAD * len(text)
         while opening:
             try:
                 found, end = parse_mapping(text, opening.start())
-            except Incomplete:
+            except Incomplete as error:
                 if is_cut or not self._may_wait:
-                    salvaged = _salvage(text[opening.start() :])
-                    return rows + self._take_mapping(salvaged, _step_before(text[: opening.start()]))
+                    return rows + self._take_mapping(error.whole, _step_before(text, opening.start()))
                 self._waiting = [text[opening.start() :].rstrip()]
-                self._said = _step_before(text[: opening.start()])
+                self._said = _step_before(text, opening.start())
                 self._depth = _depth(self._waiting[0])
                 return rows
-            except Malformed:
-                end = opening.start() + 1
+            except Malformed as error:
+                # A mapping inside may be whole; but a text of openings alone is not read again from each of them.
+                patience -= error.at - opening.start()
+                end = opening.start() + 1 if patience > 0 else max(error.at, opening.start() + 1)
             else:
-                rows += self._take_mapping(found, _step_before(text[: opening.start()]))
+                rows += self._take_mapping(found, _step_before(text, opening.start()))
             opening = _OPENING.search(text, end)
         return rows
 
@@ -251,21 +254,10 @@ def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
     return len(texts) * 4 <= len(row)
 
 
-def _step_before(text: str) -> int | None:
+def _step_before(text: str, at: int) -> int | None:
     """The step that the text before a mapping says, as in `Global step 5: {...}`."""
-    said = _SAID_STEP.search(text[-200:])
+    said = _SAID_STEP.search(text[max(0, at - 200) : at])
     return int(said[1]) if said else None
-
-
-def _salvage(text: str) -> dict[Any, Any]:
-    """The whole pairs of a mapping whose end is missing."""
-    end = text.rfind(", ")
-    while end > 0:
-        try:
-            return parse_mapping(text[:end] + "}")[0]
-        except Malformed:
-            end = text.rfind(", ", max(0, end - MAX_SALVAGED), end)
-    return {}
 
 
 def _depth(text: str) -> int:

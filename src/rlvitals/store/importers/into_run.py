@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlvitals.codec import encode
-from rlvitals.config import masked
+from rlvitals.masking import masked
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
 from rlvitals.store.importers.base import Fields, ForeignLog

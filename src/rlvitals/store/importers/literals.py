@@ -20,11 +20,15 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 class Malformed(ValueError):
-    """The text is no mapping."""
+    """The text is no mapping; `at` is where that shows."""
+
+    at = 0
 
 
 class Incomplete(Malformed):
-    """The text ends inside the mapping."""
+    """The text ends inside the mapping; `whole` holds the pairs before that have ended."""
+
+    whole: dict[Any, Any]
 
 
 def parse_mapping(text: str, at: int = 0) -> tuple[dict[Any, Any], int]:
@@ -34,9 +38,15 @@ def parse_mapping(text: str, at: int = 0) -> tuple[dict[Any, Any], int]:
     {'loss': nan, 'kl': 0.5, 'parts': {'a': '1'}}
     """
     scanner = _Scanner(text, at)
-    value = scanner.value(0)
-    if not isinstance(value, dict):
-        raise Malformed("not a mapping")
+    try:
+        value = scanner.value(0)
+        if not isinstance(value, dict):
+            raise Malformed("not a mapping")
+    except Malformed as error:
+        error.at = scanner.at
+        if isinstance(error, Incomplete):
+            error.whole = scanner.outermost
+        raise
     return value, scanner.at
 
 
@@ -44,6 +54,8 @@ class _Scanner:
     def __init__(self, text: str, at: int) -> None:
         self.text = text
         self.at = at
+        self.outermost: dict[Any, Any] = {}
+        """The whole pairs of the mapping everything is in: each was followed by a comma."""
 
     def value(self, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -59,7 +71,7 @@ class _Scanner:
 
     def _mapping(self, depth: int) -> dict[Any, Any] | None:
         self.at += 1
-        found: dict[Any, Any] = {}
+        found: dict[Any, Any] = {} if depth else self.outermost
         while True:
             if self._peek() == "}":
                 self.at += 1
@@ -68,8 +80,9 @@ class _Scanner:
             if self._peek() != ":":
                 raise Malformed("a set or text, not a mapping")
             self.at += 1
-            found[key if isinstance(key, str | int | float) else str(key)] = self.value(depth + 1)
-            self._comma("}")
+            value = self.value(depth + 1)
+            self._comma("}")  # before it counts: half a number is a number too
+            found[key if isinstance(key, str | int | float) else str(key)] = value
 
     def _sequence(self, depth: int, closing: str) -> list[Any]:
         self.at += 1

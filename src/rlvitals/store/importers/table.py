@@ -13,6 +13,7 @@ from rlvitals.store.importers.base import Fields, Notes, named
 from rlvitals.store.importers.cells import number_in
 from rlvitals.store.importers.padding import drop_other_families, drop_padding
 from rlvitals.store.importers.steps import StepFinder, count_epochs
+from rlvitals.store.spreadsheet import from_text
 
 DELIMITERS = ",\t;"
 NOTHING = frozenset({"", "no log", "none", "null", "-", "n/a", "na", "<na>"})
@@ -64,9 +65,9 @@ class TableReader:
             return []
         if not self._names:
             self._delimiter = delimiter_of(whole) or ","
-            self._names = [name.strip() for name in split(whole, self._delimiter)]
+            self._names = [from_text(name.strip()) for name in split(whole, self._delimiter)]
             return []
-        cells = [cell.strip() for cell in split(whole, self._delimiter)]
+        cells = [from_text(cell.strip()) for cell in split(whole, self._delimiter)]
         if cells == self._names:
             return []  # the header once more: a restart that appended
         if len(cells) != len(self._names):

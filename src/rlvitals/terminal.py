@@ -1,0 +1,154 @@
+r"""The one door to a terminal: whatever a run, a log or a path says is made harmless before it is printed.
+
+Names, keys, texts and directories may be anybody's. A control character, an escape sequence, a mark that reverses the
+direction of writing or half a character would move the cursor, retitle the window, hide text or end the program. Here
+they become visible (`\x1b`), what stands on one line stays there, and what is too long is cut. `say`, `put` and
+`put_json` write lines on stdout and stderr, `render.screen` is for what rich draws, and the logger has a filter.
+`tests/test_terminal.py` keeps every other way shut.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+LONGEST_FIELD = 1000
+"""Characters of a name, a path or a message's line; a longer one is cut in the middle."""
+
+MOST_LINES = 200
+"""Lines of one message."""
+
+
+def visible(text: str) -> str:
+    r"""The same text with control characters made visible, line breaks too: for what stands on one line.
+
+    >>> visible("loss\x1b[2J"), visible("loss"), visible("a\nb")
+    ('loss\\x1b[2J', 'loss', 'a\\nb')
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def visible_lines(text: str) -> str:
+    r"""A text of several lines, each made visible.
+
+    >>> visible_lines("one\rtwo\nthree\x07")
+    'one\\rtwo\nthree\\x07'
+    """
+    return text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
+
+
+def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
+    """A text of at most so many characters, the middle left out: names differ at both ends.
+
+    >>> cut_middle("critic/rewards/mean", 11), cut_middle("loss")
+    ('criti…/mean', 'loss')
+    """
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 2
+    return f"{text[: longest - tail - 1]}…{text[-tail:] if tail else ''}"
+
+
+def message(text: str) -> str:
+    r"""What somebody is told: later lines are indented, so that none of them passes for another message.
+
+    >>> message("cannot read 'x\nrlvitals: all is well'")
+    "cannot read 'x\n  rlvitals: all is well'"
+    """
+    lines = [cut_middle(visible(line)) for line in text.split("\n")]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"... {len(lines) - MOST_LINES} more lines"]
+    return "\n  ".join(lines)
+
+
+def escaped_json(text: str) -> str:
+    r"""JSON with everything a terminal might obey as \uXXXX: the same values, and still strict JSON.
+
+    >>> escaped_json('{"a": "' + chr(0x9B) + '2J"}')
+    '{"a": "\\u009b2J"}'
+    """
+    return text if text.isprintable() else _NOT_LINE_BREAKS.sub(_escaped, text)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """One message on a line of its own: on stdout, or on the stream given."""
+    put(message(text), stream)
+
+
+def warn(text: str) -> None:
+    """One message on stderr."""
+    put(message(text), sys.stderr)
+
+
+def put(text: str, stream: TextIO | None = None) -> None:
+    """Lines of a text, harmless; letters the stream cannot hold are written as escapes."""
+    _write(visible_lines(text) + "\n", sys.stdout if stream is None else stream)
+
+
+def put_json(text: str) -> None:
+    """JSON on stdout."""
+    _write(escaped_json(text), sys.stdout)
+
+
+def put_data(data: bytes) -> None:
+    """A file's content on stdout: every byte for a program, harmless for a terminal."""
+    stream = sys.stdout
+    if stream.isatty():
+        _write(visible_lines(data.decode("utf-8", "backslashreplace")), stream)
+    else:
+        stream.flush()
+        stream.buffer.write(data)
+        stream.buffer.flush()
+
+
+def put_status(text: str, width: int) -> None:
+    """Replace the line the cursor is on, on stderr; an empty text clears it."""
+    _write(f"\r\x1b[K{cut_middle(visible(text), max(width, 1))}", sys.stderr)
+
+
+def survive_narrow_encodings() -> None:
+    """Letters a stream cannot hold become question marks instead of errors, whoever prints them."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _write(text: str, stream: TextIO) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+_NOT_LINE_BREAKS = re.compile(r"[^\n\x20-\x7e]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter = found[0]
+    if letter.isprintable():
+        return letter
+    code = ord(letter)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+class _Harmless(logging.Filter):
+    """Makes a record harmless for every handler: a name in a warning is as foreign as one in a table."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(TypeError, ValueError):  # a format that does not fit its values: logging itself reports it
+            record.msg, record.args = message(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = visible_lines(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+logger = logging.getLogger("rlvitals")
+"""What rlvitals says while it records. The filter is on the logger itself, for those who ask for it by name."""
+logger.addFilter(_Harmless())
