@@ -22,6 +22,7 @@ from rlvitals.errors import RunLocked
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
+from rlvitals.store.files import make_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
@@ -76,7 +77,7 @@ class Feed:
         """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises."""
         if not self._has_lock:
             self._takes_samples = plugins.tracker_class(self.name).takes_samples
-            self._dir.sinks.mkdir(exist_ok=True)
+            make_folder(self._dir.sinks, above=False)
             self._lock.acquire()
             self._has_lock = True
             self._cursor = self._read_cursor()

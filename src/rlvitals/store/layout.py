@@ -168,6 +168,16 @@ class RunDir:
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
 
 
+class LiveRunDir(RunDir):
+    """The paths of a run that is being recorded. Everyone who writes to the run holds this one object, so that all
+    follow together when the directory is renamed.
+    """
+
+    def move_to(self, root: Path) -> None:
+        """The run is somewhere else from now on."""
+        object.__setattr__(self, "root", root)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochDir:
     """The paths of one folder of epochs: a run's `metrics/`, or any other."""
