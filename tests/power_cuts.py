@@ -176,22 +176,35 @@ class Recording:
         return None if above is None else (above, os.path.basename(text))
 
     def states(self, *, most: int | None = None) -> list[CutState]:
-        """Every different state that a power cut may leave, or as many as that drawn from all of them."""
+        """Every different state that a power cut may leave; where that is more than `most`, those after the last
+        operation and those that a change of a name alone makes come first, and others are drawn.
+        """
+        likely, others = [], []
+        for moment in self._moments():
+            for names in range(len(moment.names)):
+                for fill in range(_fills(moment.fillings)):
+                    is_last = moment.after == len(self.done)
+                    is_telling = fill < 2 and names in (0, 1, len(moment.names) - 1)
+                    (likely if is_last or is_telling else others).append((moment, names, fill))
+        dice = random.Random(len(self.done))
+        dice.shuffle(likely)
+        dice.shuffle(others)
         found: dict[bytes, CutState] = {}
-        for cut in self._cuts():
-            key = hashlib.sha256(repr((sorted(cut.state.items()), sorted(map(repr, cut.promised)))).encode()).digest()
-            found.setdefault(key, cut)
-        states = list(found.values())
-        if most is not None and len(states) > most:
-            states = random.Random(len(states)).sample(states, most)
-        return states
+        for moment, names, fill in [*likely, *others] if most is None else _in_turn(likely, others):
+            cut = moment.cut(names, fill)
+            found.setdefault(_digest(cut), cut)
+            if len(found) == most:
+                break
+        return list(found.values())
 
-    def _cuts(self) -> Iterator[CutState]:
+    def _moments(self) -> Iterator[Moment]:
+        """The disk before each operation and after the last: what is safe on it, and what waits."""
         safe, waiting = self._first.copy(), []
         for number in range(len(self.done) + 1):
             promised = frozenset().union(*(facts for when, facts in self._promises if when <= number))
-            for disk in _left_by_a_cut(safe, waiting):
-                yield CutState(disk.state(), promised, number)
+            fillings = [done for done in waiting if isinstance(done, FILLING)]
+            names = _some_of([done for done in waiting if isinstance(done, NAMING)])
+            yield Moment(number, promised, safe.copy(), names, fillings)
             if number == len(self.done):
                 return
             done = self.done[number]
@@ -220,41 +233,60 @@ def _owner(done: Operation) -> Number:
     return done.folder if isinstance(done, NAMING) else done.node
 
 
-def _left_by_a_cut(safe: Disk, waiting: list[Operation]) -> Iterator[Disk]:
-    names = [done for done in waiting if isinstance(done, NAMING)]
-    fillings = [done for done in waiting if isinstance(done, FILLING)]
-    for kept in _some_of(names):
-        for disk in _filled(safe, fillings):
-            for done in kept:
+class Moment(NamedTuple):
+    """A moment at which the power may be cut."""
+
+    after: int
+    promised: frozenset[Any]
+    safe: Disk
+    names: list[list[Operation]]
+    """Which changes of names the disk may have made."""
+    fillings: list[Operation]
+    """What was written and is not safe."""
+
+    def cut(self, names: int, fill: int) -> CutState:
+        """One of the states: those names, and the bytes written lost (0), there (1), zeros (2), the first half there
+        (3), or lost in one file alone.
+        """
+        disk = self.safe.copy()
+        touched = sorted({done.node for done in self.fillings})
+        for done in self.fillings if fill else ():
+            if fill < 4:
+                disk.apply((_whole, _zeros, _half)[fill - 1](done))
+            elif done.node != touched[fill - 4]:
                 disk.apply(done)
-            yield disk
+        for done in self.names[names]:
+            disk.apply(done)
+        return CutState(disk.state(), self.promised, self.after)
 
 
 def _some_of(names: list[Operation]) -> list[list[Operation]]:
-    """None, all, all but one, one alone, the first half, the second half."""
+    """None, all, all but one, the first half, the second half, one alone with the newest at the end."""
     one_less = [[other for other in names if other is not each] for each in names]
     half = len(names) // 2
-    return [[], names, *one_less, *([each] for each in names), names[:half], names[half:]]
+    return [[], names, *one_less, names[:half], names[half:], *([each] for each in names)]
 
 
-def _filled(safe: Disk, fillings: list[Operation]) -> Iterator[Disk]:
-    """Bytes that were not synced: none there, all, zeros in their place, the first half; or lost in one file alone."""
-    yield safe.copy()
-    if not fillings:
-        return
-    for keep in (lambda _: True, _zeros, _half):
-        disk = safe.copy()
-        for done in fillings:
-            if kept := keep(done):
-                disk.apply(done if kept is True else kept)
-        yield disk
-    touched = {done.node for done in fillings}
-    for lost in touched if len(touched) > 1 else ():
-        disk = safe.copy()
-        for done in fillings:
-            if done.node != lost:
-                disk.apply(done)
-        yield disk
+def _fills(fillings: list[Operation]) -> int:
+    touched = len({done.node for done in fillings})
+    return 1 if touched == 0 else 4 if touched == 1 else 4 + touched
+
+
+def _in_turn(*lists: list[Any]) -> Iterator[Any]:
+    """Two of the first for each of the second."""
+    first, second = map(iter, lists)
+    for one in first:
+        yield one
+        yield from (other for other in [next(first, None), next(second, None)] if other is not None)
+    yield from second
+
+
+def _digest(cut: CutState) -> bytes:
+    return hashlib.sha256(repr((sorted(cut.state.items()), sorted(map(repr, cut.promised)))).encode()).digest()
+
+
+def _whole(done: Operation) -> Operation:
+    return done
 
 
 def _zeros(done: Operation) -> Operation:

@@ -12,8 +12,8 @@ import pytest
 
 from rlvitals.health import notify
 from rlvitals.health.notify import Notifier, Webhook, banner, format_of, message
-from rlvitals.store.files import put_file
 from rlvitals.records import Finding
+from rlvitals.store.files import put_file
 
 SECRET = "T0SECRET/B0SECRET/very-secret-part"
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.store.cards import DRAFT_SECONDS
-from rlvitals.store.files import append_line, make_folder, put_file
+from rlvitals.store.files import append_line, make_folder, put_file, sync_folder
 from rlvitals.store.layout import EpochDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
 
@@ -159,14 +159,13 @@ class EpochStore:
         if not self._unwritten:
             return
         make_folder(self.paths.folder)
-        sync = self.fsync
-        if not self.paths.record.exists():
-            # A foreign history goes on here, or the folder was deleted: what is known goes first. The disk must have it
+        if self.epochs and not self.paths.record.exists():
+            # A foreign history goes on here, or the folder was deleted: what is known goes first, whole and on the disk
             # before the foreign file is replaced, which may be the only copy.
-            self._unwritten[:0] = [_encode(_word_of(epoch)) for epoch in self.history]
-            sync = True
+            put_file(self.paths.record, b"".join(_encode(_word_of(epoch)) for epoch in self.history))
+            sync_folder(self.paths.folder)
         while self._unwritten:
-            append_line(self.paths.record, self._unwritten[0], sync=sync and len(self._unwritten) == 1)
+            append_line(self.paths.record, self._unwritten[0], sync=self.fsync and len(self._unwritten) == 1)
             self._unwritten.pop(0)
 
     def save(self, keep_last: int | None = None) -> None:

@@ -338,7 +338,9 @@ class _Unreadable(Exception):
 
 
 def _copy(old: int, new: int) -> None:
-    """Append to a file what it lacks of another, or nothing. Raises _Unreadable, and OSError where the new one fails."""
+    """Append to a file what it lacks of another, or nothing. Raises _Unreadable, and OSError where the new one
+    fails.
+    """
     begun = os.fstat(new).st_size
     try:
         for piece in _pieces(old, _held(new, begun, old)):
