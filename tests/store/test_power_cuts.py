@@ -31,6 +31,7 @@ from rlvitals.store.archive import logs_of
 from rlvitals.store.cards import read_attempts, read_info
 from rlvitals.store.epochs import EpochStore
 from rlvitals.store.evaluations import drop_evaluations, read_evaluations
+from rlvitals.store.files import bring_back, replace_folder
 from rlvitals.store.findings import append_event, finding_line, read_events
 from rlvitals.store.importers.into_run import write_run
 from rlvitals.store.importers.reading import read_log
@@ -211,7 +212,7 @@ def test_a_row_whose_log_has_returned_outlives_a_cut_where_the_disk_is_always_as
 
 
 @pytest.mark.parametrize("fsync", ["finish", 3600.0])
-def test_a_finished_run_outlives_a_cut(disk, run_outlived, fsync, monkeypatch):
+def test_a_finished_run_outlives_a_cut(disk, run_outlived, outlived, fsync, monkeypatch):
     monkeypatch.setattr("rlvitals.store.rollouts.MAX_OPEN", 2)
     with recorded(disk) as recording:
         with rlvitals.start(disk / "above" / "run", fsync=fsync, **QUIET) as run:
@@ -222,7 +223,11 @@ def test_a_finished_run_outlives_a_cut(disk, run_outlived, fsync, monkeypatch):
         told = {fact for fact in facts(disk / "above/run") if fact[0] != "evaluation"}
         recording.promise(*told)
     run_outlived(recording, facts(disk / "above/run"), "above/run")
-    assert read_info(RunDir(disk / "above/run")).status == "finished"
+
+    def look(folder, state):
+        assert not state.promised or read_info(RunDir(folder / "above/run")).status == "finished"
+
+    outlived(recording, look)
 
 
 def test_overwriting_leaves_no_row_of_the_old_run_in_the_new_one(disk, run_outlived):
@@ -425,6 +430,28 @@ def test_a_damaged_index_is_never_read_as_rows(disk, outlived):
 
     def look(folder, state):
         assert rlvitals.open_run(folder / "run").series("loss").values.tolist() == losses
+
+    outlived(recording, look)
+
+
+def test_a_checkpoint_goes_only_when_a_newer_one_is_on_the_disk(disk, outlived):
+    """`keep_last=1` leaves one at any time; so does replacing one by another of the same step."""
+    folder = disk / "out"
+    (folder / "checkpoint-1").mkdir(parents=True)
+    (folder / "checkpoint-1" / "weights").write_bytes(b"1" * 100)
+    with recorded(disk) as recording:
+        for step in (2, 2):
+            draft = folder / ".unfinished-checkpoint"
+            draft.mkdir()
+            (draft / "weights").write_bytes(b"2" * 100)
+            replace_folder(draft, folder / f"checkpoint-{step}")
+            shutil.rmtree(folder / "checkpoint-1", ignore_errors=True)
+
+    def look(cut, state):
+        for before in (cut / "out").glob(".checkpoint-*.before"):
+            bring_back(cut / "out" / before.name.removeprefix(".").removesuffix(".before"))
+        held = [path.read_bytes() for path in (cut / "out").glob("checkpoint-*/weights")]
+        assert b"1" * 100 in held or b"2" * 100 in held
 
     outlived(recording, look)
 
