@@ -21,6 +21,7 @@ from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Finding, Row
 from rlvitals.store.cards import read_info
 from rlvitals.store.cursors import STREAMS
+from rlvitals.store.files import put_file
 from rlvitals.store.findings import append_event, finding_line
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import BadLine, decode
@@ -60,7 +61,7 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
         if not rules:
             return None
         monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
-        notifier = Notifier(info.name, task["notify"]) if task["notify"] else None
+        notifier = Notifier(info.name, task["notify"], put_file=put_file) if task["notify"] else None
         return Clock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
     except Exception as error:  # noqa: BLE001 - a rule or plug-in of somebody's own may raise anything
         logger.warning("nobody looks at the clock: %s: %s", type(error).__name__, error)

@@ -162,6 +162,7 @@ def _looks_random(text: str) -> bool:
 _FORMS = re.compile(
     r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}"
     r"|\b(?:sk|rk|pk)[-_](?=[A-Za-z0-9_-]{0,60}\d)[A-Za-z0-9_-]{16,}"
+    r"|\b(?:sk|rk|pk)[-_](?:[a-z0-9]{2,12}-){0,2}[A-Za-z0-9_]{32,}"
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bgl(?:pat|rt|dt|ptt|cbt)-[\w-]{16,}"
     r"|\bxox[a-z]-[\w-]{10,}|\bxapp-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA)[0-9A-Z]{16}\b"

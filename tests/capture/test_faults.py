@@ -1078,6 +1078,7 @@ CALLS = """
             "phase": lambda run: entered(run.phase("generate")),
             "timer": lambda run: entered(run.timer("score")),
             "count": lambda run: run.count(tokens=5, samples=1),
+            "place": lambda run: run.place(),
             "finish": lambda run: run.finish("failed"),
             "_repr_html_": lambda run: run._repr_html_(),
             "with": lambda run: entered(run),

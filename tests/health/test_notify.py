@@ -12,8 +12,9 @@ import pytest
 
 from conftest import until
 from rlvitals.health import notify
-from rlvitals.health.notify import Notifier, Webhook, banner, format_of, message, write_sentinel
+from rlvitals.health.notify import Notifier, Webhook, banner, format_of, message
 from rlvitals.records import Finding
+from rlvitals.store.files import put_file
 
 SECRET = "T0SECRET/B0SECRET/very-secret-part"
 
@@ -257,7 +258,7 @@ def test_a_full_queue_drops_and_says_so_instead_of_waiting(hook, monkeypatch):
 
 def test_the_sentinel_is_whole_json_with_the_finding(tmp_path):
     path = tmp_path / "below" / "stop.json"
-    write_sentinel(path, "kto-7b", MARGIN)
+    Notifier("kto-7b", {"sentinel": str(path)}, put_file=put_file).tell(MARGIN)
     held = json.loads(path.read_text(encoding="utf-8"))
     assert held["run"] == "kto-7b"
     assert held["finding"]["rule"] == "margin_inversion"
@@ -268,7 +269,7 @@ def test_the_sentinel_is_whole_json_with_the_finding(tmp_path):
 @pytest.mark.parametrize(("least", "told"), [("critical", 1), ("warning", 2), ("info", 3)])
 def test_only_what_is_grave_enough_is_told(hook, least, told):
     server = hook()
-    notifier = Notifier("run", {"webhook": server.url, "on": least})
+    notifier = Notifier("run", {"webhook": server.url, "on": least}, put_file=put_file)
     for severity in ("info", "warning", "critical"):
         notifier.tell(Finding("r", "data", severity, 1, 1, severity))
     notifier.close(10)
@@ -276,7 +277,7 @@ def test_only_what_is_grave_enough_is_told(hook, least, told):
 
 
 def test_critical_is_the_default(tmp_path):
-    notifier = Notifier("run", {"sentinel": str(tmp_path / "s")})
+    notifier = Notifier("run", {"sentinel": str(tmp_path / "s")}, put_file=put_file)
     notifier.tell(Finding("r", "data", "warning", 1, 1, "t"))
     assert not (tmp_path / "s").exists()
     notifier.tell(MARGIN)
@@ -286,7 +287,7 @@ def test_critical_is_the_default(tmp_path):
 def test_a_sentinel_that_cannot_be_written_is_said_once(tmp_path):
     (tmp_path / "file").write_text("")
     warned = []
-    notifier = Notifier("run", {"sentinel": str(tmp_path / "file" / "s")}, warned.append)
+    notifier = Notifier("run", {"sentinel": str(tmp_path / "file" / "s")}, warned.append, put_file=put_file)
     notifier.tell(MARGIN)
     notifier.tell(MARGIN)
     assert len(warned) == 1

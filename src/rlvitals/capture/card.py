@@ -4,6 +4,7 @@ has one to write; the other ranks' is kept in memory.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from typing import Any
 from rlvitals.config import Settings, resolved
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.cards import append_attempt, read_attempts, write_config, write_info
+from rlvitals.store.files import read_json, sync_folder
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lock import RunLock
+from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import renew_after_fork
 
 
@@ -45,6 +47,28 @@ class Card:
         if self._file_lock is not None:
             self._write()
             append_attempt(self._dir, self._attempt)
+            self.sync()
+
+    def sync(self) -> None:
+        """Have the disk know the names of the run's small files; what is in them it knows already."""
+        if self._file_lock is not None:
+            with contextlib.suppress(OSError):
+                sync_folder(self._dir.root)
+
+    def is_strangers(self) -> bool:
+        """Whether the directory is another run's: it has that run's card, or its lock and no card yet."""
+        try:
+            named = read_json(self._dir.info).get("id")
+        except (OSError, ValueError, AttributeError):
+            named = None
+        if isinstance(named, str) and named:
+            return named != self.info.id
+        holder = read_holder(self._dir)
+        if holder is None:
+            return False
+        if self._file_lock is not None:
+            return not self._file_lock.is_ours()
+        return (holder.process.host, holder.process.pid) != (self._attempt.host, self._attempt.pid)
 
     def save(self, **changes: Any) -> None:
         """Bring it up to date with the counts and these changes."""
@@ -65,18 +89,22 @@ class Card:
             self._saved = now
             self.save()
 
-    def restore(self) -> None:
-        """The directory was deleted under us and is there again: put the small files back."""
+    def restore(self) -> bool:
+        """The directory was deleted under us and is there again: put the small files back, the lock first. False, and
+        nothing is touched, where another run was quicker.
+        """
         if self._file_lock is None:
-            return
+            return True
         try:
-            self._file_lock.restore()
+            if not self._file_lock.restore() and self.is_strangers():
+                return False
             self._write()
             # Each log that comes back asks for this, and perhaps the log alone was deleted.
             if self._attempt.number not in {attempt.number for attempt in read_attempts(self._dir)}:
                 append_attempt(self._dir, self._attempt)
         except OSError as error:
             self._say("restore", f"cannot write {self._dir.root}: {error.strerror or error}")
+        return True
 
     def _write(self) -> None:
         write_info(self._dir, self.info)

@@ -87,6 +87,8 @@ class MetricsTracker:
         self._watch = EpochWatch(early_stopping)
         self._plotter = Plotter(self._store.save_plot) if plots and self._is_writing else None
         self._unsaved: set[int] = set()
+        self._run: Run | None = None
+        self._live_run()
         self._reload()
 
     @property
@@ -188,6 +190,7 @@ class MetricsTracker:
             return
         with self._lock:
             if self._unsaved:
+                self._live_run()
                 self._save()
         if self._plotter is not None:
             self._plotter.wait()
@@ -297,15 +300,22 @@ class MetricsTracker:
         return replace(finding, step=said, onset_step=steps.get(finding.onset_step, said), evidence=evidence)
 
     def _live_run(self) -> Run | None:
-        """The run this process records, if the folder is its `metrics/`."""
+        """The run this process records, if the folder is its `metrics/`, which is followed when it is renamed."""
         runs = endings.open_runs()
         if not runs:
             return None
         from rlvitals.capture.run import Run
 
         for run in runs:
-            if isinstance(run, Run) and RunDir(Path(run.dir)).epochs.folder.resolve() == self._folder:
-                return run
+            if not isinstance(run, Run):
+                continue
+            if self._run is run:
+                self._store.paths = run.place().epochs
+                self._folder = self._store.paths.folder
+            elif RunDir(Path(run.dir)).epochs.folder.resolve() != self._folder:
+                continue
+            self._run = run
+            return run
         return None
 
     def _metrics(self, given: dict[str, Any]) -> dict[str, Cell]:

@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlvitals.codec import to_json
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import make_folder, replace_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.values import Derived, Value
 
 
-def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int) -> str:
-    """Write an evaluation's own file; returns what went wrong with it, if anything did."""
+def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int, *, sync: bool = False) -> str:
+    """Write an evaluation's own file; returns what went wrong with it, if anything did. `sync`: the disk knows its name
+    on return.
+    """
     path = run_dir.eval_file(step)
     try:
-        run_dir.eval_logs.mkdir(exist_ok=True)
+        make_folder(run_dir.eval_logs, above=False)
         replace_file(path, to_json({"step": step, **_file_form(stats)}))
+        if sync:
+            sync_folder(run_dir.eval_logs)
     except OSError as error:
         return f"cannot write {path}: {error.strerror or error}; its row is kept"
     return ""

@@ -21,7 +21,7 @@ from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.store.cursors import bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
-from rlvitals.store.files import open_descriptor
+from rlvitals.store.files import make_folder, open_descriptor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
 from rlvitals.store.process import prove
@@ -124,8 +124,14 @@ class Forwarding:
         self._reported: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
+        self._task = (trackers, clock)
+        self._begin()
+
+    def _begin(self) -> None:
+        trackers, clock = self._task
+        self._root = self._dir.root
         try:
-            run_dir.sinks.mkdir(exist_ok=True)
+            make_folder(self._dir.sinks, above=False)
             self._spawn(trackers, clock)
         except OSError as error:  # processes may not be spawned here
             if not trackers:
@@ -155,6 +161,27 @@ class Forwarding:
             how = f"'rlvitals sync {self._dir.root} --to {name}' brings it up to date"
             logger.warning("%s: %d rows are not there yet%s; %s", name, behind, reason, how)
         self._part()
+
+    def keep_up(self) -> None:
+        """Begin again where the run is now, if its directory was renamed: the follower looks at the old name."""
+        if self._root == self._dir.root:
+            return
+        self._stop.set()
+        if self._process is not None and self._process.poll() is None:
+            self._end(self._process)
+        self._process, self._stop = None, threading.Event()
+        self._begin()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End our own follower, a stopped one too; its rows are sent again from the last commit."""
+        import subprocess
+
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def report(self) -> None:
         """Say once of each tracker that it fails, and why. For the background thread."""

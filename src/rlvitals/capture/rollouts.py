@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from rlvitals.errors import BadValue
@@ -44,6 +43,7 @@ def log_groups(run: Run, groups: Iterable[Any] | Mapping[str, Any] | Group, step
             if not run._recording:
                 run._say_once("groups", f"rollouts for {run.dir} are dropped: {run._closed_because}")
                 return
+            run._writer.verify()  # files are made where the run is now
             _writer(run).append(lines, number)
     except OSError as error:
         said = f"cannot write rollouts: {error.strerror or error}. They are kept in memory and tried again"
@@ -73,8 +73,10 @@ def _writer(run: Run) -> RolloutWriter:
     """The run's writer of rollouts, among those it tends and closes."""
     writers = cast("dict[str, Any]", run._writers)
     if "rollouts" not in writers:
-        fsync = run.settings.fsync
-        open_file = partial(LogWriter, notify=logger.warning, restore=run._card.restore, fsync_each=fsync == "always")
-        writers["rollouts"] = RolloutWriter(open_file, run._dir, run.rank, sync=fsync != "never")
+
+        def open_file(step: int) -> LogWriter:
+            return run._open_writer(lambda: run._dir.rollout_file(step, run.rank))
+
+        writers["rollouts"] = RolloutWriter(open_file, run._dir, run.rank, sync=run.settings.fsync != "never")
     writer: RolloutWriter = writers["rollouts"]
     return writer

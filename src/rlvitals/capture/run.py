@@ -10,7 +10,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -29,7 +30,8 @@ from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
 from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
 from rlvitals.store.findings import append_event
-from rlvitals.store.layout import RunDir, SideLog, Stream
+from rlvitals.store.home import Home
+from rlvitals.store.layout import LiveRunDir, RunDir, SideLog, Stream
 from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import renew_after_fork
@@ -51,7 +53,7 @@ class Run:
 
     def __init__(
         self,
-        run_dir: RunDir,
+        run_dir: LiveRunDir,
         settings: Settings,
         info: RunInfo,
         attempt: Attempt,
@@ -70,6 +72,13 @@ class Run:
         """The step of the last row; -1 before the first."""
         self._intake = Intake(logger.warning, strict=settings.strict)
         self._card = Card(run_dir, settings, info, attempt, lock=lock, counts=self._counts, say=self._say_once)
+        self._home = Home(
+            run_dir,
+            info.id,
+            is_strangers=self._card.is_strangers,
+            restore=self._card.restore,
+            notify=logger.warning,
+        )
         self._writers: dict[Stream | SideLog, LogWriter] = {}
         self._pending = Pending(self._record, self._say_once)
         self._recording = True
@@ -97,6 +106,13 @@ class Run:
     def dir(self) -> str:
         """The run's directory."""
         return str(self._dir.root)
+
+    def place(self) -> RunDir:
+        """The run's paths as they are now: a directory that was renamed is followed first."""
+        with self._lock:
+            if self._recording:
+                self._writer.verify()
+        return self._dir
 
     @property
     def id(self) -> str:
@@ -203,10 +219,11 @@ class Run:
                 number = max(self.last_step, 0) if given is None else self._whole_step(given)
                 row = {key: value for key, value in stats.items() if key != "step"}
                 now = time.time()
+                self._writer.verify()  # files are made where the run is now
                 writer = self._writers.get("eval") or self._open_log("eval")
                 writer.append(self._line(without_sequences(row), number, now))
                 kept = row if whole is None else whole
-                if self.rank == 0 and whole != {} and (problem := write_evaluation(self._dir, kept, number)):
+                if self.rank == 0 and whole != {} and (problem := self._write_evaluation(kept, number)):
                     self._say_once("eval file", problem)
                 self._watching.look(number, self._shown, now, "eval")
         except BadValue:
@@ -279,11 +296,15 @@ class Run:
             writer.close()
         described = endings.described(error, with_secrets(self.settings))
         self._card.save(status=status, ended=round(time.time(), 3), error=described)
+        if self.settings.fsync != "never":
+            self._card.sync()
         if self._file_lock is not None:
             self._file_lock.release()
+        self._home.close()
         self._display.finish(status, described)
         self._watching.close()
         if self._forwarding is not None:
+            self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
             logger.warning("values left out of %s: %s", self.dir, self._intake.told())
@@ -357,6 +378,9 @@ class Run:
         self._shown = self._intake.take(metrics)
         return encode(head | self._shown)
 
+    def _write_evaluation(self, stats: Mapping[str, Any], step: int) -> str:
+        return write_evaluation(self._dir, stats, step, sync=self.settings.fsync == "always")
+
     def _whole_step(self, step: Any) -> int:
         number = self._intake.whole("step", step, "counting on from the last row instead")
         return self.last_step + 1 if number is None else number
@@ -364,6 +388,8 @@ class Run:
     def _append_finding(self, line: bytes) -> bool:
         """False while the disk does not take it; of a sick one the training log's writer tells."""
         try:
+            with self._lock:
+                self._writer.verify()
             append_event(self._dir, line, sync=self.settings.fsync == "always")
         except OSError:
             return False
@@ -378,13 +404,11 @@ class Run:
             self._say_once(log, f"cannot write {self._dir.log(log, self.rank)}: {error.strerror or error}")
 
     def _open_log(self, log: Stream | SideLog) -> LogWriter:
-        path = self._dir.log(log, self.rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer = LogWriter(
-            path, notify=logger.warning, restore=self._card.restore, fsync_each=self.settings.fsync == "always"
-        )
-        self._writers[log] = writer
+        writer = self._writers[log] = self._open_writer(lambda: self._dir.log(log, self.rank))
         return writer
+
+    def _open_writer(self, place: Callable[[], Path]) -> LogWriter:
+        return LogWriter(place, home=self._home, notify=logger.warning, fsync_each=self.settings.fsync == "always")
 
     def _beat(self) -> None:
         try:
@@ -404,6 +428,7 @@ class Run:
                     )
                 self._file_lock.beat()
                 if self._forwarding is not None:
+                    self._forwarding.keep_up()
                     self._forwarding.report()
                 self._card.save_counts()
         except OSError:

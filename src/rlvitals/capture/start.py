@@ -24,7 +24,8 @@ from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.archive import expand_logs
 from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
-from rlvitals.store.layout import RunDir, kept_file
+from rlvitals.store.files import make_folder, sync_folder
+from rlvitals.store.layout import LiveRunDir, RunDir, kept_file
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
@@ -99,7 +100,7 @@ def start(
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
     check_rules(settings)
-    run_dir = RunDir.kept(output_dir)
+    run_dir = LiveRunDir.kept(output_dir)
     own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
@@ -113,7 +114,7 @@ def start(
     if resume is False and not overwrite and not (holder and holder.is_live):
         refuse_existing(run_dir)
     try:
-        run_dir.root.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir.root)
         lock = RunLock(run_dir)
         lock.acquire()
     except OSError as error:
@@ -156,7 +157,7 @@ def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _open(run_dir: RunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
+def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume, overwrite: bool) -> Run:
     sweep(run_dir)
     stop_followers(run_dir)
     if overwrite and run_dir.holds_run:
@@ -224,7 +225,7 @@ def refuse_existing(run_dir: RunDir) -> None:
         )
 
 
-def _start_rank(run_dir: RunDir, settings: Settings, rank: int) -> Run:
+def _start_rank(run_dir: LiveRunDir, settings: Settings, rank: int) -> Run:
     """A rank other than 0: wait until rank 0 has opened the run, then write beside it."""
     deadline = time.monotonic() + RANK_WAIT_SECONDS
     while True:
@@ -256,11 +257,15 @@ def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
 
 
 def _remove(run_dir: RunDir) -> None:
-    for path in run_dir.written_paths:
+    paths = run_dir.written_paths
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths}:
+        if folder.is_dir():
+            sync_folder(folder)  # a power cut must not bring rows of the old run back into the new one
 
 
 def _next_attempt(run_dir: RunDir) -> int:

@@ -25,6 +25,7 @@ from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, flatten, with_secrets
 from rlvitals.masking import mask_text
 from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
+from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
@@ -240,7 +241,7 @@ class Watching:
         if self._settings.notify:
             from rlvitals.health.notify import Notifier
 
-            self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning)
+            self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
         monitor.case.step = self._attempt.from_step or 0  # until the first row says
         self._monitor = monitor
         return monitor

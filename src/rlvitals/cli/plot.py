@@ -9,7 +9,7 @@ from pathlib import Path
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.render.run_plots import Picture, Smooth, draw
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import put_file
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import say
 from rlvitals.views.logs import LogView, open_any
@@ -68,8 +68,7 @@ def write_picture(picture: Picture, target: Path, smooth: Smooth = "auto") -> in
     """Draw to a file, which is replaced at once; returns its size."""
     data = draw(picture, smooth, target.suffix[1:].lower())
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, data)
+        put_file(target, data)
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror or error}") from error
     return len(data)

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from rlvitals.codec import to_json
 from rlvitals.errors import ConfigError
-from rlvitals.health.notify import Webhook, write_sentinel
+from rlvitals.health.notify import Webhook, sentinel
 from rlvitals.records import Finding
+from rlvitals.store.files import put_file
 from rlvitals.store.process import Handle
 from rlvitals.terminal import warn
 
@@ -120,7 +121,7 @@ def _variables(finding: Finding, source: str) -> dict[str, str]:
 def _sentinel(path: Path) -> Reaction:
     def write(finding: Finding, source: str) -> None:
         try:
-            write_sentinel(path, Path(source).name, finding)
+            put_file(path.expanduser(), sentinel(Path(source).name, finding))
         except OSError as error:
             _say(f"cannot write the sentinel {path}: {error.strerror or error}")
 

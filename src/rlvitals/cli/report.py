@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import put_file
 from rlvitals.terminal import put_data, say
 from rlvitals.views.report import gather
 
@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
 def write_file(target: Path, data: bytes) -> None:
     """Replace a file at once."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, data)
+        put_file(target, data)
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror or error}") from error

@@ -7,9 +7,7 @@ a bounded queue, so training never waits for it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import queue
 import threading
 import time
@@ -93,18 +91,9 @@ def message(run_name: str, finding: Finding, shape: str) -> dict[str, Any]:
     }  # a name such as @everyone calls nobody
 
 
-def write_sentinel(path: str | os.PathLike[str], run_name: str, finding: Finding) -> None:
-    """Put a JSON file with the finding in place, whole or not at all. Raises OSError."""
-    target = Path(path).expanduser()
-    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(to_json({"run": run_name, "written": round(time.time(), 3), "finding": asdict(finding)}))
-        os.replace(draft, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+def sentinel(run_name: str, finding: Finding) -> bytes:
+    """What a file holds that tells of a finding."""
+    return to_json({"run": run_name, "written": round(time.time(), 3), "finding": asdict(finding)})
 
 
 class Webhook:
@@ -216,9 +205,16 @@ class Notifier:
     """Tells whom the settings name of findings that are grave enough. Never raises."""
 
     def __init__(
-        self, run_name: str, settings: Mapping[str, str], warn: Callable[[str], None] = logger.warning
+        self,
+        run_name: str,
+        settings: Mapping[str, str],
+        warn: Callable[[str], None] = logger.warning,
+        *,
+        put_file: Callable[[Path, bytes], None],
     ) -> None:
-        """`settings` as `config.Settings.notify` has them: webhook, format, on, sentinel."""
+        """`settings` as `config.Settings.notify` has them: webhook, format, on, sentinel. `put_file` writes the
+        sentinel: how a file is replaced whole is `store`'s to know.
+        """
         self._run_name = run_name
         self._least = SEVERITIES.index(settings.get("on", "critical"))
         self._sentinel = settings.get("sentinel")
@@ -226,6 +222,7 @@ class Notifier:
         self._webhook = Webhook(url, settings.get("format"), warn=warn) if url else None
         self._warn = warn
         self._sentinel_failed = False
+        self._put_file = put_file
 
     def tell(self, finding: Finding) -> None:
         """Post it, and write the sentinel file, where it is grave enough."""
@@ -235,7 +232,7 @@ class Notifier:
             self._webhook.post(self._run_name, finding)
         if self._sentinel:
             try:
-                write_sentinel(self._sentinel, self._run_name, finding)
+                self._put_file(Path(self._sentinel).expanduser(), sentinel(self._run_name, finding))
             except OSError as error:
                 if not self._sentinel_failed:
                     self._sentinel_failed = True

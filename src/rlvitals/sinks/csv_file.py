@@ -131,9 +131,11 @@ def _header(columns: Iterable[str]) -> bytes:
 
 def _records(file: io.BufferedReader) -> Iterator[bytes]:
     """Whole records; one goes over several lines where a text does: as long as a quote is open."""
-    record = b""
+    record: list[bytes] = []
+    quotes = 0
     for line in file:
-        record += line
-        if record.count(b'"') % 2 == 0 and record.endswith(b"\n"):
-            yield record
-            record = b""
+        record.append(line)
+        quotes += line.count(b'"')
+        if quotes % 2 == 0 and line.endswith(b"\n"):
+            yield b"".join(record)
+            record, quotes = [], 0

@@ -21,6 +21,7 @@ from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
+from rlvitals.store.files import make_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
@@ -81,7 +82,7 @@ class Feed:
         self._check_lock()
         if not self._has_lock:
             self._takes_samples = plugins.tracker_class(self.name).takes_samples
-            self._dir.sinks.mkdir(exist_ok=True)
+            make_folder(self._dir.sinks, above=False)
             self._lock.acquire()
             self._has_lock = True
             self._cursor = self._read_cursor()

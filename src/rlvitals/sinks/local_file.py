@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
-from rlvitals.store.files import replace_file, sync_folder
+from rlvitals.store.files import make_folder, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, kept_file
 
 FIXED = ("step", "timestamp", "attempt", "stream")
@@ -130,10 +130,11 @@ def how_to_repeat(tracker: str, facts: RunFacts) -> str:
 def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
     """Start a file. One that is there already is kept as NAME.1 (or .2, ...), unless it can only be our own."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if not is_ours and path.exists() and path.read_bytes() not in (b"", first):
             spare = next(spare for number in count(1) if not (spare := Path(f"{path}.{number}")).exists())
             os.replace(path, spare)
+            sync_folder(path.parent)  # before the name means another file
         replace_file(path, first)
         sync_folder(path.parent)
     except OSError as error:

@@ -39,7 +39,7 @@ from rlvitals.sinks.base import (
     stored_rows,
 )
 from rlvitals.store.cursors import FORWARDED
-from rlvitals.store.files import sync_file
+from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 
 OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
@@ -233,8 +233,7 @@ class _Experiment:
         self._await_threads()
         self._store.check()
         self._store.ensure_flushed()
-        for path in self._run.dir.glob("*.swanlab"):
-            sync_file(path)
+        self._sync()
         deadline = time.monotonic() + TAKE_SECONDS
         while self._is_online:
             stats = self._run._core.get_operation_stats().stats
@@ -249,8 +248,15 @@ class _Experiment:
     def finish(self) -> None:
         self._run.finish()
         self._store.check()
-        for path in self._run.dir.glob("*.swanlab"):
+        self._sync()
+
+    def _sync(self) -> None:
+        """Have the disk hold its files under their names."""
+        folder = Path(self._run.dir)
+        for path in folder.glob("*.swanlab"):
             sync_file(path)
+        sync_folder(folder)
+        sync_folder(folder.parent)
 
     def let_go(self) -> None:
         """End it without waiting for a network or a disk that does not answer."""

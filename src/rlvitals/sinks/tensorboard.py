@@ -41,7 +41,7 @@ from rlvitals.sinks.base import (
     metric_name,
     stored_rows,
 )
-from rlvitals.store.files import sync_folder
+from rlvitals.store.files import make_folder, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
@@ -91,7 +91,7 @@ class TensorBoardSink(Sink):
         self._file: io.BufferedWriter | None = None
         self._records: Any = None
         try:
-            self._dir.mkdir(parents=True, exist_ok=True)
+            make_folder(self._dir)
             self._take_back(memory.get("length", 0))
         except OSError as error:
             raise SinkError(f"cannot write to log_dir {str(self._dir)!r} ({error}). Give another log_dir") from error

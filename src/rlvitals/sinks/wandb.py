@@ -46,6 +46,7 @@ from rlvitals.sinks.base import (
     stored_rows,
 )
 from rlvitals.store.cursors import FORWARDED
+from rlvitals.store.files import make_folder, sync_file, sync_folder
 from rlvitals.store.layout import Forwarded, RunDir
 
 STEP = "rlvitals/step"
@@ -100,7 +101,7 @@ class WandbSink(Sink):
         self._vendor_settings = self._gather_settings()
         self._dir = Path(settings.get("dir") or settings.get("log_dir") or facts.root / "logs")
         try:
-            self._dir.mkdir(parents=True, exist_ok=True)
+            make_folder(self._dir)
         except OSError as error:
             raise SinkError(f"cannot write to dir {str(self._dir)!r} ({error}). Give another dir") from error
         self._runs: dict[int, _AttemptRun] = {}
@@ -278,7 +279,7 @@ class _RunFile:
         self.rows = 0
         self.has_ended = False
         self._position = 7
-        self._begun = b""
+        self._begun: list[bytes] = []
         self._record: Any = import_vendor("wandb.proto.wandb_internal_pb2", "wandb").Record
 
     def read_on(self) -> bool:
@@ -302,19 +303,17 @@ class _RunFile:
             if kind == 0 or end > len(data):
                 break
             self._position = start + end
-            self._begun += data[end - length : end]
+            self._begun.append(data[end - length : end])
             if kind in (self.WHOLE, self.LAST):
-                self._count(self._begun)
-                self._begun = b""
+                self._count(b"".join(self._begun))
+                self._begun = []
         return self._position > start
 
     def sync(self) -> None:
-        """Have the disk hold it, whoever wrote it."""
-        descriptor = os.open(self.path, os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Have the disk hold it under its name, whoever wrote it."""
+        sync_file(self.path)
+        sync_folder(self.path.parent)
+        sync_folder(self.path.parent.parent)
 
     def _count(self, record: bytes) -> None:
         kind = self._record.FromString(record).WhichOneof("record_type")

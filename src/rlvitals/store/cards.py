@@ -100,7 +100,7 @@ def read_config(run_dir: RunDir) -> dict[str, Any]:
 def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Add one line to the list of (re)starts."""
     line = json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n"
-    append_line(run_dir.attempts, line)
+    append_line(run_dir.attempts, line, sync=True)  # rows that are on the disk must not lose the attempt they are of
 
 
 def read_attempts(run_dir: RunDir) -> list[Attempt]:

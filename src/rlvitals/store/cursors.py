@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rlvitals.codec import to_json
 from rlvitals.store.archive import log_state, open_log
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import replace_file, sync_folder
 from rlvitals.store.layout import Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]
@@ -72,6 +72,7 @@ def read_cursor(run_dir: RunDir, name: str) -> Cursor:
 def write_cursor(run_dir: RunDir, cursor: Cursor) -> None:
     """Save a cursor, whole."""
     replace_file(run_dir.sinks / f"{cursor.name}.json", to_json(asdict(cursor)))
+    sync_folder(run_dir.sinks)
 
 
 def read_cursors(run_dir: RunDir) -> list[Cursor]:

@@ -8,7 +8,6 @@ once, so a viewer sees the old one or the new one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import time
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.store.cards import DRAFT_SECONDS
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import append_line, make_folder, put_file, sync_folder
 from rlvitals.store.layout import EpochDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
 from rlvitals.store.spreadsheet import csv_line
@@ -158,25 +157,15 @@ class EpochStore:
         """Write the lines the disk has refused so far."""
         if not self._unwritten:
             return
-        self.paths.folder.mkdir(parents=True, exist_ok=True)
-        is_new = not self.paths.record.exists()
-        handle = os.open(self.paths.record, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
-        try:
-            if is_new:  # a foreign history goes on here, or the folder was deleted: what is known goes first
-                self._unwritten[:0] = [_encode(_word_of(epoch)) for epoch in self.history]
-            elif os.lseek(handle, 0, os.SEEK_END):
-                os.lseek(handle, -1, os.SEEK_END)
-                if os.read(handle, 1) != b"\n":
-                    os.write(handle, b"\n")  # half a line, left by a kill or a full disk: it must not swallow ours
-            while self._unwritten:
-                line = self._unwritten[0]
-                if os.write(handle, line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.paths.record))
-                self._unwritten.pop(0)
-            if self.fsync:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
+        make_folder(self.paths.folder)
+        if self.epochs and not self.paths.record.exists():
+            # A foreign history goes on here, or the folder was deleted: what is known goes first, whole and on the disk
+            # before the foreign file is replaced, which may be the only copy.
+            put_file(self.paths.record, b"".join(_encode(_word_of(epoch)) for epoch in self.history))
+            sync_folder(self.paths.folder)
+        while self._unwritten:
+            append_line(self.paths.record, self._unwritten[0], sync=self.fsync and len(self._unwritten) == 1)
+            self._unwritten.pop(0)
 
     def save(self, keep_last: int | None = None) -> None:
         """Write the table and the history, of the last epochs alone where `keep_last` says so."""
@@ -184,18 +173,14 @@ class EpochStore:
         for _ in range(MOST_PASSES):
             self.read()
             shown = self.history[-keep_last:] if keep_last else self.history
-            self._replace(self.paths.table, table(shown, self.columns))
-            self._replace(self.paths.history, document(shown, self.columns))
+            put_file(self.paths.table, table(shown, self.columns))
+            put_file(self.paths.history, document(shown, self.columns))
             if not self._has_grown():
                 return
 
     def save_plot(self, name: str, picture: bytes) -> None:
         """Put a finished picture in place of the one before."""
-        self._replace(self.paths.plot(name), picture)
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data)
+        put_file(self.paths.plot(name), picture)
 
     def _has_grown(self) -> bool:
         try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_json, to_json
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import put_file, sync_folder
 from rlvitals.store.layout import RunDir
 
 _NAME = re.compile(r"eval_step_(\d+)\.json")
@@ -50,8 +50,12 @@ def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[s
 def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = ()) -> list[int]:
     """Remove all but the newest files; steps to `spare` stay too. Their rows stay in the log. Returns what went."""
     files = {step: path for step, path in evaluation_files(run_dir).items() if step not in spare}
-    dropped = []
-    for step in list(files)[: max(0, len(files) - keep_last)]:
+    old, dropped = list(files)[: max(0, len(files) - keep_last)], []
+    try:
+        sync_folder(run_dir.eval_logs)  # the newest is on the disk under its name before older ones go
+    except OSError:
+        return []
+    for step in old:
         with contextlib.suppress(OSError):
             files[step].unlink()
             dropped.append(step)
@@ -60,8 +64,7 @@ def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = (
 
 def write_control(run_dir: RunDir, control: Control) -> None:
     """Keep the control for this run and for every run that resumes it."""
-    run_dir.eval_logs.mkdir(parents=True, exist_ok=True)
-    replace_file(run_dir.eval_control, to_json({"step": control.step, "rewards": dict(control.rewards)}))
+    put_file(run_dir.eval_control, to_json({"step": control.step, "rewards": dict(control.rewards)}))
 
 
 def read_control(run_dir: RunDir) -> Control | None:

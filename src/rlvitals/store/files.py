@@ -4,6 +4,7 @@
 - A whole file is replaced at once, and the new bytes are on the disk before they take the name: a reader, or a power
   cut, finds the old file or the new one.
 - Before an old copy is deleted, `sync_folder` has the disk know the new one's name.
+- A folder that is made is known to the disk: what is synced in it later cannot vanish with it.
 - A line is added in one write, on a line of its own.
 """
 
@@ -12,15 +13,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlvitals.codec import parse_json
 
+_STEP_BYTES = 2**16
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What disks that cannot sync a folder say, or folders that may be written and not read."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -72,7 +77,7 @@ def replace_file(path: Path, data: bytes | Iterable[bytes], *, is_derived: bool 
 
 def sync_file(path: Path) -> None:
     """Have the disk itself hold a file that somebody else wrote."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, (os.O_RDWR if os.name == "nt" else os.O_RDONLY) | _BINARY)
     try:
         os.fsync(descriptor)
     finally:
@@ -80,9 +85,77 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk know the names in a folder, where folders can be asked for that."""
-    with contextlib.suppress(OSError):  # Windows and some network disks refuse
+    """Have the disk know the names in a folder, where folders can be asked for that. Raises OSError where the disk
+    fails at it: an old copy is then better kept.
+    """
+    if os.name == "nt":
+        return
+    try:
         sync_file(folder)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def make_folder(folder: Path, *, above: bool = True) -> None:
+    """Make a folder and have the disk know it; and those above it that are missing, unless `above` is False."""
+    if folder.is_dir():
+        return
+    if above and folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def put_file(path: Path, data: bytes) -> None:
+    """`replace_file` in a folder that may be missing."""
+    make_folder(path.parent)
+    replace_file(path, data)
+
+
+def replace_folder(draft: Path, place: Path) -> None:
+    """Put a whole folder in place of another, or of nothing. The old one goes when the disk has the new one under its
+    name; until then `bring_back` finds it.
+    """
+    for path in [draft, *draft.rglob("*")]:
+        sync_folder(path) if path.is_dir() else sync_file(path)
+    if place.exists():
+        shutil.rmtree(_before(place), ignore_errors=True)
+        place.rename(_before(place))
+        sync_folder(place.parent)
+    draft.rename(place)
+    sync_folder(place.parent)
+    shutil.rmtree(_before(place), ignore_errors=True)
+
+
+def bring_back(place: Path) -> None:
+    """Undo a replacement of a folder that was cut short while nothing had its name."""
+    with contextlib.suppress(OSError):
+        if not place.exists():
+            _before(place).rename(place)
+
+
+def _before(place: Path) -> Path:
+    return place.with_name(f".{place.name}.before")
+
+
+def lines_from_end(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file from the last to the first, without their newlines. The first that is given is what stands
+    after the last newline, mostly nothing.
+    """
+    position = file.seek(0, os.SEEK_END)
+    pieces: list[bytes] = []  # of the line that is being put together, its end first
+    while position > 0:
+        start = max(0, position - _STEP_BYTES)
+        file.seek(start)
+        first, *later = file.read(position - start).split(b"\n")
+        position = start
+        if later:
+            yield b"".join([later.pop(), *reversed(pieces)])
+            yield from reversed(later)
+            pieces = []
+        pieces.append(first)
+    yield b"".join(reversed(pieces))
 
 
 def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
@@ -93,7 +166,8 @@ def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
     """
     descriptor = open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
-        if os.lseek(descriptor, 0, os.SEEK_END) > 0:
+        is_first = os.lseek(descriptor, 0, os.SEEK_END) == 0
+        if not is_first:
             os.lseek(descriptor, -1, os.SEEK_END)
             if os.read(descriptor, 1) != b"\n":
                 line = b"\n" + line
@@ -102,5 +176,7 @@ def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
         if sync:
             with contextlib.suppress(OSError):  # the line is there; it must not be written a second time
                 os.fsync(descriptor)
+                if is_first:
+                    sync_folder(path.parent)
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 Stream = Literal["train", "eval"]
 SideLog = Literal["phases", "system"]
@@ -43,7 +43,7 @@ class RunDir:
     root: Path
 
     @classmethod
-    def kept(cls, folder: str | os.PathLike[str]) -> RunDir:
+    def kept(cls, folder: str | os.PathLike[str]) -> Self:
         """The run in a folder that stays this folder as long as the process lives."""
         return cls(kept_folder(folder))
 
@@ -191,6 +191,16 @@ class RunDir:
             self.sinks,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
+
+
+class LiveRunDir(RunDir):
+    """The paths of a run that is being recorded. Everyone who writes to the run holds this one object, so that all
+    follow together when the directory is renamed.
+    """
+
+    def move_to(self, root: Path) -> None:
+        """The run is somewhere else from now on."""
+        object.__setattr__(self, "root", root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,14 +59,17 @@ class RunLock:
         self._dir = run_dir
         self._process = this_process()
         self._token = os.urandom(8).hex()
-        self._draft = run_dir.lock.with_name(f"{run_dir.lock.name}.draft.{self._token}")
+
+    @property
+    def _draft(self) -> Path:
+        return self._dir.lock.with_name(f"{self._dir.lock.name}.draft.{self._token}")
 
     def acquire(self) -> None:
         """Take the lock, or raise RunLocked naming the live writer."""
         try:
             for _ in range(50):
                 if self._create(self._dir.lock):
-                    return self.beat()
+                    return self._begin()
                 # The heartbeat carries the disk's time, which on a network disk need not be this machine's.
                 now = self._draft.stat().st_mtime
                 holder = read_holder(self._dir, now)
@@ -75,10 +78,20 @@ class RunLock:
                 if holder is None:
                     self._remove_unreadable()
                 elif self._succeed(holder, now):
-                    return self.beat()
+                    return self._begin()
         finally:
             self._draft.unlink(missing_ok=True)
         raise RunLocked(f"{self._dir.lock} keeps changing hands; other processes are starting on this run right now")
+
+    def _begin(self) -> None:
+        """The first heartbeat. Where a full disk does not take it nobody holds the lock: this process would refuse
+        itself.
+        """
+        try:
+            self.beat()
+        except BaseException:
+            self.release()
+            raise
 
     def beat(self) -> None:
         """Show that the writer lives. Raises OSError where the directory cannot be written."""
@@ -97,11 +110,15 @@ class RunLock:
             with contextlib.suppress(OSError):
                 self._dir.lock.unlink()
 
-    def restore(self) -> None:
-        """Put the files back after the directory was deleted under a live run."""
-        self._create(self._dir.lock)
-        self._draft.unlink(missing_ok=True)
-        self.beat()
+    def restore(self) -> bool:
+        """Put the files back after the directory was deleted under a live run; False where another holds the lock."""
+        try:
+            is_ours = self._create(self._dir.lock) or self.is_ours()
+        finally:
+            self._draft.unlink(missing_ok=True)
+        if is_ours:
+            self.beat()
+        return is_ours
 
     def _create(self, name: Path) -> bool:
         """Make a file naming this process appear whole under a name that is free; False when it is taken."""
@@ -113,11 +130,18 @@ class RunLock:
         except FileExistsError:
             return False
         except OSError:  # no hard links here (some network and Windows disks)
+            said_again = self._draft.read_text(encoding="utf-8")
             try:
-                with open(name, "x", encoding="utf-8") as file:
-                    file.write(self._draft.read_text(encoding="utf-8"))
+                file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
             except FileExistsError:
                 return False
+            try:
+                with file:
+                    file.write(said_again)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    name.unlink()
+                raise
         return True
 
     def _succeed(self, dead: Holder, now: float) -> bool:

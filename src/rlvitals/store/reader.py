@@ -5,13 +5,14 @@ Row by row for the few who need rows (resuming, showing the last ones, exporting
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvitals.records import Row
 from rlvitals.store.archive import open_log
+from rlvitals.store.files import lines_from_end
 from rlvitals.store.lines import BadLine, decode
 
 BLOCK_BYTES = 4 * 2**20
@@ -73,19 +74,19 @@ def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[
     with file:
         file.seek(start)
         offset = start
-        rest = b""
+        rest: list[bytes] = []  # of a line that ends in a later block
         left = None if end is None else end - start
         while block := file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
             if left is not None:
                 left -= len(block)
             whole, newline, tail = block.rpartition(b"\n")
             if not newline:
-                rest += block
+                rest.append(block)
                 continue
-            lines = (rest + whole).split(b"\n")
-            offset += len(rest) + len(whole) + 1
-            rest = tail
-            yield lines, offset
+            data = b"".join([*rest, whole])
+            offset += len(data) + 1
+            rest = [tail]
+            yield data.split(b"\n"), offset
 
 
 def read_batch(path: Path, start: int, limit: int) -> tuple[list[bytes], int]:
@@ -146,19 +147,9 @@ def last_rows(path: Path, count: int) -> list[Row]:
         return []
     found: list[Row] = []
     with file:
-        position = file.seek(0, os.SEEK_END)
-        rest = b""
-        while position > 0 and len(found) < count:
-            start = max(0, position - 65536)
-            file.seek(start)
-            lines = (file.read(position - start) + rest).split(b"\n")
-            rest = lines.pop(0) if start > 0 else b""
-            position = start
-            for line in reversed(lines):
-                if len(found) == count:
-                    break
-                try:
-                    found.append(decode(line))
-                except BadLine:
-                    continue
+        for line in lines_from_end(file):
+            if len(found) == count:
+                break
+            with contextlib.suppress(BadLine):
+                found.append(decode(line))
     return found[::-1]

@@ -22,7 +22,7 @@ from rlvitals.codec import to_json
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
-from rlvitals.store.files import replace_file
+from rlvitals.store.files import make_folder, replace_file, sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 
@@ -54,7 +54,7 @@ def fetch(url: str) -> Path:
     """Bring the copy of a run up to date and return its folder. Files that have not changed are not read again."""
     place = _Place(url)
     copy = cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}" / (place.name or "run")
-    copy.mkdir(parents=True, exist_ok=True)
+    make_folder(copy)
     state = _read_state(copy)
     with place.told("read"):
         there = dict(place.files())
@@ -63,8 +63,13 @@ def fetch(url: str) -> Path:
         for name, mark in there.items():
             if mark is None or state.get(name) != mark or not (copy / name).exists():
                 _download(place, name, copy / name)
-    for name in state.keys() - there.keys():  # a log that was packed is an archive now
+    gone = state.keys() - there.keys()
+    for name in gone:  # a log that was packed is an archive now
         (copy / name).unlink(missing_ok=True)
+    # The state is believed: the disk has the copies it speaks of first.
+    for folder in {(copy / name).parent for name in [*there, *gone]}:
+        if folder.is_dir():
+            sync_folder(folder)
     replace_file(copy / _STATE, to_json(there))
     return copy
 
@@ -205,10 +210,11 @@ def _mark(facts: Mapping[str, Any]) -> str | None:
 
 
 def _download(place: _Place, name: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
     try:
         place.download(name, draft)
+        sync_file(draft)
         os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)

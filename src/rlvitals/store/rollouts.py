@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.records import Group
+from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP
 from rlvitals.store.reader import Problems, read_blocks, read_tail
@@ -47,7 +48,7 @@ class RolloutWriter:
     by `tend`, off the training thread, because the disk is asked to confirm them first.
     """
 
-    def __init__(self, open_file: Callable[[Path], LogWriter], run_dir: RunDir, rank: int, *, sync: bool) -> None:
+    def __init__(self, open_file: Callable[[int], LogWriter], run_dir: RunDir, rank: int, *, sync: bool) -> None:
         self._open_file = open_file
         self._dir = run_dir
         self._rank = rank
@@ -56,6 +57,7 @@ class RolloutWriter:
         self._step = 0
         self._current: LogWriter | None = None
         self._earlier: list[LogWriter] = []
+        self._unsynced: list[Path] = []  # files that were closed before the disk confirmed them
         self._homeless: deque[tuple[int, bytes]] = deque()
         self._dropped = 0
 
@@ -97,10 +99,12 @@ class RolloutWriter:
             self._earlier = [writer for writer in self._earlier if writer not in done]
         for writer in done:
             self._close(writer)
+        self._sync_closed()
 
     def sync(self) -> None:
         for writer in self._writers:
             writer.sync()
+        self._sync_closed()
 
     def close(self) -> None:
         with self._lock:
@@ -120,8 +124,7 @@ class RolloutWriter:
         if known is not None:
             self._earlier.remove(known)
             return known
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return self._open_file(path)
+        return self._open_file(step)
 
     def _let_go(self) -> None:
         if self._current is not None:
@@ -130,7 +133,20 @@ class RolloutWriter:
         settled = [writer for writer in self._earlier if writer.is_settled]
         for writer in settled[:-MAX_OPEN]:  # steps of milliseconds would run out of descriptors before the next `tend`
             self._earlier.remove(writer)
+            self._unsynced.append(writer.path)
             self._close(writer, sync=False)
+
+    def _sync_closed(self) -> None:
+        """Have the disk confirm files that were closed in haste."""
+        if not self._syncs:
+            return
+        with self._lock:
+            paths, self._unsynced = self._unsynced, []
+        with contextlib.suppress(OSError):  # moved or deleted since
+            for path in paths:
+                sync_file(path)
+            for folder in {path.parent for path in paths}:
+                sync_folder(folder)
 
     def _close(self, writer: LogWriter, *, sync: bool = True) -> None:
         if self._syncs and sync:

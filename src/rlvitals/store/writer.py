@@ -12,11 +12,12 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from rlvitals.codec import encode
+from rlvitals.store.files import lines_from_end, sync_folder
+from rlvitals.store.home import Home
 from rlvitals.store.lines import BadLine, decode
 
 BUFFER_BYTES = 64 * 2**20
@@ -30,25 +31,24 @@ COPY_BYTES = 2**20
 class LogWriter:
     """One append-only file of lines. Safe from several threads; `append` never raises.
 
-    `notify` gets a sentence when trouble starts and ends. `restore` is called when the directory has vanished and has
-    just been made again, so that the owner can put its other files back.
+    `place` gives the file's path; it changes when the run's directory is renamed, which `home` finds out. `notify` gets
+    a sentence when trouble starts and ends.
 
     The public attributes are for `Run.log`, which writes and counts the common line itself, holding `lock`.
     """
 
     def __init__(
         self,
-        path: Path,
+        place: Callable[[], Path],
         *,
+        home: Home,
         notify: Callable[[str], None],
-        restore: Callable[[], None] | None = None,
         fsync_each: bool = False,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        self.path = path
+        self._place, self._home = place, home
         self.rows_dropped = 0
         self._notify = notify
-        self._restore = restore
         self._fsync_each = fsync_each
         self._buffer_bytes = buffer_bytes
         self.lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of an append
@@ -61,10 +61,18 @@ class LogWriter:
         self._in_trouble = False
         self._fsync_failed = False
         self._is_torn = False
+        self._is_named = False
+        self._is_lost = False
         self.is_plain = not fsync_each
         """Whether a line may be written as it is: nothing waits, nothing is to be marked or mended."""
-        repair_tail(path, notify)
-        self.fd = _open(path)
+        home.make(self.path.parent)
+        repair_tail(self.path, notify)
+        self.fd = _open(self.path)
+        self._opened_as = self.path
+
+    @property
+    def path(self) -> Path:
+        return self._place()
 
     @property
     def is_settled(self) -> bool:
@@ -119,9 +127,14 @@ class LogWriter:
             self._settle()
 
     def sync(self) -> None:
-        """Ask the disk itself (fsync); errors are reported, not raised. The lock is not held while the disk works."""
+        """Ask the disk itself (fsync) for the rows, and the first time for the file's name; errors are reported, not
+        raised. The lock is not held while the disk works.
+        """
         try:
             os.fsync(self.fd)
+            if not self._is_named:
+                sync_folder(self.path.parent)
+                self._is_named = True
         except OSError as error:
             if not self._fsync_failed:
                 self._fsync_failed = True
@@ -133,7 +146,7 @@ class LogWriter:
             if self.fd < 0:
                 return None
             self.tend()
-            rescue = self._rescue() if self._waiting else None
+            rescue = self._rescue() if self._waiting or not _has_name(self.fd) else None
             os.close(self.fd)
             self.fd = -1
             return rescue
@@ -172,8 +185,7 @@ class LogWriter:
         if not self._waiting or time.monotonic() < self._next_retry:
             return
         self._next_retry = time.monotonic() + RETRY_SECONDS
-        if not self._is_there():  # what is written into a deleted file is gone; first it must be made again
-            self._reopen()
+        if not self._is_there() and not self._find():  # what is written into a deleted file is gone at the end
             return
         try:
             while self._waiting:
@@ -191,58 +203,78 @@ class LogWriter:
             self._notify(f"{self.path} can be written again, all waiting rows are in it{dropped}")
 
     def verify(self) -> None:
-        """Make a file that was deleted again; for a caller that holds `lock`, every second or so.
+        """See whether the file is still under its name, follow it or make it again; for a caller that holds `lock`,
+        every second or so.
 
         A deleted file takes writes, and gives them back, as long as its descriptor is open: nothing is lost until then.
         """
         self.next_verify = time.time() + VERIFY_SECONDS
         if not self._is_there():
-            self._reopen()
+            self._find()
             self._settle()
 
     def _settle(self) -> None:
         self.is_plain = not (self._waiting or self._is_torn or self._gap_rows or self._fsync_each)
 
     def _is_there(self) -> bool:
+        """Whether the file's name leads to the file that is open: another run's file may have it by now."""
         try:
-            return os.fstat(self.fd).st_nlink > 0
+            held = os.fstat(self.fd)
+            if os.name == "nt":  # where an open file is neither deleted nor renamed
+                return held.st_nlink > 0
+            return os.path.samestat(os.stat(self.path), held)
         except OSError:
             return False
 
-    def _reopen(self) -> None:
-        """The file was deleted. Make it again with all it held, unless even the directory above the run is gone (a lost
-        mount): then wait.
-        """
+    def _find(self) -> bool:
+        """Find the file's directory, and make the file again where it is not in it; False while that cannot be."""
         try:
-            if not self.path.parent.is_dir():
-                run_directory = self.path.parent.parent
-                if not run_directory.parent.is_dir():
-                    raise FileNotFoundError(2, "the directory has vanished", str(run_directory))
-                self.path.parent.mkdir(parents=True)
-            fd = _open(self.path)
+            found = self._home.find()
+            if found == "here" and not self._is_there():
+                return self._reopen()
         except OSError as error:
             self._report(error)
-            return
-        lost = 0
+            return False
+        if found == "lost" and not self._is_lost:
+            self._notify(
+                f"{self.path} is not there any more, and where it was moved to cannot be found out on this system. "
+                f"Rows still go into the moved file; other files of the run wait. Move the directory back"
+            )
+        self._is_lost = found == "lost"
+        self._opened_as = self.path
+        return True
+
+    def _reopen(self) -> bool:
+        """Make the file again with all it held. Raises OSError where it cannot be made: then it is waited for, unless
+        the file has a name elsewhere.
+        """
+        self._home.reclaim()
+        path = self.path
+        self._home.make(path.parent)
+        fd, lost = _open(path), 0
+        was_there = os.fstat(fd).st_size > 0
         try:
             _copy(self.fd, fd)
         except _Unreadable:
             lost, self.rows_written = self.rows_written, 0
-        except OSError as error:  # the new disk is full: the old descriptor goes on taking rows
+        except OSError:  # the new disk is full: the old descriptor goes on taking rows
             os.close(fd)
-            self._report(error)
-            return
-        os.close(self.fd)
-        self.fd = fd
-        self._in_trouble = True
+            raise
+        old, self.fd, self._is_named = self.fd, fd, False
+        self.sync()  # the rows may have been on the disk before
+        os.close(old)
+        self._in_trouble = bool(self._waiting)
         self._gap_rows += lost
         self.rows_dropped += lost
         kept = f"{lost} earlier rows are gone" if lost else "no row is lost"
-        self._notify(f"{self.path} was deleted while the run was being recorded; it is made again ({kept})")
-        if self._restore is not None:
-            self._restore()
+        done = "it is made again" if self._opened_as == path else f"it is made again as {path}"
+        if was_there:
+            done = "another file has its name, and the rows that one lacks are added to it"
+        self._notify(f"{self._opened_as} was deleted while the run was being recorded; {done} ({kept})")
+        self._opened_as = path
         self._next_retry = 0.0
         self._retry()
+        return True
 
     def _report(self, error: OSError) -> None:
         if not self._in_trouble:
@@ -254,19 +286,25 @@ class LogWriter:
             )
 
     def _rescue(self) -> Path | None:
-        if self._gap_rows:
+        """Put the rows that have no file in the run's directory into one elsewhere."""
+        rows = len(self._waiting) + (0 if _has_name(self.fd) else self.rows_written)
+        if self._gap_rows and self._waiting:
             self._waiting[0] = _with_gap(self._waiting[0], self._gap_rows)
+        if rows == 0:
+            return None
         try:
             handle, name = tempfile.mkstemp(prefix="rlvitals-rescue-", suffix=".jsonl")
             with os.fdopen(handle, "wb") as file:
+                if not _has_name(self.fd):
+                    for piece in _pieces(self.fd):
+                        file.write(piece)
                 file.write(b"".join(self._waiting))
-        except OSError as error:
-            self._notify(
-                f"{len(self._waiting)} rows could not be written anywhere and are lost: {error.strerror or error}"
-            )
+        except (OSError, _Unreadable) as error:
+            reason = getattr(error, "strerror", None) or error or "a deleted file does not give them back"
+            self._notify(f"{rows} rows could not be written anywhere and are lost: {reason}")
             return None
         self._notify(
-            f"{len(self._waiting)} rows could not be written to {self.path}; they are in {name}. "
+            f"{rows} rows could not be written to {self.path}; they are in {name}. "
             f"Bring them back with: cat {name} >> {self.path}"
         )
         return Path(name)
@@ -280,7 +318,8 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
     try:
         with open(path, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
-            tail = _last_piece(file, size)
+            tail = next(lines_from_end(file))
+            file.seek(size)
             if not tail:
                 return
             try:
@@ -294,46 +333,69 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
         return
 
 
-def _last_piece(file: BinaryIO, size: int) -> bytes:
-    """The bytes after the last newline."""
-    piece = b""
-    position = size
-    while position > 0:
-        start = max(0, position - 65536)
-        file.seek(start)
-        piece = file.read(position - start) + piece
-        newline = piece.rfind(b"\n")
-        if newline >= 0:
-            file.seek(size)
-            return piece[newline + 1 :]
-        position = start
-    file.seek(size)
-    return piece
-
-
 class _Unreadable(Exception):
     """A deleted file does not give its bytes back: a network disk."""
 
 
 def _copy(old: int, new: int) -> None:
-    """Append all of one file to another, or nothing of it. Raises _Unreadable, and OSError where the new one fails."""
-    begun, position = os.fstat(new).st_size, 0
+    """Append to a file what it lacks of another, or nothing. Raises _Unreadable, and OSError where the new one
+    fails.
+    """
+    begun = os.fstat(new).st_size
     try:
-        while piece := _read(old, position):
-            position += len(piece)
-            while piece:
-                piece = piece[os.write(new, piece) :]
+        for piece in _pieces(old, _held(new, begun, old)):
+            rest = piece
+            while rest:
+                rest = rest[os.write(new, rest) :]
     except (_Unreadable, OSError):
         os.ftruncate(new, begun)
         raise
 
 
-def _read(file: int, position: int) -> bytes:
+def _held(new: int, size: int, old: int) -> int:
+    """How many bytes of a log a file in its place has: up to the last line they share. Somebody may have edited it, or
+    put a copy back.
+    """
+    if size == 0:
+        return 0
+    with os.fdopen(os.dup(new), "rb") as file:
+        lines = lines_from_end(file)
+        torn, last = next(lines), next(lines, None)
+    if torn:
+        os.write(new, b"\n")  # half a line of somebody's: ours begin on a line of their own
+    position = found = 0
     try:
-        os.lseek(file, position, os.SEEK_SET)
-        return os.read(file, COPY_BYTES)
+        with os.fdopen(os.dup(old), "rb") as file:
+            file.seek(0)
+            for line in file:
+                position += len(line)
+                if line[:-1] == last:
+                    found = position
     except OSError as error:
         raise _Unreadable from error
+    return found
+
+
+def _pieces(file: int, position: int = 0) -> Iterator[bytes]:
+    """What a descriptor's file holds from a place on."""
+    while True:
+        try:
+            os.lseek(file, position, os.SEEK_SET)
+            piece = os.read(file, COPY_BYTES)
+        except OSError as error:
+            raise _Unreadable from error
+        if not piece:
+            return
+        position += len(piece)
+        yield piece
+
+
+def _has_name(file: int) -> bool:
+    """Whether an open file is in some directory; where not, it is gone when it is closed."""
+    try:
+        return os.fstat(file).st_nlink > 0
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> int:

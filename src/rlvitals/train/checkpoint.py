@@ -14,7 +14,6 @@ resumed on one process, and the reverse.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 
 from rlvitals.errors import ConfigError
+from rlvitals.store.files import bring_back, replace_folder
 from rlvitals.store.layout import kept_folder
 from rlvitals.train import sharded
 
@@ -69,7 +69,7 @@ def save(
         tokenizer.save_pretrained(aside)
         torch.save(state, aside / STATE_FILE)
         (aside / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
-        _put_in_place(aside, place)
+        replace_folder(aside, place)
         if keep_last is not None:
             older = [path for number, path in checkpoints(folder).items() if number <= step]
             for path in older[: max(0, len(older) - keep_last)]:
@@ -85,21 +85,6 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     if is_main:
         model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
-
-
-def _put_in_place(aside: Path, place: Path) -> None:
-    """Give a folder that is whole its name; one that has it already goes."""
-    for path in aside.rglob("*"):
-        if path.is_file():
-            _sync(path)
-    if not place.exists():
-        aside.rename(place)
-        return
-    before = place.with_name(f"{_UNFINISHED}-replaced-{place.name}")
-    shutil.rmtree(before, ignore_errors=True)
-    place.rename(before)
-    aside.rename(place)
-    shutil.rmtree(before, ignore_errors=True)
 
 
 def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
@@ -167,6 +152,7 @@ def origin(output_dir: str, resume_from: str | None) -> Path | None:
     if resume_from is None:
         return None
     folder = kept_folder(output_dir)
+    _bring_back(folder)
     if resume_from == "last":
         return newest(folder)
     named = Path(resume_from)
@@ -182,11 +168,18 @@ def origin(output_dir: str, resume_from: str | None) -> Path | None:
 
 def tidy(folder: Path, after: int | None = None) -> None:
     """Remove what a killed save left, and checkpoints later than the step the training goes on from."""
-    for path in folder.glob(f"{_UNFINISHED}-*"):
+    _bring_back(folder)
+    for path in [*folder.glob(f"{_UNFINISHED}-*"), *folder.glob(".checkpoint-*.before")]:
         shutil.rmtree(path, ignore_errors=True)
     for step, path in checkpoints(folder).items():
         if after is not None and step > after:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _bring_back(folder: Path) -> None:
+    """Of a checkpoint that was being replaced when the process was killed, the old one stays."""
+    for path in folder.glob(".checkpoint-*.before"):
+        bring_back(folder / path.name.removeprefix(".").removesuffix(".before"))
 
 
 def random_state() -> dict[str, Any]:
@@ -210,12 +203,3 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
-
-
-def _sync(path: Path) -> None:
-    """Ask the disk itself: a rename may otherwise survive a power cut that the contents do not."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
+from rlvitals.store.files import replace_folder
 
 TINY = "tiny"
 PACKAGED = "135m"
@@ -100,8 +101,7 @@ def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
         with quietly():
             built.model.save_pretrained(aside)
             built.tokenizer.save_pretrained(aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
+        replace_folder(aside, folder)
     state.wait_for_everyone()
     return load(str(folder), None)
 

@@ -17,6 +17,7 @@ import torch
 
 from rlvitals.compute.arrays import log_sigmoid
 from rlvitals.errors import ConfigError
+from rlvitals.store.files import replace_folder
 from rlvitals.train.models import quietly
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.supervised import dealt, right_padded
@@ -134,8 +135,7 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
     with quietly():
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.rename(folder)
+    replace_folder(aside, folder)
 
 
 def _in_parts(model: Any, rows: Answered, batch_size: int) -> Tensor:

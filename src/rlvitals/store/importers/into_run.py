@@ -15,6 +15,7 @@ from rlvitals.codec import encode
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
+from rlvitals.store.files import make_folder, sync_folder
 from rlvitals.store.importers.base import Fields, ForeignLog
 from rlvitals.store.importers.padding import family
 from rlvitals.store.importers.steps import RestartWatch
@@ -37,7 +38,7 @@ def write_run(
 ) -> Written:
     """Make the run. `refuse` raises where a run is there already. OSError: nothing is left behind."""
     refuse(run_dir)
-    run_dir.root.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir.root)
     lock = RunLock(run_dir)
     lock.acquire()
     is_whole = False
@@ -75,7 +76,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
     write_config(run_dir, masked({**log.config, "rlvitals": origin}))
     counts: dict[Stream, int] = {"train": 0, "eval": 0}
     attempt = 0
-    run_dir.logs.mkdir(exist_ok=True)
+    make_folder(run_dir.logs)
     with _Files(run_dir) as files:
         for stream, line in stored_lines(log):
             if line["attempt"] > attempt:
@@ -83,7 +84,10 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
                 append_attempt(run_dir, Attempt(number=attempt, started=line.get("timestamp", begun)))
             files.open(stream).write(encode(line))
             counts[stream] += 1
-    write_info(run_dir, replace(info, attempt=attempt))
+        files.sync()
+    sync_folder(run_dir.logs)
+    write_info(run_dir, replace(info, attempt=attempt))  # says that all is there, so it comes last
+    sync_folder(run_dir.root)
     return Written(counts["train"], counts["eval"], attempt)
 
 
@@ -105,6 +109,12 @@ class _Files:
         if stream not in self._open:
             self._open[stream] = self._stack.enter_context(self._dir.log(stream).open("wb"))
         return self._open[stream]
+
+    def sync(self) -> None:
+        """Have the disk hold them."""
+        for file in self._open.values():
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def stored_lines(log: ForeignLog) -> Iterator[tuple[Stream, dict[str, Any]]]:

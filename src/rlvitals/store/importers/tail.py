@@ -105,7 +105,7 @@ class _Lines:
         self._position = 0
         self._inode = -1
         self._before = b""
-        self._torn = ""
+        self._torn: list[str] = []
 
     def poll(self) -> list[Fields]:
         rows: list[Fields] = []
@@ -118,7 +118,12 @@ class _Lines:
             while data := file.read(READ_BYTES):
                 self._position += len(data)
                 self._before = (self._before + data)[-REMEMBERED_BYTES:]
-                *lines, self._torn = _LINE_END.split(self._torn + self._decoder.decode(data))
+                first, *later = _LINE_END.split(self._decoder.decode(data))
+                self._torn.append(first)
+                if not later:
+                    continue
+                lines = ["".join(self._torn), *later[:-1]]
+                self._torn = later[-1:]
                 for line in lines:
                     rows += self._reader.feed(f"{line}\n")
         return self._chosen(rows)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.errors import ConfigError
+from rlvitals.store.files import sync_file
 from rlvitals.train.mailbox.records import Email
 
 SNIPPET_WORDS = 15
@@ -73,6 +74,7 @@ class Mailbox:
             mailbox = cls(_connect(str(draft)), snippet_words)
             with contextlib.closing(mailbox):
                 mailbox._fill(emails)
+            sync_file(draft)
             os.replace(draft, target)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot write the mailbox {target}: {error}") from error

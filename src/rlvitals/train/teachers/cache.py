@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvitals.store.files import append_line, replace_file
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question, Teacher
 
 MAX_ENTRIES = 200_000
@@ -83,9 +83,7 @@ class CachedTeacher:
         if self._file is None or not self._file.exists():
             return
         kept = [entry for entry in _entries(self._file) if entry["step"] <= step]
-        aside = self._file.with_suffix(".unfinished")
-        aside.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
-        os.replace(aside, self._file)
+        replace_file(self._file, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
         self._known.clear()
         for entry in kept:
             self._keep(entry["key"], Judgement(entry["scores"], entry["reason"]))
@@ -114,8 +112,7 @@ class CachedTeacher:
             entry = {"step": self.step, "key": key, "scores": judgement.scores, "reason": judgement.reason}
             lines.append(json.dumps(entry) + "\n")
         if self._file is not None and lines:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write("".join(lines))
+            append_line(self._file, "".join(lines).encode())
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
