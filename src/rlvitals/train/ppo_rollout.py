@@ -149,6 +149,12 @@ def token_rewards(settings: Settings, scores: Tensor, finished: Tensor, penaltie
     return rewards
 
 
+def kl_of_answers(batch: Rollout) -> Tensor:
+    """How far each answer is from the reference, [rows]: the sum of k1 over its tokens."""
+    found: Tensor = (policy.kl_k1(batch.old_logprobs, batch.ref_logprobs) * batch.mask).sum(dim=1)
+    return found
+
+
 def stats(batch: Rollout, settings: Settings) -> dict[str, Any]:
     """What was sampled, as mergeable values under ROLL's names."""
     limit = settings.reward_clip or None
