@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -61,7 +62,7 @@ def finished(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("ppo") / "run"
     scores = ("codebleu", "bleu", "rouge", "ruby")
-    changes = {"missing_eos_penalty": 0.0, "reward_model_learning_rate": 1e-6}
+    changes = {"missing_eos_penalty": 0.0, "reward_model_learning_rate": 1e-6, "kl_target": 0.05, "kl_horizon": 100.0}
     return folder, ppo.train(settings(folder, plots=True, text_scores=scores, **changes))
 
 
@@ -119,6 +120,14 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
     assert float(first["reward"]) == pytest.approx(sum(rewards) / 3)
     rates = [row["actor/lr"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["learning_rate"]) == pytest.approx(sum(rates) / 3)
+
+
+def test_the_kls_coefficient_follows_the_kl_of_the_step_before(finished):
+    told = [row for row in rows(finished[0]) if row["step"] > 0]
+    assert {row["critic/kl_coef"] for row in told} != {told[0]["critic/kl_coef"]}
+    for row, after in itertools.pairwise(told):
+        error = min(max(row["objective/kl"] / 0.05 - 1.0, -0.2), 0.2)
+        assert after["critic/kl_coef"] == pytest.approx(row["critic/kl_coef"] * (1 + error * 8 / 100), rel=1e-9)
 
 
 def test_a_folder_with_a_run_is_not_trained_over(finished):
