@@ -305,12 +305,12 @@ def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
 
 
 def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run):
-    settings = grpo_settings_of(grpo_epochs=2, kl_coef=0.3, aggregation="token-mean", temperature=1.0)
+    settings = grpo_settings_of(grpo_epochs=2, kl_coef=0.3, aggregation="token-mean", temperature=0.7)
     updates, model, reference, seen = grpo_updates(run, settings, rate=0.05)
     exact, exact_ref, batch = copy.deepcopy(model).double(), copy.deepcopy(reference).double(), grpo_batch()
     with torch.no_grad():
         old, ref = (
-            [read_alone(net, p, a)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)] for net in (exact, exact_ref)
+            [read_alone(net, p, a, 0.7)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)] for net in (exact, exact_ref)
         )
     updates.improve(batch, 1)
     assert len(seen) == 2
