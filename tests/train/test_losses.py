@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,10 @@ from rlvitals.train.supervised import right_padded
 LOW, HIGH, DUAL, HORIZON = 0.2, 0.3, 1.6, 40
 PROMPTS = [[5, 6, 7], [8], [9, 10]]
 ANSWERS = [[6, 7, 8, 9, 10], [11, 5, 6], [7, 12, 9, 5]]
+MOVES = torch.tensor(
+    [[-0.6, -0.22, 0.1, 0.5, -0.3], [-0.6, 0.5, 0.2, 0.0, 0.0], [-0.2, 0.26, -0.1, -0.6, 0.0]], dtype=torch.float64
+)
+"""From the policy to the old one: ratios beyond every bound, and between LOW and HIGH on both sides of 1."""
 
 
 @pytest.fixture
@@ -285,8 +290,7 @@ def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
             [read_alone(net, p, a, settings.temperature)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
             for net in (exact, exact_ref)
         ]
-    moves = drawn(3, 5, seed=7, low=-0.7, high=0.7)
-    old = [lp + move[: len(lp)] for lp, move in zip(both[0], moves, strict=True)]
+    old = [lp + move[: len(lp)] for lp, move in zip(both[0], MOVES, strict=True)]
     reference.float()
     held = [*old, torch.zeros(1)], [*both[1], torch.zeros(1)]
     old_rows, ref_rows = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).float() for rows in held)
@@ -340,7 +344,7 @@ def ppo_batch(model, reference, s):
     return Rollout(
         ids=rows.ids, ids_mask=rows.mask, positions=rows.positions, mask=mask,
         sampled_logprobs=torch.zeros(3, 5),
-        old_logprobs=((now + drawn(3, 5, seed=8, low=-0.7, high=0.7)) * mask).float(),
+        old_logprobs=((now + MOVES) * mask).float(),
         ref_logprobs=(ref * mask).float(), entropy=torch.zeros(3, 5),
         values=((values + drawn(3, 5, seed=9, low=-0.6, high=0.6)) * mask).float(),
         scores=torch.zeros(3), token_rewards=torch.zeros(3, 5),
@@ -479,6 +483,50 @@ def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitene
     assert batch.returns[counted].tolist() == pytest.approx(returns, rel=1e-3, abs=1e-4)
     assert ppo_rollout.kl_of_answers(batch).tolist() == pytest.approx(distances, rel=1e-3, abs=1e-4)
     assert max(map(abs, distances)) > 0.1
+
+
+@pytest.mark.parametrize("missing", [[1], [0, 2], [0, 1, 2]])
+def test_an_answer_without_a_score_has_no_part_in_ppos_update(run, missing):
+    settings = recipe.load("ppo", ppo_settings.Settings, given={
+        "output_dir": "nowhere", "kl_loss_coef": 0.3, "entropy_coef": 0.2, "value_coef": 0.7, "ppo_epochs": 1,
+        "batch_size": 3, "minibatch_size": 3, "microbatch_size": 1, "max_grad_norm": 1e9, "temperature": 1.0,
+    })  # fmt: skip
+    accelerator, model = sharded.accelerator(is_bf16=False), ActorCritic(model_of(1), is_separate=False)
+    exact, reference = copy.deepcopy(model).double(), model_of(2).double()
+    batch = ppo_batch(exact, reference, settings)
+    kept = [row for row in range(3) if row not in missing]
+    scores = torch.tensor([math.nan if row in missing else 1.0 for row in range(3)])
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(parameter_groups(model, 0.0, 0.0), lr=0.0))
+    seen = kept_gradients_of_all(optimizer)
+    updates = PpoUpdates(settings, run, accelerator, model=model, optimizer=optimizer)
+    masked = replace(batch, scores=scores, mask=batch.mask * (~scores.isnan())[:, None])
+    found = ppo_rollout.stats(masked, settings)
+    assert found["reward.unscorable_fraction"].number == pytest.approx(len(missing) / 3)
+    updates.improve(masked, 1)
+    if not kept:
+        assert not any(one.any() for one in seen[0])
+        return
+    PpoUpdates(settings, run, accelerator, model=model, optimizer=optimizer).improve(batch.take(torch.tensor(kept)), 1)
+    agree(seen[0], [one.double() for one in seen[1]])
+    assert found["critic/score/mean"].number == 1.0
+    assert len(ppo_rollout.kl_of_answers(masked)) == len(kept)
+
+
+def test_ppo_leaves_an_answer_out_that_its_reward_has_no_score_for(run):
+    settings = recipe.load("ppo", ppo_settings.Settings, given={"output_dir": "nowhere", "whiten": False})
+    model, found = ActorCritic(model_of(1), is_separate=False), []
+    for scores in (torch.tensor([1.0, 0.5, -1.0]), torch.tensor([1.0, math.nan, -1.0])):
+        trainer = SimpleNamespace(
+            run=run, settings=settings, model=model, accelerator=sharded.accelerator(is_bf16=False), pad_id=0,
+            reference=model_of(2), kl_coef=0.4, reward=lambda rows, places, scores=scores: scores,
+            sampling={"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0},
+        )  # fmt: skip
+        found.append(ppo_rollout.collect(trainer, PROMPTS, [0, 1, 2], 1))
+    for name in ("mask", "advantages", "returns", "token_rewards", "values"):
+        whole, part = getattr(found[0], name), getattr(found[1], name)
+        assert torch.equal(whole[[0, 2]], part[[0, 2]])
+        assert not part[1].any()
+    assert found[1].is_scored.tolist() == [True, False, True]
 
 
 # KTO

@@ -199,6 +199,40 @@ def test_the_true_score_rises_when_it_is_the_reward(tmp_path):
     assert outcome.status == "finished"
 
 
+def sometimes(prompts, answers, references):
+    """A user's reward that throws on some answers."""
+    if any(len(answer) % 3 == 0 for answer in answers):
+        raise RecursionError("too deep")
+    return [float(len(answer) % 3) for answer in answers]
+
+
+def never(prompts, answers, references):
+    raise MemoryError
+
+
+def test_an_answer_that_cannot_be_scored_is_left_out_counted_and_ends_nothing(tmp_path, caplog):
+    changes = {"warm_up_steps": 30, "max_steps": 3, "reward": f"{__name__}:sometimes", "text_scores": ()}
+    outcome = ppo.train(settings(tmp_path / "run", **changes))
+    assert outcome.status == "finished"
+    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert len(told) == 3
+    shares = [row["reward.unscorable_fraction"] for row in told]
+    assert all(0 < share < 1 for share in shares)
+    assert all(row["critic/score/mean"] > 0 for row in told)  # the mean of those there are: 1 and 2
+    assert all(math.isfinite(row["actor/total_loss"]) for row in told)
+    assert sum("RecursionError" in record.getMessage() for record in caplog.records) == 1
+    assert not unexplained(tmp_path / "run")
+
+
+def test_a_reward_that_scores_nothing_is_said_after_a_few_steps(tmp_path):
+    changes = {"max_steps": 9, "reward": f"{__name__}:never", "text_scores": (), "warm_up_steps": 1}
+    with pytest.raises(ConfigError, match="scored nothing for 5 steps"):
+        ppo.train(settings(tmp_path / "run", **changes))
+    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert [row["reward.unscorable_fraction"] for row in told] == [1.0] * 4
+    assert not [name for row in told for name in row if name.startswith(("actor/", "critic/score"))]
+
+
 def test_the_doctor_stops_it_when_it_may(tmp_path):
     rule = "- {rule: mine, kind: reward_collapse, when: 'critic/score/mean > -100', severity: critical, warm_up: 2, "
     rule += "hold: 2 of 2, certain: true, title: enough, action_critical: %s}\n"

@@ -275,6 +275,51 @@ def test_a_teacher_that_judges_nothing_teaches_nothing_and_ends_the_run(tmp_path
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
 
 
+def test_a_students_answer_cannot_end_the_training(tmp_path, trainer):
+    """Some are code deeper than Python's stack: they are not judged, and counted, and the others are learnt from."""
+
+    class Fed(OfflineTeacher):
+        """Gets such code in the place of every other answer."""
+
+        def judge(self, questions):
+            def deep(task):
+                return f"def {task.entry_point}({task.argument}): return {'-' * 1900}{task.argument}"
+
+            return super().judge(
+                [one._replace(answer=deep(one.task)) if sum(map(ord, one.answer)) % 2 else one for one in questions]
+            )
+
+    teacher = Fed()
+    try:
+        assert trainer(tmp_path, teacher, max_steps=2).train().status == "finished"
+    finally:
+        teacher.close()
+    told = rows_of(tmp_path)
+    assert [row["step"] for row in told] == [1, 2]
+    assert all(0 < row["Teacher/FailureRate"] < 1 for row in told)
+
+
+def test_a_teacher_that_throws_at_everything_is_one_that_judges_nothing(tmp_path, trainer):
+    class Broken(Scripted):
+        def judge(self, questions):
+            raise MemoryError
+
+    run = trainer(tmp_path, Broken(), teacher_patience=2)
+    with pytest.raises(ConfigError, match="judged nothing for 2 steps"):
+        run.train()
+    assert [row["Teacher/FailureRate"] for row in rows_of(tmp_path)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_the_user_ends_the_training_while_answers_are_judged(tmp_path, trainer, error):
+    class Asked(Scripted):
+        def judge(self, questions):
+            raise error
+
+    with pytest.raises(error):
+        trainer(tmp_path, Asked()).train()
+
+
 def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():
     def judged(*scores):
         return [Judgement(None if score is None else dict.fromkeys(WEIGHTS, score)) for score in scores]

@@ -11,6 +11,7 @@ nothing had happened. Formulas are `rlvitals.compute`'s.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -22,14 +23,18 @@ import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
 from rlvitals.compute import merge
+from rlvitals.errors import ConfigError
 from rlvitals.train import acting, checkpoint, losses, models, ppo_data, ppo_rollout, sharded
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
-from rlvitals.train.ppo_rollout import batch_places, collect
+from rlvitals.train.ppo_rollout import Rollout, batch_places, collect
 from rlvitals.train.ppo_settings import Settings, check
 from rlvitals.train.ppo_stages import Stages
 from rlvitals.train.ppo_update import Updates
 from rlvitals.train.recipe import Outcome
+
+PATIENCE = 5
+"""Steps in a row of which nothing could be scored; then the reward is broken, and not the answers."""
 
 
 def train(settings: Settings) -> Outcome:
@@ -94,6 +99,7 @@ class Trainer:
         self.updates = Updates(settings, run, accelerator, model=self.model, optimizer=self.optimizer)
         self.sampling = self.texts.sampling(settings)
         self.step = 0
+        self.silent = 0
         self.kl_coef = settings.kl_coef
         self.epochs = Epochs()
         self.first_score = self.last_score = float("nan")
@@ -179,14 +185,13 @@ class Trainer:
         batch = collect(self, self.prompts, places[rank::world], self.step)
         with self.run.phase("train_step") as phase:
             phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
-            row = self.updates.improve(batch, self.step)
+            row = self._learn_from(batch)
         row |= ppo_rollout.stats(batch, settings)
-        row["objective/kl"] = rlvitals.values.mean(ppo_rollout.kl_of_answers(batch).tolist())
         row["critic/kl_coef"] = self.kl_coef
         row["tokens"] = rlvitals.values.total([float(batch.ids_mask.sum())])
         reduced: dict[str, Any] = reduce(row)
         self.run.count(tokens=reduced.pop("tokens").number, samples=settings.batch_size * world)
-        if settings.kl_target is not None:
+        if settings.kl_target is not None and "objective/kl" in reduced:
             self.kl_coef = losses.adapted_kl_coef(
                 self.kl_coef, reduced["objective/kl"].number, target=settings.kl_target,
                 answers=settings.batch_size * world, horizon=settings.kl_horizon,
@@ -195,6 +200,21 @@ class Trainer:
         self.epochs.add(reduced, settings.value_coef, seconds=time.perf_counter() - began, learning_rate=rate)
         self.scheduler.step()
         return reduced
+
+    def _learn_from(self, batch: Rollout) -> dict[str, Any]:
+        """Update the policy with the answers that have a score. Where there is none, on no rank, it stays."""
+        scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
+        self.silent = 0 if scored else self.silent + 1
+        if self.silent >= PATIENCE:
+            raise ConfigError(
+                f"the reward {self.settings.reward!r} has scored nothing for {self.silent} steps; the first failure is "
+                f"in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
+            )
+        if not scored:
+            return {}
+        row = self.updates.improve(batch, self.step)
+        distances = ppo_rollout.kl_of_answers(batch)
+        return row | ({"objective/kl": rlvitals.values.mean(distances.tolist())} if len(distances) else {})
 
     def _share_of_rate(self, step: int) -> float:
         """What of the learning rate a step (from 0) has."""
@@ -237,7 +257,7 @@ class Trainer:
             found, scores = evaluate(self, self.grader, self.step, with_texts=is_last)
             self.last_score = found.score
             if is_last:
-                self.epochs.tell(tracker, epoch, {**scores, "true_score": found.score})
+                self.epochs.tell(tracker, epoch, {**scores, **_known(true_score=found.score)})
 
     def _end(self, tracker: rlvitals.MetricsTracker, why_stopped: str) -> Outcome:
         checkpoint.save_model(self.folder / "final_model", self.inner.policy, self.tokenizer)
@@ -260,6 +280,10 @@ class Trainer:
     def _bar(self, steps: range, epoch: int | None = None) -> Any:
         epochs = None if epoch is None else -(-self.settings.max_steps // self.settings.steps_per_epoch)
         return self.run.progress(steps, epoch=epoch, epochs=epochs, unit="step", disable=self.is_quiet)
+
+
+def _known(**numbers: float) -> dict[str, float]:
+    return {name: number for name, number in numbers.items() if not math.isnan(number)}
 
 
 def _learning_rate(parameters: int) -> float:
