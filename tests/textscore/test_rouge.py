@@ -11,23 +11,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from rlvitals.textscore import rouge_l
 
-WORDS = [
-    "The",
-    "cats",
-    "were",
-    "running",
-    "generously",
-    "a",
-    "U.S.",
-    "3.5",
-    "naïve",
-    "x_y",
-    "skies",
-    "dying",
-    "it's",
-    "his",
-    "hi",
-]
+WORDS = ["The", "cats", "were", "running", "generously", "a", "U.S.", "3.5", "naïve", "x_y", "skies", "dying", "it's"]
 texts = st.lists(st.sampled_from([*WORDS, "his", "hi"]), max_size=20).map(" ".join)
 THEIRS = {stem: RougeScorer(["rougeL"], use_stemmer=stem) for stem in (False, True)}
 
