@@ -20,7 +20,7 @@ from conftest import REPO, unexplained, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import checkpoint, ppo, ppo_data, recipe, reward_model, tiny
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo_report import computable
+from rlvitals.train.ppo_report import Evaluation, computable, text_scores
 from rlvitals.train.ppo_rollout import batch_places, token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
@@ -70,6 +70,16 @@ def test_a_text_score_that_cannot_be_computed_here_is_said_before_the_training(m
     monkeypatch.setattr("rlvitals.textscore.evaluate.is_offline_installed", lambda: False)
     assert computable(("bertscore", "bleu")) == ["bleu"]
     assert "bertscore-offline" in caplog.text
+
+
+def test_a_text_score_that_throws_is_left_out_and_the_others_stay(monkeypatch, caplog):
+    def throws(predictions, references):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("rlvitals.textscore.bleu", throws)
+    found = text_scores(Evaluation(0.0, ["a b"], ["a b"]), ["bleu", "rouge"])
+    assert found == {"rouge": 1.0}
+    assert "RecursionError" in caplog.text
 
 
 def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(finished):
