@@ -352,6 +352,16 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(
     told = rows(tmp_path / "run")
     assert sum(missing) / len(missing) == pytest.approx(sum(row["reward.unscorable_fraction"] for row in told) / 2)
     assert 0 < sum(missing) < len(missing)
+    for step, row in enumerate(told, 1):
+        judged = [one for group in groups[3 * step - 3 : 3 * step] for one in group.rollouts if one.reward is not None]
+        parts = {part for one in judged for part in one.reward_parts}
+        assert parts
+        for part in parts:
+            mean = sum(one.reward_parts.get(part, 0.0) for one in judged) / len(judged)
+            assert row[f"rewards/{part}/mean"] == pytest.approx(mean)
+    evaluated = [json.loads(path.read_text()) for path in (tmp_path / "run" / "eval_logs").glob("eval_step_*.json")]
+    assert len(evaluated) == 2  # at the start and at the end
+    assert all(0 < one["total_samples"] < 10 for one in evaluated)  # of 10 questions, those that could be graded
     assert "answers could not be graded" in capsys.readouterr().err
 
 

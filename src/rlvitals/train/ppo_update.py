@@ -34,7 +34,7 @@ class Updates:
             shuffled = seeded("cpu", settings.seed, step, accelerator.process_index, "minibatches", epoch)
             for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
                 # Over the tokens of all ranks, whose gradients are averaged: every token counts the same.
-                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum").clamp(min=1) / accelerator.num_processes
+                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
                 parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
                 for number, places in enumerate(parts, 1):
                     is_last = number == len(parts)
