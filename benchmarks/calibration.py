@@ -1,11 +1,14 @@
 """How well the rules do on repositories their numbers were not chosen on: calibration that leaves whole ones out.
 
-    python benchmarks/calibration.py --logs DIR [--labels INDEX.tsv] [--corpus SEEDS] [--by file|rule] [--grid ...]
+    python benchmarks/calibration.py --logs DIR [--labels INDEX.tsv] [--corpus SEEDS] [--by file rule] [--grid ...]
 
 One multiplier changes all numbers of a rule (`DIRECTIONS` says which way each becomes more sensitive), its hold and its
-warm-up. The rules of one data file share it, or each rule has its own. For each repository of the label file the
-multipliers are chosen on the logs of the others and on simulated runs, and the repository's own logs are judged with
-them. `docs/design/calibration.md` has the results and what they do not show.
+warm-up. The rules of one data file share it, or each rule has its own: both are tried, each is a column. For each
+repository of the label file the multipliers are chosen on the logs of the others and on simulated runs, and the
+repository's own logs are judged with them. `docs/design/calibration.md` has the results and what they do not show.
+
+A finding before the onset counts as in time, because onsets are estimates. How many of the logs in time owe it to that,
+and how many criticals come before an onset, is in the totals beside it.
 
 One pass over each run is enough: rules do not read each other's findings, so a monitor that holds every rule at every
 multiplier hears what any choice of multipliers would say. What the real one leaves out (a kind already said, a storm)
@@ -298,8 +301,11 @@ def totals(runs, judged):
     def having(group, bit):
         return sum(bool(bits(run, judged[run.name]) & bit) for run in group), len(group)
 
-    firsts = [(run.accept, first(judged[run.name], critical=True)) for run in failed]
-    right = sum(one is not None and one.kind in accept for accept, one in firsts)
+    firsts = [(run, first(judged[run.name], critical=True)) for run in failed]
+    right = sum(one is not None and one.kind in run.accept for run, one in firsts)
+    stopped = [(run, one) for run, one in firsts if one is not None and one.index <= run.deadline]
+    named = [(run, found) for run in failed if (found := right_in_time(run, judged[run.name]))]
+    criticals = [(run, one) for run in failed for one in judged[run.name] if one.critical]
     return {
         "healthy with a warning or worse": having(healthy, WARNED),
         "healthy with a critical": having(healthy, CRITICAL),
@@ -309,7 +315,28 @@ def totals(runs, judged):
         "critical in time, dead from the first points": having(dead, IN_TIME),
         "first critical of a right kind": (right, len(failed)),
         "some finding of a right kind in time": having(failed, NAMED),
+        "critical in time: of these before the onset": early(stopped),
+        "right kind in time: of these before the onset": early(named),
+        "criticals on failed logs: of these before the onset": early(criticals),
+        "failed logs with a critical before the onset": (
+            len({run.name for run, _ in early_ones(criticals)}),
+            len(failed),
+        ),
     }
+
+
+def right_in_time(run, said):
+    """The first finding of a right kind that counts as in time."""
+    return next((one for one in said if one.kind in run.accept and one.index <= run.deadline), None)
+
+
+def early_ones(found):
+    return [(run, one) for run, one in found if one.index < run.onset]
+
+
+def early(found):
+    """How many of these (run, finding) pairs come before the onset, of how many."""
+    return len(early_ones(found)), len(found)
 
 
 def show_totals(runs, judgements):
@@ -336,15 +363,19 @@ def show_logs(runs, judgements):
     table("By log (rows count from 0)", ["log", "label", "points", "onset", *each], rows)
 
 
-def show_choices(everything, by_repository, grid):
+def show_choices(title, everything, by_repository, grid):
     rows = []
     for rule, s in everything.items():
         odd = [f"{repository}: {chosen[rule]}" for repository, chosen in by_repository.items() if chosen[rule] != s]
         if odd:
             rows.append([rule, s, "; ".join(odd)])
-    table("Rules whose multiplier depends on one repository", ["rule", "chosen on all", "without this one"], rows)
+    table(
+        f"{title}: rules whose multiplier depends on one repository",
+        ["rule", "chosen on all", "without this one"],
+        rows,
+    )
     counts = collections.Counter(everything.values())
-    print("\nMultipliers chosen on all logs:", ", ".join(f"{counts[s]} rules at {s}" for s in grid))
+    print(f"\n{title} chosen on all logs:", ", ".join(f"{counts[s]} rules at {s}" for s in grid))
 
 
 def show_sensitivity(runs, heard, rules, grid):
@@ -390,7 +421,9 @@ def main():
     parser.add_argument("--logs", type=Path, required=True, help="a folder of labelled logs")
     parser.add_argument("--labels", type=Path, help="their label file; INDEX.tsv in that folder by default")
     parser.add_argument("--corpus", type=seeds_of, default=[1], help="seeds of the simulated training runs: 1, or 3,4")
-    parser.add_argument("--by", choices=["file", "rule"], default="file", help="who shares a multiplier")
+    parser.add_argument(
+        "--by", choices=["file", "rule"], nargs="+", default=["file", "rule"], help="who shares a multiplier; both"
+    )
     parser.add_argument("--grid", default=",".join(map(str, GRID)), help="multipliers, the least sensitive first")
     options = parser.parse_args()
     began, judged_rules = time.process_time(), fingerprint()
@@ -404,8 +437,9 @@ def main():
     rules = {name: rule for name, rule in rulebook.load().rules.items() if rule.enabled}
     numbers = [f"{name}.{number}" for name, rule in rules.items() for number in rule.numbers]
     print(f"rules and generator {judged_rules}: {len(rules)} rules, multipliers {grid}")
-    groups = groups_of(rules, options.by)
-    print(f"{len(groups)} multipliers, by {options.by}; {len(real)} logs of {len(repositories)} repositories")
+    by = {how: groups_of(rules, how) for how in options.by}
+    told_how = ", ".join(f"{len(groups)} multipliers by {how}" for how, groups in by.items())
+    print(f"{told_how}; {len(real)} logs of {len(repositories)} repositories")
     print(f"{len(simulated)} simulated runs, seeds {options.corpus}")
     print("numbers without a direction, left alone:", [name for name in numbers if name not in DIRECTION] or "none")
 
@@ -414,25 +448,29 @@ def main():
         run.name: {rule: {s: bits(run, said) for s, said in by_s.items()} for rule, by_s in heard[run.name].items()}
         for run in (*real, *simulated)
     }
-    everything = choose(groups, [*real, *simulated], meaning, weights, grid)
-    by_repository, held_out, differing = {}, {}, 0
-    for repository, runs in repositories.items():
-        others = [run for other, theirs in repositories.items() if other != repository for run in theirs]
-        chosen = by_repository[repository] = choose(groups, [*others, *simulated], meaning, weights, grid)
-        book = rulebook.load([scaled_entry(rule, chosen[name]) for name, rule in rules.items()])
-        for run in runs:
-            said, live = told(heard[run.name], chosen), listen(run, book)
-            held_out[run.name] = live
-            if bits(run, said) != bits(run, live) or first(said, critical=True) != first(live, critical=True):
-                differing += 1
-                print(f"differs from the monitor itself on {run.name}: {live[:3]} against {said[:3]}")
-    shipped = {run.name: listen(run, None) for run in real}
-    calibrated = {run.name: told(heard[run.name], everything) for run in real}
-    show_logs(real, {"shipped": shipped, "held out": held_out})
-    show_totals(real, {"shipped, in-sample": shipped, "held out": held_out, "chosen on all, in-sample": calibrated})
-    show_choices(everything, by_repository, grid)
+    judgements = {"shipped, in-sample": {run.name: listen(run, None) for run in real}}
+    choices, differing = {}, 0
+    for groups in by.values():
+        everything = choose(groups, [*real, *simulated], meaning, weights, grid)
+        by_repository, held_out = {}, {}
+        for repository, runs in repositories.items():
+            others = [run for other, theirs in repositories.items() if other != repository for run in theirs]
+            chosen = by_repository[repository] = choose(groups, [*others, *simulated], meaning, weights, grid)
+            book = rulebook.load([scaled_entry(rule, chosen[name]) for name, rule in rules.items()])
+            for run in runs:
+                said, live = told(heard[run.name], chosen), listen(run, book)
+                held_out[run.name] = live
+                if bits(run, said) != bits(run, live) or first(said, critical=True) != first(live, critical=True):
+                    differing += 1
+                    print(f"differs from the monitor itself on {run.name}: {live[:3]} against {said[:3]}")
+        judgements[f"held out, {len(groups)} multipliers"] = held_out
+        choices[len(groups)] = (everything, by_repository)
+    show_logs(real, judgements)
+    show_totals(real, judgements)
+    for count, (everything, by_repository) in choices.items():
+        show_choices(f"{count} multipliers", everything, by_repository, grid)
     show_sensitivity(real, heard, rules, grid)
-    print(f"\nchecked against the monitor itself: {len(real)} logs, {differing} differ")
+    print(f"\nchecked against the monitor itself: {len(real)} logs a column, {differing} differ")
     print(f"{time.process_time() - began:.0f} s of one core")
     if fingerprint() != judged_rules:
         print("Rules or generator changed on disk while this ran: run it again.")

@@ -9,7 +9,8 @@ generator (`--corpus 90-94` or `7,8`; without --logs seeds 90-91 by default). No
 A failing run is found in time when a finding comes by onset + max(15 points, 20 % of the run), and for an onset in the
 first 12 points by the 40th point. Named: a warning or critical whose kind is one of the run's right ones. A critical
 counts as "would have been stopped". A finding before the onset counts as in time, because onsets are estimates; the
-column "critical before onset" says how often that was a critical. On logs that the rules were calibrated with the
+column "of these before onset" says how many of the runs named in time owe it to that, and "critical before onset" how
+many failing runs got a critical then. On logs that the rules were calibrated with the
 figures are in-sample. Intervals are Wilson's, 95 %. `--peers` makes a virtual environment for the peers where there is
 none (needs the package index); `doctor_peers.py` says how they are fed and how their alerts are read.
 """
@@ -248,7 +249,6 @@ def score(outcomes, own, tool):
     """The counts of one tool; `own` are rlvitals' outcomes, for the runs whose kinds the tool has an alert for."""
     failing = [one for one in outcomes if one.run.verdict == "fail"]
     healthy = [one for one in outcomes if one.run.verdict == "healthy"]
-    begun = [one for one in failing if one.run.onset > EARLY_ONSET]
     named = [one for one in failing if one.named_at is not None]
 
     def in_time(one, **which):
@@ -259,6 +259,7 @@ def score(outcomes, own, tool):
     covered = {one.run.name for one in failing if tool == OURS or one.run.accept & known}
     counts = {
         "right kind named in time": (len(named), len(failing)),
+        "of these before onset": (sum(one.named_at < one.run.onset for one in named), len(named)),
         "right kind critical in time": (sum(in_time(one, kinds=one.run.accept) for one in failing), len(failing)),
         "named in time, of kinds it has": (sum(one.run.name in covered for one in named), len(covered)),
         "rlvitals on the same": (
@@ -268,8 +269,8 @@ def score(outcomes, own, tool):
         "any critical in time": (sum(map(in_time, failing)), len(failing)),
         "any warning, ever": (sum(one.first(*SERIOUS) is not None for one in failing), len(failing)),
         "critical before onset": (
-            sum(one.first("critical", by=one.run.onset - 1) is not None for one in begun),
-            len(begun),
+            sum(one.first("critical", by=one.run.onset - 1) is not None for one in failing),
+            len(failing),
         ),
         "healthy quiet": (sum(one.first(*SERIOUS) is None for one in healthy), len(healthy)),
         "healthy warned only": (

@@ -178,6 +178,24 @@ def test_a_checkpoint_of_a_way_that_was_given_up_is_not_gone_back_to(tmp_path):
     assert reverts.choose(asked(tmp_path, 10, onset=12)).name == "checkpoint-10"
 
 
+@pytest.mark.parametrize(
+    ("onset", "chosen"), [(3, None), (4, None), (5, "checkpoint-4"), (6, "checkpoint-4"), (7, "checkpoint-6")]
+)
+def test_a_checkpoint_of_the_onset_itself_is_spoiled_already(tmp_path, onset, chosen):
+    for step in (4, 6):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    found = Reverts().choose(asked(tmp_path, 6, onset=onset))
+    assert (None if found is None else found.name) == chosen
+
+
+@pytest.mark.parametrize(("step", "is_good"), [(5, True), (6, False), (7, False), (8, False), (9, True)])
+def test_a_way_that_was_given_up_has_both_of_its_ends(tmp_path, step, is_good):
+    (tmp_path / f"checkpoint-{step}").mkdir()
+    reverts = Reverts()
+    reverts.note(onset=6, now=8)
+    assert (reverts.choose(asked(tmp_path, step, onset=12)) is not None) == is_good
+
+
 def test_the_third_way_back_is_a_stop(tmp_path):
     (tmp_path / "checkpoint-4").mkdir()
     request, args = asked(tmp_path, 4, onset=5), SimpleNamespace(world_size=1)

@@ -12,7 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from rlvitals.textscore import rouge_l
 
 WORDS = ["The", "cats", "were", "running", "generously", "a", "U.S.", "3.5", "naïve", "x_y", "skies", "dying", "it's"]
-texts = st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join)
+texts = st.lists(st.sampled_from([*WORDS, "his", "hi"]), max_size=20).map(" ".join)
 THEIRS = {stem: RougeScorer(["rougeL"], use_stemmer=stem) for stem in (False, True)}
 
 
@@ -32,6 +32,15 @@ def test_a_case_computed_by_hand():
 def test_stems_make_forms_of_a_word_equal():
     assert rouge_l("running cats", "runs cat").score == 0.0
     assert rouge_l("running cats", "runs cat", stem=True).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "score"),
+    [("his", "hi", 0.0), ("gas", "ga", 0.0), ("dogs", "dog", 1.0), ("ties", "tie", 1.0)],  # four letters are the fewest
+)
+def test_words_of_three_letters_are_left_as_they_are(word, other, score):
+    assert rouge_l(word, other, stem=True).score == score
+    assert THEIRS[True].score(other, word)["rougeL"].fmeasure == score
 
 
 def test_a_list_gives_the_mean_and_says_so():

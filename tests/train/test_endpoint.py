@@ -260,6 +260,26 @@ def test_a_malformed_answer_is_asked_for_again_and_then_missing(hostile, act):
     assert len(hostile.requests) == 2
 
 
+@pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), TypeError("odd")])
+def test_a_check_of_the_verdict_that_throws_is_a_failure_not_an_exception(hostile, error):
+    def read(verdict):
+        raise error
+
+    hostile.script = [good]
+    answer = JudgeClient(hostile.url, "judge-1", tries=3).ask([{"role": "user", "content": "x"}], read)
+    assert answer.verdict is None
+    assert answer.failure.startswith(type(error).__name__)
+    assert (answer.tries, answer.prompt_tokens, len(hostile.requests)) == (1, 11, 1)
+
+
+@pytest.mark.parametrize("text", ["\0" * 50, "\ud800" * 50, "(" * 5000, "1" * 1_000_000], ids=repr)
+def test_a_students_text_of_any_kind_reaches_the_judge(hostile, text):
+    hostile.script = [good]
+    judgement = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"))).judge([Question(TASK, text)])[0]
+    assert judgement.scores == SCORES
+    assert text.strip() in hostile.requests[0][3]["messages"][-1]["content"]
+
+
 def test_tokens_of_answers_that_were_no_use_are_counted_too(hostile):
     hostile.script = [says("no idea", (100, 5)), says("{}", (100, 2)), says(json.dumps(SCORES), (100, 30))]
     answer = ask(hostile)

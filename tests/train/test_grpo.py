@@ -22,6 +22,7 @@ from rlvitals.train.agent_tasks import SimpleEpisode
 from rlvitals.train.grpo_batch import Played, batch_of, token_weights
 from rlvitals.train.grpo_settings import Settings
 from rlvitals.train.mailbox.episode import Episode, Observation
+from rlvitals.train.mailbox.grade import OFFLINE
 from rlvitals.train.mailbox.mini import mini
 from rlvitals.train.mailbox.tools import TOOLS
 from rlvitals.train.sampling import answer_stats
@@ -331,6 +332,37 @@ def test_simple_mode_answers_in_one_turn(tmp_path: Path) -> None:
     grpo.train(settings(tmp_path / "run", mode="simple", max_steps=1, reward="plain"))
     groups = rlvitals.open_run(tmp_path / "run").rollouts(1)
     assert {len(rollout.turns) for group in groups for rollout in group.rollouts} == {1}
+
+
+def test_answers_that_cannot_be_graded_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = OFFLINE["exact"]
+
+    def fails_on_guesses(question: Any, answer: str, sources: Any) -> Any:
+        if not sources:
+            raise MemoryError
+        return right(question, answer, sources)
+
+    monkeypatch.setitem(OFFLINE, "exact", fails_on_guesses)
+    outcome = grpo.train(settings(tmp_path / "run", grader="exact", max_steps=2, display="plain"))
+    assert outcome.status == "finished"
+    groups = [group for step in (1, 2) for group in rlvitals.open_run(tmp_path / "run").rollouts(step)]
+    missing = [rollout.reward is None for group in groups for rollout in group.rollouts]
+    told = rows(tmp_path / "run")
+    assert sum(missing) / len(missing) == pytest.approx(sum(row["reward.unscorable_fraction"] for row in told) / 2)
+    assert 0 < sum(missing) < len(missing)
+    for step, row in enumerate(told, 1):
+        judged = [one for group in groups[3 * step - 3 : 3 * step] for one in group.rollouts if one.reward is not None]
+        parts = {part for one in judged for part in one.reward_parts}
+        assert parts
+        for part in parts:
+            mean = sum(one.reward_parts.get(part, 0.0) for one in judged) / len(judged)
+            assert row[f"rewards/{part}/mean"] == pytest.approx(mean)
+    evaluated = [json.loads(path.read_text()) for path in (tmp_path / "run" / "eval_logs").glob("eval_step_*.json")]
+    assert len(evaluated) == 2  # at the start and at the end
+    assert all(0 < one["total_samples"] < 10 for one in evaluated)  # of 10 questions, those that could be graded
+    assert "answers could not be graded" in capsys.readouterr().err
 
 
 def test_when_every_group_is_filtered_the_counts_are_true_and_nothing_is_trained(tmp_path: Path) -> None:

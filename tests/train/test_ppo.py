@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from conftest import REPO, unexplained, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import checkpoint, ppo, ppo_data, recipe, reward_model, tiny
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo_report import computable
+from rlvitals.train.ppo_report import Evaluation, computable, text_scores
 from rlvitals.train.ppo_rollout import batch_places, token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
@@ -61,7 +62,7 @@ def finished(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("ppo") / "run"
     scores = ("codebleu", "bleu", "rouge", "ruby")
-    changes = {"missing_eos_penalty": 0.0, "reward_model_learning_rate": 1e-6}
+    changes = {"missing_eos_penalty": 0.0, "reward_model_learning_rate": 1e-6, "kl_target": 0.05, "kl_horizon": 100.0}
     return folder, ppo.train(settings(folder, plots=True, text_scores=scores, **changes))
 
 
@@ -69,6 +70,16 @@ def test_a_text_score_that_cannot_be_computed_here_is_said_before_the_training(m
     monkeypatch.setattr("rlvitals.textscore.evaluate.is_offline_installed", lambda: False)
     assert computable(("bertscore", "bleu")) == ["bleu"]
     assert "bertscore-offline" in caplog.text
+
+
+def test_a_text_score_that_throws_is_left_out_and_the_others_stay(monkeypatch, caplog):
+    def throws(predictions, references):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("rlvitals.textscore.bleu", throws)
+    found = text_scores(Evaluation(0.0, ["a b"], ["a b"]), ["bleu", "rouge"])
+    assert found == {"rouge": 1.0}
+    assert "RecursionError" in caplog.text
 
 
 def test_one_run_has_every_name_of_the_roll_document_that_this_machine_can_give(finished):
@@ -119,6 +130,14 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
     assert float(first["reward"]) == pytest.approx(sum(rewards) / 3)
     rates = [row["actor/lr"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["learning_rate"]) == pytest.approx(sum(rates) / 3)
+
+
+def test_the_kls_coefficient_follows_the_kl_of_the_step_before(finished):
+    told = [row for row in rows(finished[0]) if row["step"] > 0]
+    assert {row["critic/kl_coef"] for row in told} != {told[0]["critic/kl_coef"]}
+    for row, after in itertools.pairwise(told):
+        error = min(max(row["objective/kl"] / 0.05 - 1.0, -0.2), 0.2)
+        assert after["critic/kl_coef"] == pytest.approx(row["critic/kl_coef"] * (1 + error * 8 / 100), rel=1e-9)
 
 
 def test_a_folder_with_a_run_is_not_trained_over(finished):
@@ -188,6 +207,40 @@ def test_the_true_score_rises_when_it_is_the_reward(tmp_path):
     scores = [row["critic/score/mean"] for row in rows(tmp_path / "run") if row["step"]]
     assert sum(scores[-5:]) / 5 > sum(scores[:3]) / 3 + 0.25
     assert outcome.status == "finished"
+
+
+def sometimes(prompts, answers, references):
+    """A user's reward that throws on some answers."""
+    if any(len(answer) % 3 == 0 for answer in answers):
+        raise RecursionError("too deep")
+    return [float(len(answer) % 3) for answer in answers]
+
+
+def never(prompts, answers, references):
+    raise MemoryError
+
+
+def test_an_answer_that_cannot_be_scored_is_left_out_counted_and_ends_nothing(tmp_path, caplog):
+    changes = {"warm_up_steps": 30, "max_steps": 3, "reward": f"{__name__}:sometimes", "text_scores": ()}
+    outcome = ppo.train(settings(tmp_path / "run", **changes))
+    assert outcome.status == "finished"
+    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert len(told) == 3
+    shares = [row["reward.unscorable_fraction"] for row in told]
+    assert all(0 < share < 1 for share in shares)
+    assert all(row["critic/score/mean"] > 0 for row in told)  # the mean of those there are: 1 and 2
+    assert all(math.isfinite(row["actor/total_loss"]) for row in told)
+    assert sum("RecursionError" in record.getMessage() for record in caplog.records) == 1
+    assert not unexplained(tmp_path / "run")
+
+
+def test_a_reward_that_scores_nothing_is_said_after_a_few_steps(tmp_path):
+    changes = {"max_steps": 9, "reward": f"{__name__}:never", "text_scores": (), "warm_up_steps": 1}
+    with pytest.raises(ConfigError, match="scored nothing for 5 steps"):
+        ppo.train(settings(tmp_path / "run", **changes))
+    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert [row["reward.unscorable_fraction"] for row in told] == [1.0] * 4
+    assert not [name for row in told for name in row if name.startswith(("actor/", "critic/score"))]
 
 
 def test_the_doctor_stops_it_when_it_may(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -157,43 +158,61 @@ def test_the_catalogue_explains_every_name_in_the_log(tmp_path, small):
 
 
 def by_hand(run, batch, advantages):
-    """The loss from logits, token by token, with nothing of ours but the sampled ids."""
-    model, reference = run.accelerator.unwrap_model(run.model), run.reference
+    """The loss from logits, token by token, with nothing of ours but the sampled ids; and its gradient. Of the answers
+    that have an advantage.
+    """
+    model = copy.deepcopy(run.accelerator.unwrap_model(run.model)).double()
+    reference = copy.deepcopy(run.reference).double()
     rows, width, losses = batch.rows, batch.rows.width, []
-    with torch.no_grad():
-        for place in range(len(rows.ids)):
-            kept = rows.mask[place].bool()
-            ids = rows.ids[place][kept][None]
-            answer = int(rows.mask[place, -width:].sum())
-            own, ref = (net(input_ids=ids).logits[0].double().log_softmax(-1) for net in (model, reference))
-            for column in range(ids.shape[1] - answer, ids.shape[1]):
-                token = ids[0, column]
-                lp, base = float(own[column - 1, token]), float(ref[column - 1, token])
-                kl = math.exp(base - lp) - (base - lp) - 1
-                losses.append(-advantages[place] * lp + run.settings.kl_coef * kl)
-    return sum(losses) / len(losses)
+    for place, advantage in enumerate(advantages):
+        if advantage is None:
+            continue
+        kept = rows.mask[place].bool()
+        ids = rows.ids[place][kept][None]
+        answer = int(rows.mask[place, -width:].sum())
+        own = (model(input_ids=ids).logits[0] / run.settings.temperature).log_softmax(-1)
+        with torch.no_grad():
+            ref = (reference(input_ids=ids).logits[0] / run.settings.temperature).log_softmax(-1)
+        for column in range(ids.shape[1] - answer, ids.shape[1]):
+            lp, base = own[column - 1, ids[0, column]], ref[column - 1, ids[0, column]]
+            losses.append(-advantage * lp + run.settings.kl_coef * ((base - lp).exp() - (base - lp) - 1))
+    total = torch.stack(losses).mean()
+    return total.item(), torch.autograd.grad(total, list(model.parameters()))
 
 
-def test_the_loss_is_that_of_the_answers_tokens_and_of_nothing_else(tmp_path, trainer):
-    run = trainer(tmp_path, Scripted(), kl_coef=0.5, learning_rate=1e-2)
+@pytest.mark.parametrize("changes", [{"kl_coef": 0.0}, {"kl_coef": 0.5}, {"kl_coef": 0.5, "temperature": 0.8}])
+@pytest.mark.parametrize("fails", [(), (1, 6)])
+def test_the_loss_is_that_of_the_answers_tokens_and_of_nothing_else(tmp_path, trainer, changes, fails):
+    run = trainer(tmp_path, Scripted(), learning_rate=1e-2, max_grad_norm=1e9, micro_batch_size=5, **changes)
+    gradients = []
     with run.run:
         run.step = 1
         run.train_step()  # so that student and reference differ
         run.step = 2
         batch = run.answer(run.tasks[:3], 4, run._generator(5))
         judgements = run.teacher.judge(batch.questions)
+        judgements = [Judgement(None, "no opinion") if at in fails else one for at, one in enumerate(judgements)]
         rewards = [judgement.reward for judgement in judgements]
         advantages = []
         for start in range(0, 12, 4):
-            group = rewards[start : start + 4]
-            mean = sum(group) / 4
-            spread = math.sqrt(sum((reward - mean) ** 2 for reward in group) / 4)
-            advantages += [(reward - mean) / (spread + 1e-8) for reward in group]
-        expected = by_hand(run, batch, advantages)
+            group = [reward for reward in rewards[start : start + 4] if reward is not None]
+            mean = sum(group) / len(group)
+            spread = math.sqrt(sum((reward - mean) ** 2 for reward in group) / len(group))
+            advantages += [
+                None if reward is None else (reward - mean) / (spread + 1e-8) for reward in rewards[start : start + 4]
+            ]
+        expected, slopes = by_hand(run, batch, advantages)
+        run.optimizer.optimizer.register_step_pre_hook(
+            lambda *_: gradients.extend(weight.grad.clone() for weight in run.model.parameters())
+        )
         found = run.learn(batch, judgements)
     assert found["Train/Loss"].number == pytest.approx(expected, abs=2e-5)
-    assert found["Train/Loss"].count == int(batch.mask.sum())
-    assert found["Train/KLPenalty"].number > 0
+    assert found["Train/Loss"].count == sum(int(batch.mask[at].sum()) for at in range(12) if at not in fails)
+    assert (found["Train/KLPenalty"].number > 0) == (changes["kl_coef"] > 0)
+    largest = max(slope.abs().max().item() for slope in slopes)
+    assert largest > 1e-3
+    for gradient, slope in zip(gradients, slopes, strict=True):
+        assert torch.allclose(gradient.double(), slope, rtol=1e-3, atol=1e-4 * largest)
 
 
 def test_micro_batches_make_the_same_step(tmp_path, trainer):
@@ -254,6 +273,51 @@ def test_a_teacher_that_judges_nothing_teaches_nothing_and_ends_the_run(tmp_path
         assert row["Teacher/FailureRate"] == 1.0
         assert not [name for name in row if "Reward" in name or name.startswith("rewards/") or name == "Train/Loss"]
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
+
+
+def test_a_students_answer_cannot_end_the_training(tmp_path, trainer):
+    """Some are code deeper than Python's stack: they are not judged, and counted, and the others are learnt from."""
+
+    class Fed(OfflineTeacher):
+        """Gets such code in the place of every other answer."""
+
+        def judge(self, questions):
+            def deep(task):
+                return f"def {task.entry_point}({task.argument}): return {'-' * 1900}{task.argument}"
+
+            return super().judge(
+                [one._replace(answer=deep(one.task)) if sum(map(ord, one.answer)) % 2 else one for one in questions]
+            )
+
+    teacher = Fed()
+    try:
+        assert trainer(tmp_path, teacher, max_steps=2).train().status == "finished"
+    finally:
+        teacher.close()
+    told = rows_of(tmp_path)
+    assert [row["step"] for row in told] == [1, 2]
+    assert all(0 < row["Teacher/FailureRate"] < 1 for row in told)
+
+
+def test_a_teacher_that_throws_at_everything_is_one_that_judges_nothing(tmp_path, trainer):
+    class Broken(Scripted):
+        def judge(self, questions):
+            raise MemoryError
+
+    run = trainer(tmp_path, Broken(), teacher_patience=2)
+    with pytest.raises(ConfigError, match="judged nothing for 2 steps"):
+        run.train()
+    assert [row["Teacher/FailureRate"] for row in rows_of(tmp_path)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_the_user_ends_the_training_while_answers_are_judged(tmp_path, trainer, error):
+    class Asked(Scripted):
+        def judge(self, questions):
+            raise error
+
+    with pytest.raises(error):
+        trainer(tmp_path, Asked()).train()
 
 
 def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():

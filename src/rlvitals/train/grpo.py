@@ -266,6 +266,8 @@ class Trainer:
             row[name] = own[name]
         rows = [row for of_one in played.trajectories for row in of_one]
         rollouts = [each for group in played.groups for each in group.rollouts]
+        row["reward.unscorable_fraction"] = rlvitals.values.mean([float(each.reward is None) for each in rollouts])
+        rollouts = [each for each in rollouts if each.reward is not None]
         parts = sorted({part for each in rollouts for part in each.reward_parts})
         row |= rollout.stats(
             response_lengths=[float(sum(each.own)) for each in rows],
@@ -304,12 +306,16 @@ class Trainer:
                 Sample(row.episode.question.id, sum(row.episode.reward(settings.reward).values()), row.episode.rubric)
                 for rows in played.trajectories
                 for row in rows
+                if row.episode.is_judged
             ]
         )
-        self.last_accuracy = sum(sample.rubric.answer_correct for sample in samples) / max(1, len(samples))
+        missing = sum(self._from_all_ranks([not row.episode.is_judged for rows in played.trajectories for row in rows]))
+        right = sum(sample.rubric.answer_correct for sample in samples)
+        self.last_accuracy = right / len(samples) if samples else float("nan")
         why = ""
         if accelerator.is_main_process:
-            self._say(f"Evaluation at step {self.step}: accuracy {self.last_accuracy:.3f}")
+            without = f", {missing} answers could not be graded" if missing else ""
+            self._say(f"Evaluation at step {self.step}: accuracy {self.last_accuracy:.3f}{without}")
             why = self.evaluations.record(samples, step=self.step, seconds=time.perf_counter() - began).stop
         reasons: list[str] = self._from_all_ranks([why])
         return reasons[0] if self.step else ""

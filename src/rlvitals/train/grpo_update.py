@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlvitals import values
 from rlvitals.compute import merge, optim, policy
-from rlvitals.train import sharded
+from rlvitals.train import losses, sharded
 from rlvitals.train.grpo_batch import Batch, token_weights
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.sampling import answer_stats
@@ -86,13 +86,12 @@ class Updates:
         s = self._settings
         now = answer_stats(self._model, batch.rows, temperature=s.temperature)
         old = batch.old_logprobs if has_old else now.logprobs.detach()
-        ratios = policy.ratio(now.logprobs, old)
-        losses = policy.policy_gradient_loss(ratios, batch.advantages, s.clip_low, s.clip_high, s.dual_clip)
-        if self._reference is not None:
-            losses = losses + s.kl_coef * policy.kl_k3(now.logprobs, batch.ref_logprobs)
-        if s.entropy_coef:
-            losses = losses - s.entropy_coef * now.entropy
-        total: Tensor = (torch.where(batch.own > 0, losses, 0.0) * batch.weights).sum()
+        of_tokens = losses.policy_losses(
+            now.logprobs, old_logprobs=old, advantages=batch.advantages, clip_low=s.clip_low, clip_high=s.clip_high,
+            dual_clip=s.dual_clip, ref_logprobs=batch.ref_logprobs,
+            kl_coef=0.0 if self._reference is None else s.kl_coef, entropy=now.entropy, entropy_coef=s.entropy_coef,
+        )  # fmt: skip
+        total = losses.summed(of_tokens, batch.own, batch.weights)
         seen = policy.pack(
             logprobs=now.logprobs.detach(), old_logprobs=old,
             ref_logprobs=None if self._reference is None else batch.ref_logprobs,

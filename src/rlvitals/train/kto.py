@@ -95,10 +95,8 @@ def train(settings: Settings) -> Outcome:
     if resumed is None:
         refuse_existing(RunDir(folder))
     try:
-        from datasets import Dataset
         from transformers import PrinterCallback
         from trl.trainer.kto_config import KTOConfig
-        from trl.trainer.kto_trainer import KTOTrainer
     except ImportError as error:
         raise MissingDependency("train kto", "train") from error
     from rlvitals.adapters.transformers import VitalsCallback
@@ -114,15 +112,8 @@ def train(settings: Settings) -> Outcome:
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
         model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
         args.learning_rate = settings.learning_rate or default_learning_rate(models.parameters(model))
-        trainer: Any = KTOTrainer(
-            model=model,
-            ref_model=copy.deepcopy(model) if is_packaged(settings) and not settings.lora else None,
-            args=args,
-            train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
-            eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
-            processing_class=tokenizer,
-            peft_config=adapters(settings) if settings.lora else None,
-            callbacks=[_last_evaluation(), recorder],
+        trainer = build_trainer(
+            settings, args, data, Loaded(model, tokenizer), callbacks=[_last_evaluation(), recorder]
         )
         trainer.remove_callback(PrinterCallback)
         if resumed is not None:
@@ -136,6 +127,24 @@ def train(settings: Settings) -> Outcome:
         sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
+
+
+def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
+    """TRL's trainer with everything it needs, before its first step."""
+    from datasets import Dataset
+    from trl.trainer.kto_trainer import KTOTrainer
+
+    trainer: Any = KTOTrainer(
+        model=loaded.model,
+        ref_model=copy.deepcopy(loaded.model) if is_packaged(settings) and not settings.lora else None,
+        args=args,
+        train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
+        eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
+        processing_class=loaded.tokenizer,
+        peft_config=adapters(settings) if settings.lora else None,
+        callbacks=callbacks,
+    )
+    return trainer
 
 
 def check(settings: Settings) -> None:

@@ -11,28 +11,31 @@ nothing had happened. Formulas are `rlvitals.compute`'s.
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
-from rlvitals.compute import advantage, merge, optim, policy
+from rlvitals.compute import merge
+from rlvitals.errors import ConfigError
 from rlvitals.store.layout import kept_folder
-from rlvitals.train import acting, checkpoint, models, ppo_data, ppo_rollout, sharded
+from rlvitals.train import acting, checkpoint, losses, models, ppo_data, ppo_rollout, sharded
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
-from rlvitals.train.ppo_rollout import Rollout, batch_places, collect, seeded, without_padding
+from rlvitals.train.ppo_rollout import Rollout, batch_places, collect
 from rlvitals.train.ppo_settings import Settings, check
 from rlvitals.train.ppo_stages import Stages
+from rlvitals.train.ppo_update import Updates
 from rlvitals.train.recipe import Outcome
+
+PATIENCE = 5
+"""Steps in a row of which nothing could be scored; then the reward is broken, and not the answers."""
 
 
 def train(settings: Settings) -> Outcome:
@@ -94,8 +97,10 @@ class Trainer:
         optimizer = torch.optim.AdamW(parameter_groups(inner, rate, value_rate), betas=(0.9, 0.95), weight_decay=0.0)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_rate)
         self.model, self.optimizer = accelerator.prepare(inner, optimizer)
+        self.updates = Updates(settings, run, accelerator, model=self.model, optimizer=self.optimizer)
         self.sampling = self.texts.sampling(settings)
         self.step = 0
+        self.silent = 0
         self.kl_coef = settings.kl_coef
         self.epochs = Epochs()
         self.first_score = self.last_score = float("nan")
@@ -181,79 +186,36 @@ class Trainer:
         batch = collect(self, self.prompts, places[rank::world], self.step)
         with self.run.phase("train_step") as phase:
             phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
-            row = self._improve(batch)
+            row = self._learn_from(batch)
         row |= ppo_rollout.stats(batch, settings)
-        of_answers = (policy.kl_k1(batch.old_logprobs, batch.ref_logprobs) * batch.mask).sum(dim=1)
-        row["objective/kl"] = rlvitals.values.mean(of_answers.tolist())
         row["critic/kl_coef"] = self.kl_coef
         row["tokens"] = rlvitals.values.total([float(batch.ids_mask.sum())])
         reduced: dict[str, Any] = reduce(row)
         self.run.count(tokens=reduced.pop("tokens").number, samples=settings.batch_size * world)
-        self._adapt(reduced["objective/kl"].number, settings.batch_size * world)
+        if settings.kl_target is not None and "objective/kl" in reduced:
+            self.kl_coef = losses.adapted_kl_coef(
+                self.kl_coef, reduced["objective/kl"].number, target=settings.kl_target,
+                answers=settings.batch_size * world, horizon=settings.kl_horizon,
+            )  # fmt: skip
         rate = float(self.optimizer.param_groups[0]["lr"])
         self.epochs.add(reduced, settings.value_coef, seconds=time.perf_counter() - began, learning_rate=rate)
         self.scheduler.step()
         return reduced
 
-    def _improve(self, batch: Rollout) -> dict[str, Any]:
-        """Go through the batch ppo_epochs times in minibatches, each of them an update."""
-        settings, accelerator = self.settings, self.accelerator
-        packs: list[Any] = []
-        norms: list[list[Tensor]] = []
-        for epoch in range(settings.ppo_epochs):
-            shuffled = seeded("cpu", settings.seed, self.step, accelerator.process_index, "minibatches", epoch)
-            for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
-                # Over the tokens of all ranks, whose gradients are averaged: every token counts the same.
-                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
-                parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
-                for number, places in enumerate(parts, 1):
-                    is_last = number == len(parts)
-                    with nullcontext() if is_last else accelerator.no_sync(self.model):
-                        loss, seen = self._loss(without_padding(batch.take(places)), tokens)
-                        accelerator.backward(loss)
-                    packs += seen
-                with self.run.phase("model_update"):
-                    norms.append(sharded.update(self.optimizer, settings.max_grad_norm))
-        of_policy, of_values = torch.stack([torch.stack(pair) for pair in norms]).unbind(dim=1)
-        groups = self.optimizer.param_groups
-        rates = optim.stats(
-            optimizer=self.optimizer, grad_norm=of_policy, names="roll",
-            critic_optimizer=SimpleNamespace(param_groups=groups[1:]), critic_grad_norm=of_values,
-        )  # fmt: skip
-        return {**merge(pack.values() for pack in packs), **rates}
-
-    def _loss(self, batch: Rollout, tokens: Tensor) -> tuple[Tensor, list[Any]]:
-        """PPO's loss over some rows, and the statistics of the update."""
-        s = self.settings
-        low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
-        read = self.model("read", *batch.read, s.temperature)
-        ratios = policy.ratio(read.logprobs, batch.old_logprobs)
-        losses = policy.policy_gradient_loss(ratios, batch.advantages, low, high, s.dual_clip) * batch.weights[:, None]
-        if s.kl_loss_coef:
-            losses = losses + s.kl_loss_coef * policy.kl_k3(read.logprobs, batch.ref_logprobs)
-        losses = losses - s.entropy_coef * read.entropy
-        of_values, _ = advantage.value_losses(read.values, batch.returns, batch.values, value_clip)
-        total: Tensor = ((losses + s.value_coef * of_values) * batch.mask).sum() / tokens
-        seen = [
-            policy.pack(
-                logprobs=read.logprobs, old_logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs,
-                rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.mask,
-                entropy=read.entropy, scores=batch.scores, sample_weights=batch.weights, clip_low=low, clip_high=high,
-                dual_clip=s.dual_clip, kl_coef=s.kl_loss_coef, entropy_coef=s.entropy_coef, names="roll",
-            ),
-            advantage.pack(
-                advantages=batch.advantages, returns=batch.returns, values=read.values, old_values=batch.values,
-                token_rewards=batch.token_rewards, mask=batch.mask, value_clip=value_clip, names="roll",
-            ),
-        ]  # fmt: skip
-        return total, seen
-
-    def _adapt(self, kl: float, answers: int) -> None:
-        """Move kl_coef towards the KL that is wanted (Ziegler et al. 2019)."""
-        target = self.settings.kl_target
-        if target is not None:
-            error = min(max(kl / target - 1.0, -0.2), 0.2)
-            self.kl_coef *= 1.0 + error * answers / self.settings.kl_horizon
+    def _learn_from(self, batch: Rollout) -> dict[str, Any]:
+        """Update the policy with the answers that have a score. Where there is none, on no rank, it stays."""
+        scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
+        self.silent = 0 if scored else self.silent + 1
+        if self.silent >= PATIENCE:
+            raise ConfigError(
+                f"the reward {self.settings.reward!r} has scored nothing for {self.silent} steps; the first failure is "
+                f"in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
+            )
+        if not scored:
+            return {}
+        row = self.updates.improve(batch, self.step)
+        distances = ppo_rollout.kl_of_answers(batch)
+        return row | ({"objective/kl": rlvitals.values.mean(distances.tolist())} if len(distances) else {})
 
     def _share_of_rate(self, step: int) -> float:
         """What of the learning rate a step (from 0) has."""
@@ -296,7 +258,7 @@ class Trainer:
             found, scores = evaluate(self, self.grader, self.step, with_texts=is_last)
             self.last_score = found.score
             if is_last:
-                self.epochs.tell(tracker, epoch, {**scores, "true_score": found.score})
+                self.epochs.tell(tracker, epoch, {**scores, **_known(true_score=found.score)})
 
     def _end(self, tracker: rlvitals.MetricsTracker, why_stopped: str) -> Outcome:
         checkpoint.save_model(self.folder / "final_model", self.inner.policy, self.tokenizer)
@@ -319,6 +281,10 @@ class Trainer:
     def _bar(self, steps: range, epoch: int | None = None) -> Any:
         epochs = None if epoch is None else -(-self.settings.max_steps // self.settings.steps_per_epoch)
         return self.run.progress(steps, epoch=epoch, epochs=epochs, unit="step", disable=self.is_quiet)
+
+
+def _known(**numbers: float) -> dict[str, float]:
+    return {name: number for name, number in numbers.items() if not math.isnan(number)}
 
 
 def _learning_rate(parameters: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
 from rlvitals.train.functions import Task
+from rlvitals.train.judging import Door
 from rlvitals.train.teachers.runner import Runner
 
 PREFERENCES_A_TASK = 3
@@ -104,12 +105,13 @@ def _preference(task: Task, tasks: list[Task], rng: random.Random) -> Preference
 
 def sampled_preferences(examples: list[Example], sampled: list[list[str]], grader: Grader) -> list[Preference]:
     """Pairs from answers a model gave to each prompt, preferred by their grade; the reference stands in where none is
-    right.
+    right. An answer without a grade is in no pair.
     """
     pairs = []
     for example, texts in zip(examples, sampled, strict=True):
-        right = [text for text in texts if grader.grade(example, text) == 1.0]
-        wrong = [text for text in texts if text not in right]
+        grades = {text: grader.grade(example, text) for text in texts}
+        right = [text for text in texts if grades[text] == 1.0]
+        wrong = [text for text in texts if grades[text] is not None and text not in right]
         chosen = right[0] if right else example.reference
         pairs += [Preference(example.prompt, chosen, text) for text in wrong]
     return pairs
@@ -122,9 +124,14 @@ class Grader:
 
     def __init__(self) -> None:
         self._runner = Runner()
+        self._door = Door("the grader")
 
-    def grade(self, example: Example, answer: str) -> float:
-        """From 0 to 1. An answer that fails a test gets at most half."""
+    def grade(self, example: Example, answer: str) -> float | None:
+        """From 0 to 1; an answer that fails a test gets at most half. None where it cannot be graded."""
+        found: float | None = self._door.judge_one(lambda: self._grade(example, answer), missing=lambda _: None)
+        return found
+
+    def _grade(self, example: Example, answer: str) -> float | None:
         if example.task is None:
             from rlvitals.textscore import rouge_l
 

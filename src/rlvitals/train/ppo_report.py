@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.compute import rollout
 from rlvitals.textscore.evaluate import Options, why_missing
 from rlvitals.train import sharded
+from rlvitals.train.judging import Door
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.ppo_settings import TEXT_SCORES
 from rlvitals.train.sampling import left_padded
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from rlvitals.train.ppo_data import Grader
 
 logger = logging.getLogger("rlvitals")
+
+UNSCORABLE = "reward.unscorable_fraction"
 
 EPOCH = {
     "loss": ("actor/total_loss", "critic/loss"),
@@ -39,7 +44,7 @@ class Evaluation(NamedTuple):
     """What the policy does on held-out prompts."""
 
     score: float
-    """Mean true score."""
+    """Mean true score; NaN where nothing could be graded."""
     answers: list[str]
     references: list[str]
 
@@ -95,7 +100,7 @@ def evaluate(trainer: Trainer, grader: Grader, step: int, *, with_texts: bool) -
     places = range(accelerator.process_index, len(trainer.data.held_out), accelerator.num_processes)
     generator = seeded(accelerator.device, settings.seed, "evaluation", accelerator.process_index)
     answers: list[str] = []
-    grades: list[float] = []
+    grades: list[float | None] = []
     chunks = [range(start, min(start + settings.batch_size, len(examples)))
               for start in range(0, len(examples), settings.batch_size)]  # fmt: skip
     with (
@@ -108,20 +113,22 @@ def evaluate(trainer: Trainer, grader: Grader, step: int, *, with_texts: bool) -
             sampled = trainer.model("sample", ids, mask, generator=generator, **trainer.sampling)
             texts = trainer.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
             new = [grader.grade(examples[place], text) for place, text in zip(chunk, texts, strict=True)]
-            bar.score(new)
+            bar.score([grade for grade in new if grade is not None])
             answers += texts
             grades += new
+    known = [grade for grade in grades if grade is not None]
     seen = reduce(
         {
-            **rollout.stats(scores=grades, stage="eval", names="roll"),
-            "eval/right": values.mean([grade == 1.0 for grade in grades]),
+            **(rollout.stats(scores=known, stage="eval", names="roll") if known else {}),
+            **({"eval/right": values.mean([grade == 1.0 for grade in known])} if known else {}),
+            UNSCORABLE: values.mean([float(grade is None) for grade in grades]),
         }
     )
     texts_of_all = _from_all_ranks(accelerator, list(zip(answers, (e.reference for e in examples), strict=True)))
-    found = Evaluation(_number(seen["val/score/mean"]), [a for a, _ in texts_of_all], [r for _, r in texts_of_all])
+    found = Evaluation(_number(seen.get("val/score/mean")), [a for a, _ in texts_of_all], [r for _, r in texts_of_all])
     scores = text_scores(found, trainer.text_scores) if with_texts and accelerator.is_main_process else {}
     if accelerator.is_main_process:
-        named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/"))}
+        named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/", UNSCORABLE))}
         trainer.run.log_eval({**named, **scores, "examples": _shown(found)}, step=step)
     return found, scores
 
@@ -135,9 +142,14 @@ def computable(wanted: Sequence[str]) -> list[str]:
 
 
 def text_scores(found: Evaluation, names: Sequence[str]) -> dict[str, float]:
-    """How alike answers and references are, by each of these scores."""
-    scores = importlib.import_module("rlvitals.textscore")
-    return {name: float(getattr(scores, TEXT_SCORES[name])(found.answers, found.references)) for name in names}
+    """How alike answers and references are, by each of these scores; one that fails is left out."""
+    scores, door = importlib.import_module("rlvitals.textscore"), Door("a text score")
+
+    def score(name: str) -> float:
+        return float(getattr(scores, TEXT_SCORES[name])(found.answers, found.references))
+
+    told = {name: door.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
+    return {name: number for name, number in told.items() if not math.isnan(number)}
 
 
 def _number(value: Any) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlvitals import values
 from rlvitals.compute import advantage, policy, rollout
 from rlvitals.train import sharded
 from rlvitals.train.sampling import Answered, answer_stats, answered, left_padded
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rlvitals.train.ppo_settings import Settings
 
 Reward = Callable[[Answered, list[int]], Tensor]
-"""The score of each row; the second argument says which prompts they answer."""
+"""The score of each row, NaN where there is none; the second argument says which prompts they answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Rollout:
     ids_mask: Tensor
     positions: Tensor
     mask: Tensor
-    """1 on the answer's tokens."""
+    """1 on the answer's tokens; on none of an answer without a score, which has no part in anything."""
     sampled_logprobs: Tensor
     """As the sampler saw them."""
     old_logprobs: Tensor
@@ -40,7 +41,7 @@ class Rollout:
     entropy: Tensor
     values: Tensor
     scores: Tensor
-    """[rows], before clipping."""
+    """[rows], before clipping; NaN where there is none."""
     token_rewards: Tensor
     """The KL penalty of each token, and the clipped score on the last."""
     advantages: Tensor
@@ -49,6 +50,11 @@ class Rollout:
     """[rows], what a row counts in the policy's loss."""
     finished: Tensor
     """[rows]: ended by itself."""
+
+    @property
+    def is_scored(self) -> Tensor:
+        """[rows]: which answers have a score."""
+        return ~self.scores.isnan()
 
     @property
     def width(self) -> int:
@@ -106,16 +112,17 @@ def collect(trainer: Trainer, prompts: Sequence[list[int]], places: list[int], s
                 reference = answer_stats(trainer.reference, rows, temperature=temperature).logprobs
             with run.phase("compute_rewards"), accelerator.autocast():
                 scores = trainer.reward(rows, places).float()
+        mask = mask * (~scores.isnan())[:, None]
         with run.timer("old_log_probs_values"):
             with run.phase("compute_log_probs"):
                 old, entropy, hidden = model("read_policy", *rows, temperature)
             with run.phase("compute_values"):
-                values = model("read_values", *rows, hidden) * mask
+                predicted = model("read_values", *rows, hidden) * mask
         with run.timer("adv"):
             rewards = token_rewards(
-                settings, scores, sampled.finished, trainer.kl_coef * policy.kl_k1(old, reference), mask
+                settings, scores.nan_to_num(), sampled.finished, trainer.kl_coef * policy.kl_k1(old, reference), mask
             )
-            estimate = advantage.gae(rewards, values, mask, gamma=settings.gamma, lam=settings.gae_lambda)
+            estimate = advantage.gae(rewards, predicted, mask, gamma=settings.gamma, lam=settings.gae_lambda)
             advantages = _whitened(accelerator, estimate.advantages, mask) if settings.whiten else estimate.advantages
     weights = torch.where(sampled.finished, 1.0, settings.truncated_weight)
     return Rollout(
@@ -127,7 +134,7 @@ def collect(trainer: Trainer, prompts: Sequence[list[int]], places: list[int], s
         old_logprobs=old.float(),
         ref_logprobs=reference.float(),
         entropy=entropy,
-        values=values,
+        values=predicted,
         scores=scores,
         token_rewards=rewards,
         advantages=advantages.float(),
@@ -145,18 +152,28 @@ def token_rewards(settings: Settings, scores: Tensor, finished: Tensor, penaltie
     final = scores.clamp(-settings.reward_clip, settings.reward_clip) if settings.reward_clip else scores
     final = final - settings.missing_eos_penalty * (~finished).float()
     last = (mask.sum(dim=1) - 1).long().clamp(min=0)
-    rewards[torch.arange(len(rewards), device=rewards.device), last] += final
+    rewards[torch.arange(len(rewards), device=rewards.device), last] += final * (mask.sum(dim=1) > 0)
     return rewards
 
 
+def kl_of_answers(batch: Rollout) -> Tensor:
+    """How far each answer that counts is from the reference: the sum of k1 over its tokens."""
+    found: Tensor = (policy.kl_k1(batch.old_logprobs, batch.ref_logprobs) * batch.mask).sum(dim=1)
+    return found[batch.is_scored]
+
+
 def stats(batch: Rollout, settings: Settings) -> dict[str, Any]:
-    """What was sampled, as mergeable values under ROLL's names."""
+    """What was sampled, as mergeable values under ROLL's names; of answers without a score their share alone."""
     limit = settings.reward_clip or None
-    return rollout.stats(
-        response_mask=batch.mask,
-        prompt_lengths=batch.ids_mask.sum(dim=1) - batch.mask.sum(dim=1),
-        truncated=~batch.finished,
-        scores=batch.scores,
+    kept = batch.is_scored
+    missing = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}
+    if not kept.any():
+        return missing
+    return missing | rollout.stats(
+        response_mask=batch.mask[kept],
+        prompt_lengths=(batch.ids_mask.sum(dim=1) - batch.mask.sum(dim=1))[kept],
+        truncated=~batch.finished[kept],
+        scores=batch.scores[kept],
         score_low=None if limit is None else -limit,
         score_high=limit,
         names="roll",
@@ -175,7 +192,7 @@ def _whitened(accelerator: Any, advantages: Tensor, mask: Tensor) -> Tensor:
 
 def without_padding(batch: Rollout) -> Rollout:
     """The same with the padding of the longest answer cut off, for a part of the batch."""
-    longest = int(batch.mask.sum(dim=1).max())
+    longest = max(1, int(batch.mask.sum(dim=1).max()))
     cut = batch.width - longest
     if not cut:
         return batch

@@ -7,6 +7,7 @@ them as they were.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, reward_model, sharded
 from rlvitals.train.functions import corpus
+from rlvitals.train.judging import Door
 from rlvitals.train.ppo_data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo_rollout import Reward, seeded
 from rlvitals.train.ppo_settings import Settings
@@ -32,8 +34,8 @@ SAMPLED_PROMPTS = 1024
 """Prompts whose answers, as the warmed-up model gives them, are compared for the reward model."""
 ANSWERS_A_PROMPT = 3
 
-Scorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]
-"""Prompts, answers and references in, a number for each out."""
+Scorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float | None]]
+"""Prompts, answers and references in, a number for each out; None where there is none."""
 
 
 class Texts:
@@ -96,12 +98,16 @@ class Stages:
             self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
         score: Scorer = self._grades if wanted == "grade" else _function(wanted)
+        door = Door(f"the reward {wanted!r}")
+
+        def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
+            found = score([e.prompt for e, _ in asked], [text for _, text in asked], [e.reference for e, _ in asked])
+            return [math.nan if number is None else float(number) for number in found]
 
         def of_texts(rows: Answered, places: list[int]) -> Tensor:
-            examples = [self._data.examples[place] for place in places]
             answers = self.texts.decode(rows.ids[:, -rows.width :])
-            scores = score([e.prompt for e in examples], answers, [e.reference for e in examples])
-            return torch.tensor([float(number) for number in scores], device=rows.ids.device)
+            asked = [(self._data.examples[place], text) for place, text in zip(places, answers, strict=True)]
+            return torch.tensor(door.judge(ask, asked, missing=lambda _: math.nan), device=rows.ids.device)
 
         return of_texts
 
@@ -202,7 +208,7 @@ class Stages:
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
         self.told |= {name: value for name, value in found.items() if value is not None}
 
-    def _grades(self, prompts: Sequence[str], answers: Sequence[str], _: Sequence[str]) -> list[float]:
+    def _grades(self, prompts: Sequence[str], answers: Sequence[str], _: Sequence[str]) -> list[float | None]:
         by_prompt = {example.prompt: example for example in self._data.examples}
         return [self._grader.grade(by_prompt[prompt], text) for prompt, text in zip(prompts, answers, strict=True)]
 

@@ -27,10 +27,10 @@ import rlvitals
 from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.start import refuse_existing
-from rlvitals.compute import advantage, optim, policy
+from rlvitals.compute import advantage, optim
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import RunDir, kept_folder
-from rlvitals.train import acting, checkpoint, models, rlaif_book, rlaif_tasks, sampling, sharded
+from rlvitals.train import acting, checkpoint, losses, models, rlaif_book, rlaif_tasks, sampling, sharded
 from rlvitals.train.functions import Task
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.rlaif_setup import Settings, check, find_checkpoint, is_chat, learning_rate, open_teacher
@@ -209,10 +209,11 @@ class Trainer:
             with torch.no_grad():
                 reference = sampling.answer_stats(self.reference, rows, temperature=self.settings.temperature)
             own = sampling.answer_stats(self.model, rows, temperature=self.settings.temperature)
-        losses = -advantages[:, None] * own.logprobs
-        losses = losses + self.settings.kl_coef * policy.kl_k3(own.logprobs, reference.logprobs)
+        of_tokens = losses.reinforce_losses(
+            own.logprobs, ref_logprobs=reference.logprobs, advantages=advantages, kl_coef=self.settings.kl_coef
+        )
         # Ranks' gradients are averaged: times their number, the sum over all tokens is divided by all tokens.
-        loss = (losses * mask).sum() / tokens * self.ranks
+        loss = losses.summed(of_tokens, mask) / tokens * self.ranks
         with self._phase("backward") as phase:
             self.accelerator.backward(loss)
             if phase is not None:

@@ -18,7 +18,7 @@ from rlvitals.train.functions import Task
 CONTEXT = 128
 """Tokens a tiny student can read and write; the longest task with the longest answer has fewer than 100."""
 
-FENCED = re.compile(r"```(?:\w+)?\s*\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"```\w*[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 def read_tasks(file: str) -> list[Task]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from rlvitals import records
+from rlvitals.train.judging import Door
 from rlvitals.train.mailbox.calls import ToolCall, UnreadableCall, read_calls
 from rlvitals.train.mailbox.grade import Grade, Grader, is_idk, token_recall
 from rlvitals.train.mailbox.records import Question
@@ -28,6 +29,9 @@ from rlvitals.train.mailbox.tools import BadArguments, BadToolName, Toolbox, Too
 
 Style = Literal["chat", "tags"]
 """chat: a system prompt and JSON results; tags: the bare question and the shortest results, for tiny models."""
+
+DOOR = Door("the grader")
+"""One for all episodes: a failure is said once, not once a rollout."""
 
 MAX_CALLS = 8
 """Calls of one message that are carried out."""
@@ -83,6 +87,7 @@ class Episode:
         self.answer: str | None = None
         self.sources: tuple[str, ...] = ()
         self.grade: Grade | None = None
+        """None where there was nothing to grade, or the grader failed."""
         self._toolbox = Toolbox(mailbox, question.inbox)
         self._grader = grader
         self._style = style
@@ -93,6 +98,11 @@ class Episode:
     @property
     def is_over(self) -> bool:
         return self.outcome is not None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its reward is known: not where it was answered and the grader failed."""
+        return self.outcome != "answered" or self.grade is not None
 
     @property
     def ended_early(self) -> bool:
@@ -145,7 +155,11 @@ class Episode:
             self._end("cut_off", reason)
 
     def reward(self, system: str = "document") -> dict[str, float]:
-        """The parts of its reward; their sum is the reward."""
+        """The parts of its reward; their sum is the reward. None of them is known where the grader failed; see
+        `is_judged`.
+        """
+        if not self.is_judged:
+            return {}
         return reward_parts(self.rubric, self.max_turns, system)
 
     def _end(self, outcome: Outcome, reason: str = "") -> None:
@@ -224,10 +238,18 @@ class Episode:
             self._end("idk")
             return "answer_wrong"
         rubric.attempted_answer = True
-        self.grade = self._grader(self.question, result.arguments["answer"], self.sources)
+        self.grade = DOOR.judge_one(
+            lambda: self._grader(self.question, result.arguments["answer"], self.sources), missing=self._ungraded
+        )
+        if self.grade is None:
+            return "unjudged"
         rubric.answer_correct = self.grade.is_correct
         self._end("answered", self.grade.reason)
         return "answer_correct" if self.grade.is_correct else "answer_wrong"
+
+    def _ungraded(self, reason: str) -> Grade | None:
+        self._end("answered", f"not graded: {reason}")
+        return None
 
     def _shown(self, result: ToolResult) -> str:
         if self._style == "chat":

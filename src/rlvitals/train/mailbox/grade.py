@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -10,6 +11,8 @@ from rlvitals.train.mailbox.records import Question
 
 if TYPE_CHECKING:
     from rlvitals.train.teachers.client import JudgeClient
+
+logger = logging.getLogger("rlvitals")
 
 RECALL_NEEDED = 0.6
 ANSWER_WEIGHT, SOURCE_WEIGHT = 0.75, 0.25
@@ -95,6 +98,10 @@ class Judge:
         reply = self._client.ask(judge_messages(question, answer), read_verdict)
         if reply.verdict is None:
             self.failures += 1
+            if self.failures == 1:
+                logger.warning(
+                    "the judge gave no verdict (%s); where it has none, an answer's words decide", reply.failure
+                )
             grade = self._fallback(question, answer, sources)
             return grade._replace(reason=f"no verdict of the judge ({reply.failure}); {grade.reason}")
         return Grade(reply.verdict, float(reply.verdict), f"judged by {self._client.model}")

@@ -14,16 +14,18 @@ FAULTS = frozenset({"parse_error", "bad_tool_name", "bad_tool_args", "cut_off"})
 
 
 def rollout(episode: Episode, system: str = "document") -> Rollout:
-    """One episode, with its reward by one of the reward systems."""
+    """One episode, with its reward by one of the reward systems; without one where it could not be graded."""
     parts = episode.reward(system)
     ended = episode.outcome or ""
     outcome = ("correct" if episode.rubric.answer_correct else "wrong") if ended == "answered" else ended
+    if not episode.is_judged:
+        outcome = ""
     return Rollout(
         turns=tuple(episode.turns),
-        reward=math.fsum(parts.values()),
+        reward=math.fsum(parts.values()) if episode.is_judged else None,
         outcome=outcome,
         stop=ended,
-        error=episode.reason if ended in FAULTS else "",
+        error=episode.reason if ended in FAULTS or not episode.is_judged else "",
         rubric=episode.rubric.to_dict(),
         reward_parts=parts,
     )

@@ -1,8 +1,9 @@
 """An answer that was judged is not judged again: a cache in front of any teacher, keyed by what judgements depend on.
 
-The key is a hash of the teacher's identity, the task and the answer. Failed judgements are not kept. With a file, what
-was paid for survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run
-counts the same hits as one that was never broken.
+The key is a hash of the teacher's identity, the task and the answer. Failed judgements are not kept: a teacher that
+throws, or says something else than scores from 0 to 1, has given none (see `judging`). With a file, what was paid for
+survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run counts the same
+hits as one that was never broken.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.store.files import append_line, replace_file
-from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question, Teacher
+from rlvitals.train.judging import Door
+from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question, Teacher, read_scores
 
 MAX_ENTRIES = 200_000
 
@@ -40,6 +42,7 @@ class CachedTeacher:
 
     def __init__(self, teacher: Teacher, file: Path | None = None, *, size: int = MAX_ENTRIES) -> None:
         self._teacher, self._file, self._size = teacher, file, size
+        self._door = Door("the teacher")
         self._known: dict[str, Judgement] = {}  # in the order they came: the oldest goes first
         self.step = 0
         """The trainer's step, kept with each entry."""
@@ -61,7 +64,7 @@ class CachedTeacher:
     def judge(self, questions: Sequence[Question]) -> list[Judgement]:
         keys = [self._key(question) for question in questions]
         new = {key: question for key, question in zip(keys, questions, strict=True) if key not in self._known}
-        fresh = dict(zip(new, self._teacher.judge(list(new.values())), strict=True)) if new else {}
+        fresh = dict(zip(new, self._ask(list(new.values())), strict=True)) if new else {}
         found, told = [], set()
         for key in keys:
             first = key in fresh and key not in told
@@ -74,8 +77,18 @@ class CachedTeacher:
 
     def judge_again(self, questions: Sequence[Question]) -> list[Judgement]:
         """Ask the teacher itself, whatever is known: for its agreement with itself. It is paid for like any other."""
-        found = self._teacher.judge(questions)
+        found = self._ask(questions)
         self._count(found, found)
+        return found
+
+    def _ask(self, questions: Sequence[Question]) -> list[Judgement]:
+        return self._door.judge(self._checked, questions, missing=lambda reason: Judgement(None, reason))
+
+    def _checked(self, questions: Sequence[Question]) -> list[Judgement]:
+        found = self._teacher.judge(questions)
+        for judgement in found:
+            if judgement.scores is not None:
+                read_scores(judgement.scores)
         return found
 
     def forget_after(self, step: int) -> None:

@@ -119,6 +119,8 @@ class JudgeClient:
                 if error.wait is not None:
                     self._gate.close_for(min(error.wait, LONGEST_WAIT))
                     continue
+            except Exception as error:  # noqa: BLE001 - a reply can be anything; the same one again would not help
+                return replace(spent, failure=self._clean(f"{type(error).__name__}: {error}")[:200], tries=turn)
             if turn < self._tries:
                 time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (turn - 1)) * self._jitter.uniform(0.5, 1.0))
         return spent

@@ -32,6 +32,8 @@ WALLS = {
 }
 
 ENDS_ITSELF = hasattr(signal, "setitimer")
+PATIENCE = 10.0
+"""Seconds that a process may be silent beyond 20 times its own processor time, before it is given up."""
 ENDED_BY_OTHERS = (-9, -15)
 """SIGKILL and SIGTERM: neither a time limit nor a crash of the answer's own."""
 
@@ -69,19 +71,20 @@ class Runner:
         if why := refusal(parse(code)):
             return Tested((False,) * len(tests), f"not run: {why}")
         line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
-        worker = self._running()
-        assert worker.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: the queue tells
-            worker.stdin.write(line)
-            worker.stdin.flush()
         try:
+            worker = self._running()
+            # A thread: a process that does not read would hold a long line, and us with it.
+            threading.Thread(target=_feed, args=(worker, line), name="rlvitals-runner-in", daemon=True).start()
             # The process ends itself after its seconds of processor time. This wait is for one that gets no processor.
-            answer = self._lines.get(timeout=20 * self._seconds + 10)
+            answer = self._lines.get(timeout=20 * self._seconds + PATIENCE)
         except queue.Empty:
             self.close()
             if ENDS_ITSELF:
                 raise CannotRun("the process for the student's code got no processor time") from None
             return self._ended(tests)
+        except BaseException:
+            self.close()  # what it still says would be taken for the answer to the next question
+            raise
         if not answer:
             status = worker.wait()
             self.close()
@@ -144,6 +147,13 @@ class Runner:
             raise CannotRun("the process for the student's code does not start")
         self.protections = json.loads(held)
         return worker
+
+
+def _feed(worker: subprocess.Popen[str], line: str) -> None:
+    assert worker.stdin is not None
+    with contextlib.suppress(OSError, ValueError):  # it has ended: the queue tells
+        worker.stdin.write(line)
+        worker.stdin.flush()
 
 
 def _pump(worker: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:

@@ -1,0 +1,88 @@
+"""What the trainers minimise, as functions of tensors alone: no model, no batch, no settings.
+
+All per-token arguments are [rows, tokens]. The terms are `rlvitals.compute`'s; here is how they are put together: which
+has which sign, what is multiplied with what, what a mask leaves out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlvitals.compute import advantage, policy
+
+KL_STEP = 0.2
+"""At most so much of itself the coefficient of the KL moves at once."""
+
+
+def policy_losses(
+    logprobs: Tensor,
+    *,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+    row_weights: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    kl_coef: float = 0.0,
+    entropy: Tensor | None = None,
+    entropy_coef: float = 0.0,
+) -> Tensor:
+    """PPO's clipped loss of each token, plus a KL to the reference (k3), less an entropy bonus.
+
+    `row_weights` are for the clipped loss alone. A coefficient of 0 leaves its term out, and what it needs may be None.
+
+    >>> one = torch.zeros(1, 1)
+    >>> policy_losses(one, old_logprobs=one, advantages=one + 2, clip_low=0.2, clip_high=0.2).tolist()
+    [[-2.0]]
+    """
+    ratios = policy.ratio(logprobs, old_logprobs)
+    losses: Tensor = policy.policy_gradient_loss(ratios, advantages, clip_low, clip_high, dual_clip)
+    if row_weights is not None:
+        losses = losses * row_weights[:, None]
+    if kl_coef:
+        losses = losses + kl_coef * policy.kl_k3(logprobs, ref_logprobs)
+    if entropy_coef:
+        assert entropy is not None
+        losses = losses - entropy_coef * entropy
+    return losses
+
+
+def value_losses(values: Tensor, *, returns: Tensor, old_values: Tensor, value_clip: float | None) -> Tensor:
+    """The critic's loss of each token, clipped around what it said when the batch was collected."""
+    losses: Tensor
+    losses, _ = advantage.value_losses(values, returns, old_values, value_clip)
+    return losses
+
+
+def reinforce_losses(logprobs: Tensor, *, ref_logprobs: Tensor, advantages: Tensor, kl_coef: float) -> Tensor:
+    """-A log p of each token, plus a KL to the reference (k3); one advantage for each row.
+
+    >>> same = torch.tensor([[-1.0]])
+    >>> reinforce_losses(same, ref_logprobs=same, advantages=torch.tensor([2.0]), kl_coef=0.1).tolist()
+    [[2.0]]
+    """
+    losses: Tensor = -advantages[:, None] * logprobs + kl_coef * policy.kl_k3(logprobs, ref_logprobs)
+    return losses
+
+
+def summed(losses: Tensor, mask: Tensor, weights: Tensor | float = 1.0) -> Tensor:
+    """The weighted sum over the tokens that count. What stands elsewhere is not even multiplied: 0 * inf is NaN."""
+    return (torch.where(mask > 0, losses, 0.0) * weights).sum()
+
+
+def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, answers: int, horizon: float) -> float:
+    """The coefficient moved towards the KL that is wanted (Ziegler et al. 2019): up where the policy is too far away.
+
+    It changes sign for no number of answers, and stays where the KL is no number.
+
+    >>> round(adapted_kl_coef(0.1, 12.0, target=6.0, answers=50, horizon=100), 6)
+    0.11
+    """
+    if not math.isfinite(kl):
+        return kl_coef
+    error = min(max(kl / target - 1.0, -KL_STEP), KL_STEP)
+    return kl_coef * (1.0 + error * min(1.0, answers / horizon))
