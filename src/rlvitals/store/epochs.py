@@ -16,13 +16,15 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_shallow
+from rlvitals.records import AttemptNumber, Time
 from rlvitals.store.cards import DRAFT_SECONDS
-from rlvitals.store.files import replace_file
+from rlvitals.store.fields import checked
+from rlvitals.store.files import open_descriptor, open_regular, read_json, replace_file
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import MAX_ATTEMPT, NONFINITE, read_nonfinite, write_nonfinite
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
 SCORES = ("bertscore", "codebleu", "bleu", "rouge", "ruby")
@@ -46,6 +48,15 @@ class Word(NamedTuple):
     metrics: dict[str, Cell]
     step: int | None = None
     """The run's last step at that moment, where a run was being recorded."""
+
+
+class _Head(TypedDict, total=False):
+    """What is on a line beside its metrics."""
+
+    epoch: int
+    timestamp: Time
+    attempt: AttemptNumber
+    step: int | None
 
 
 class Epoch:
@@ -113,12 +124,12 @@ class EpochStore:
         try:
             return self.paths.table.stat().st_mtime_ns < self.paths.record.stat().st_mtime_ns
         except OSError:
-            return self.paths.record.exists()
+            return os.path.exists(self.paths.record)
 
     def load(self) -> None:
         """Read what is there: the record, or where there is none a history file somebody else wrote."""
         _sweep(self.paths)
-        if not self.paths.record.exists():
+        if not os.path.exists(self.paths.record):
             for word in _foreign_history(self.paths.history):
                 self._take(word)
         self.read()
@@ -127,7 +138,7 @@ class EpochStore:
     def read(self) -> None:
         """Take in the lines that were added since, whoever wrote them."""
         try:
-            with open(self.paths.record, "rb") as file:
+            with open_regular(self.paths.record) as file:
                 if file.seek(0, os.SEEK_END) < self._offset:
                     self._offset = 0  # replaced by another file: its words come on top
                 file.seek(self._offset)
@@ -160,8 +171,8 @@ class EpochStore:
         if not self._unwritten:
             return
         self.paths.folder.mkdir(parents=True, exist_ok=True)
-        is_new = not self.paths.record.exists()
-        handle = os.open(self.paths.record, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+        is_new = not os.path.exists(self.paths.record)
+        handle = open_descriptor(self.paths.record, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             if is_new:  # a foreign history goes on here, or the folder was deleted: what is known goes first
                 self._unwritten[:0] = [_encode(_word_of(epoch)) for epoch in self.history]
@@ -221,18 +232,17 @@ def decode(line: bytes) -> Word | None:
     {'loss': 0.5, 'reward': nan}
     """
     try:
-        raw = parse_json(line)
+        raw = parse_shallow(line)
     except ValueError:
         return None
     return _word(raw) if isinstance(raw, dict) else None
 
 
 def _word(raw: Mapping[Any, Any]) -> Word | None:
-    epoch, attempt, step = (_whole(raw.get(name)) for name in ("epoch", "attempt", "step"))
-    if epoch is None:
+    head: _Head = checked(_Head, raw)  # type: ignore[assignment]
+    if "epoch" not in head:
         return None
-    timestamp = raw.get("timestamp")
-    ours = {"epoch", "timestamp", "attempt", "step"}
+    ours = _Head.__annotations__
     metrics = {
         name: int(value) if isinstance(value, bool) else value
         for name, value in raw.items()
@@ -240,8 +250,7 @@ def _word(raw: Mapping[Any, Any]) -> Word | None:
     }
     if isinstance(marked := raw.get(NONFINITE), str):
         metrics |= read_nonfinite(marked)
-    is_time = isinstance(timestamp, int | float) and not isinstance(timestamp, bool)
-    return Word(epoch, float(timestamp) if is_time else math.nan, max(attempt or 1, 1), metrics, step)  # type: ignore[arg-type]
+    return Word(head["epoch"], head.get("timestamp", math.nan), head.get("attempt", 1), metrics, head.get("step"))
 
 
 def _encode(word: Word) -> bytes:
@@ -302,13 +311,6 @@ def _word_of(epoch: Epoch) -> Word:
     return Word(epoch.number, epoch.timestamp, 1, epoch.metrics, epoch.step)
 
 
-def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_STEP
-    return value if is_whole else None
-
-
 def _sweep(paths: EpochDir) -> None:
     """Remove the drafts that killed processes left behind. Recent ones may be in use."""
     for draft in [*paths.folder.glob(".*.tmp"), *paths.plots.glob(".*.tmp")]:
@@ -320,7 +322,7 @@ def _sweep(paths: EpochDir) -> None:
 def _foreign_history(path: Path) -> list[Word]:
     """The epochs of a `training_metrics.json` without a record beside it, as other trackers leave one."""
     try:
-        rows = parse_json(path.read_bytes())
+        rows = read_json(path)
     except (OSError, ValueError):
         return []
     words = [_word(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from rlvitals.records import Range
+from rlvitals.store.fields import record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class ProcessId:
     """A process, told apart from every other one."""
 
     host: str
-    pid: int
+    pid: Annotated[int, Range(1, 2**31 - 1)]
+    """Never 0 or below: asked after or told to end, those are whole groups of processes."""
     boot: str = ""
     """Identifies the boot and the pid namespace; empty where the system does not tell."""
     started: str = ""
@@ -29,9 +33,10 @@ class ProcessId:
     @classmethod
     def from_dict(cls, raw: Any) -> ProcessId | None:
         """Read it back; None when it is not one."""
-        if not isinstance(raw, dict) or not isinstance(raw.get("host"), str) or type(raw.get("pid")) is not int:
+        try:
+            return record_of(cls, raw)
+        except ValueError:
             return None
-        return cls(raw["host"], raw["pid"], str(raw.get("boot", "")), str(raw.get("started", "")))
 
 
 def this_process() -> ProcessId:

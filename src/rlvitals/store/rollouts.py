@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_shallow
 from rlvitals.records import Group
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP
@@ -194,7 +194,7 @@ def decode_group(line: bytes) -> Group | None:
 def parse_group(line: bytes) -> dict[str, Any] | None:
     """One line as plain data; None where it is no group."""
     try:
-        raw = parse_json(line)
+        raw = parse_shallow(line)
     except ValueError:
         return None
     if not isinstance(raw, dict) or type(raw.get("step")) is not int or abs(raw["step"]) > MAX_STEP:

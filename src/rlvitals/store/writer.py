@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlvitals.codec import encode
+from rlvitals.store.files import open_descriptor
 from rlvitals.store.lines import BadLine, decode
 
 BUFFER_BYTES = 64 * 2**20
@@ -278,7 +279,7 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
     A last line without newline was never acknowledged: it is completed if it is a row, and cut off otherwise.
     """
     try:
-        with open(path, "r+b") as file:
+        with os.fdopen(open_descriptor(path, os.O_RDWR), "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             tail = _last_piece(file, size)
             if not tail:
@@ -337,7 +338,7 @@ def _read(file: int, position: int) -> bytes:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    return open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
 
 def _with_gap(line: bytes, rows: int) -> bytes:
