@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlvitals.records import WHOLE, Range
