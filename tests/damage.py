@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import rlvitals
+from rlvitals.cli import sync
 from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Group, Rollout, ToolCall, Turn
@@ -368,6 +369,15 @@ class Trouble(NamedTuple):
     asked: str
     what: str
 
+    @property
+    def kind(self) -> str:
+        """traceback, error 500, hang or other."""
+        if self.what.startswith("hangs"):
+            return "hang"
+        if not self.what.startswith("Traceback"):
+            return "other"
+        return "error 500" if self.asked.startswith("/api/") else "traceback"
+
 
 class Hang(BaseException):
     """A question took too long."""
@@ -417,6 +427,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
         ["import", f"{run}/checkpoint-100", "--to", f"{out}-checkpoint"],
         ["prune", run, "--rollouts-keep-last", "2", "--evals-keep-last", "1", "--dry-run"],
         ["prune", run, "--rollouts-keep-last", "2", "--evals-keep-last", "1", "--json"],
+        ["sync", run, "--json"],
         ["compact", run], ["show", run], ["compact", run, "--undo"], ["runs", folder, "--json"],
     ]  # fmt: skip
 
@@ -636,6 +647,7 @@ def _good_lines(run: Path) -> set[bytes]:
 def _run(words: list[str]) -> tuple[int, str, str, str | None]:
     out, error = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     code, trouble = 0, None
+    sync.LINGER_SECONDS = 0.2  # a tracker that fails is reported soon
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
             with alarm():

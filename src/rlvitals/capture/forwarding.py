@@ -21,6 +21,7 @@ from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.store.cursors import bytes_behind, cursor_place, read_cursor, read_cursors, rows_behind
+from rlvitals.store.files import open_descriptor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 from rlvitals.store.process import this_process
@@ -168,7 +169,8 @@ class Forwarding:
     def _spawn(self, trackers: Mapping[str, Mapping[str, Any]], clock: Mapping[str, Any] | None) -> None:
         import subprocess
 
-        with open(self._dir.sinks / "follower.log", "ab") as log:
+        descriptor = open_descriptor(self._dir.sinks / "follower.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(descriptor, "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "rlvitals.follow", str(self._dir.root.resolve())],
                 stdin=subprocess.PIPE,

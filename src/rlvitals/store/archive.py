@@ -80,7 +80,8 @@ def compact_logs(run_dir: RunDir) -> tuple[int, int]:
     for log in logs_of(run_dir):
         sizes = compact(log) if os.path.exists(log) else (log_state(log)[1], archive_of(log).stat().st_size)
         before, after = before + sizes[0], after + sizes[1]
-    shutil.rmtree(run_dir.index, ignore_errors=True)
+    if os.path.isdir(run_dir.index):  # removing a tree waits for a FIFO that stands in its place
+        shutil.rmtree(run_dir.index, ignore_errors=True)
     return before, after
 
 

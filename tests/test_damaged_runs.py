@@ -1,0 +1,206 @@
+"""Damaged runs: whatever happens to a run's files, readers say so in a sentence and show the runs beside it.
+
+`damage` makes them by seed; `benchmarks/damaged_runs.py` asks thousands of questions, this is a sample of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import damage
+import rlvitals
+from damage import Bench, as_stranger
+from rlvitals.cli.main import main
+from rlvitals.errors import RlvitalsError, RunUnreadable
+from rlvitals.store.layout import RunDir
+from rlvitals.web.folder import Folder
+
+SEEDS = range(1, 5)
+"""Each asks every address, and a share of the verbs."""
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own folders, which a stranger may not enter
+        os.chmod(folder, 0o755)
+        made = Bench(Path(folder) / "bench")
+        yield made
+        made.clear()
+
+
+@pytest.fixture
+def bad(bench):
+    """A whole run beside a good one, to be damaged."""
+    bench.clear()
+    shutil.copytree(bench.good, bench.bad, symlinks=True)
+    yield bench.bad
+    bench.clear()
+
+
+def listed(folder, capsys):
+    """What `runs` says: its lines by name, and its remarks."""
+    capsys.readouterr()
+    assert main(["runs", str(folder), "--json"]) == 0
+    out, error = capsys.readouterr()
+    return {Path(line["path"]).name: line for line in json.loads(out)}, error
+
+
+def judged(folder, capsys):
+    """What `check` says of a folder: verdicts and what was passed over, by name."""
+    capsys.readouterr()
+    assert main(["check", str(folder), "--json"]) in (0, 1, 2, 3)
+    told = json.loads(capsys.readouterr().out)
+    verdicts = {Path(one["source"]).name: one["verdict"] for one in told["reports"]}
+    return verdicts, {Path(name).name: why for name, why in told["passed_over"].items()}
+
+
+def on_page(folder):
+    """What `/api/runs` says, by name."""
+    return {line["run"]: line for line in Folder(folder).runs()["runs"]}
+
+
+# The whole of it, by seed
+
+
+def test_a_run_that_is_not_damaged_is_no_trouble(bench, bad):
+    assert bench.ask_questions() + bench.resume() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_verb_and_every_address_bears_a_damaged_run(bench, seed):
+    said = bench.put(seed)
+    turn = count(seed)
+    troubles = bench.ask_questions() + bench.ask_verbs(lambda words: next(turn) % len(SEEDS) == 0)
+    bench.put(seed)
+    assert (said, troubles + bench.resume()) == (said, [])
+
+
+# A damaged card
+
+
+WRONG = {
+    "status": ["running"], "created": "yesterday", "updated": 1e300, "attempt": -3, "total_steps": 10**18,
+    "left_out": {"loss": 3}, "pid": -1, "name": {}, "error": ["boom"], "packages": "torch", "rows_dropped": "many",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_field_of_a_wrong_type_is_named_and_the_run_is_shown(bench, bad, field, capsys):
+    card = RunDir(bad).info
+    card.write_text(json.dumps(json.loads(card.read_text()) | {field: WRONG[field]}))
+    lines, remarks = listed(bench.runs, capsys)
+    assert lines["good"]["rows"] == lines["bad"]["rows"] == damage.ROWS + 10
+    assert field in lines["bad"]["note"]
+    assert lines["good"]["note"] == ""
+    assert f"{bad}: run.json is damaged" in remarks
+    assert main(["show", str(bad)]) == 0
+    assert "run.json is damaged" in on_page(bench.runs)["bad"]["status_note"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"id":' * 100_000, '"a text"', "", "\0" * 50, '{"schema":"x"}'])
+def test_a_card_that_is_none_makes_a_line_that_says_so(bench, bad, text, capsys):
+    RunDir(bad).info.write_text(text)
+    lines, remarks = listed(bench.runs, capsys)
+    assert lines["bad"]["status"] == on_page(bench.runs)["bad"]["status"] == "unreadable"
+    assert "run.json is damaged" in remarks
+    assert lines["good"]["status"] == "finished"
+    verdicts, passed_over = judged(bench.runs, capsys)
+    assert verdicts.keys() == {"good"}
+    assert "run.json is damaged" in passed_over["bad"]
+    assert main(["show", str(bad)]) == 64
+
+
+# Logs that cannot be read
+
+
+UNREADABLE = {
+    "a FIFO": damage._fifo, "a link loop": damage._loop, "a folder": damage._folder, "a socket": damage._socket,
+    "an endless device": lambda path, chance: (path.unlink(), path.symlink_to("/dev/zero")),
+    "a disk that fails": lambda path, chance: (path.unlink(), path.symlink_to("/proc/self/mem")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["logs/training_metrics.jsonl", "logs/eval_metrics.jsonl", "run.json"])
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_is_no_file_is_neither_waited_for_nor_a_traceback(bench, bad, kind, name, capsys):
+    UNREADABLE[kind](bad / name, random.Random(1))
+    with damage.alarm():
+        lines, remarks = listed(bench.runs, capsys)
+        verdicts, passed_over = judged(bench.runs, capsys)
+        assert main(["show", str(bad)]) == 64
+    assert lines["bad"]["status"] == "unreadable"
+    assert lines["good"]["rows"] == damage.ROWS + 10
+    assert "bad" in remarks
+    assert verdicts.keys() == {"good"}
+    assert passed_over.keys() == {"bad"}
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="another user's files need root")
+@pytest.mark.parametrize("name", ["logs/training_metrics.jsonl", "run.json", "logs", "."])
+def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
+    listed(bench.runs, capsys), judged(bench.runs, capsys), on_page(bench.runs)  # imports what a stranger cannot read
+    (bad / name).chmod(0)
+    with as_stranger():
+        lines, remarks = listed(bench.runs, capsys)
+        verdicts, _ = judged(bench.runs, capsys)
+        told = on_page(bench.runs)
+        with pytest.raises(RlvitalsError):
+            _ = rlvitals.open_run(bad).rows
+    assert verdicts["good"]
+    assert lines["good"]["rows"] == told["good"]["rows"] - 10  # the list counts overtaken rows too
+    if name != ".":  # who may not enter a folder does not know that a run is in it
+        assert lines["bad"]["status"] == told["bad"]["status"] == "unreadable"
+        assert "ask its owner" in remarks
+
+
+def test_a_damaged_archive_is_said_to_be_one(bench, bad):
+    assert main(["compact", str(bad)]) == 0
+    archive = bad / "logs" / "training_metrics.jsonl.archive"
+    whole = archive.read_bytes()
+    for place in (10, len(whole) // 2, len(whole) - 20, len(whole) - 3):
+        archive.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(RunUnreadable, match=r"archive is damaged: .*backup"):
+            _ = rlvitals.open_run(bad).rows
+    archive.write_bytes(whole)
+    assert rlvitals.open_run(bad).rows == damage.ROWS + 10
+
+
+def test_a_damaged_table_of_rollouts_is_made_anew(bad):
+    view = rlvitals.open_run(bad)
+    hits, steps = view.rollout_log.find(worst=True), view.rollout_log.overview()
+    table = bad / "index" / "rollouts.sqlite"
+    whole = table.read_bytes()
+    for page in range(0, len(whole), 4096):
+        table.write_bytes(whole[:page] + b"\xff" * 4096 + whole[page + 4096 :])
+        again = rlvitals.open_run(bad).rollout_log
+        assert again.find(worst=True) == hits
+        assert again.overview() == steps
+
+
+def test_a_cell_of_a_wrong_type_in_the_table_of_rollouts_is_not_believed(bad):
+    hits = rlvitals.open_run(bad).rollout_log.find(worst=True)
+    with contextlib.closing(sqlite3.connect(bad / "index" / "rollouts.sqlite")) as base, base:
+        base.execute("UPDATE rollouts SET turns = 'many', reward = x'00'")
+    assert rlvitals.open_run(bad).rollout_log.find(worst=True) == hits
+
+
+# Going on with it
+
+
+@pytest.mark.parametrize("name", ["run.json", "logs/training_metrics.jsonl", "attempts.jsonl", "run.lock", "heartbeat"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a link loop", "a disk that fails"])
+def test_a_resume_works_or_says_why_not(bench, bad, name, kind):
+    UNREADABLE[kind](bad / name, random.Random(1))
+    assert bench.resume() == []
