@@ -186,7 +186,7 @@ class RolloutIndex:
         for offset, line in read_lines(file.path, start):
             end = offset + len(line) + 1
             raw = parse_group(line)
-            if raw is None:
+            if raw is None or raw["step"] != file.step:  # a step's groups are in its own file
                 continue
             attempt, kept = raw["attempt"], raw.get("kept")
             prompt = str(raw.get("prompt", ""))

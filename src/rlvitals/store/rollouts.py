@@ -20,7 +20,7 @@ from rlvitals.records import Group
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP
 from rlvitals.store.reader import Problems, read_blocks, read_tail
-from rlvitals.store.rollout_forms import group_of, plain
+from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
 
 MAX_OPEN = 32
@@ -202,7 +202,10 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
     attempt = raw.setdefault("attempt", 1)
     if type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
         return None
-    return raw if isinstance(raw.setdefault("rollouts", []), list) else None
+    if not isinstance(raw.setdefault("rollouts", []), list):
+        return None
+    raw["rollouts"] = [item for item in raw["rollouts"] if is_rollout(item)]  # numbered the same by all who read them
+    return raw
 
 
 def _ignore(_: str) -> None:

@@ -143,7 +143,8 @@ class EpochRows:
             rows = values[(places == place) & np.isfinite(values)]
             if len(rows) >= ENOUGH_ROWS:
                 # From row to row, so that a trend within the epoch is not taken for noise.
-                found[place] = np.sqrt((np.diff(rows) ** 2).mean() / 2 / len(rows))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found[place] = np.sqrt((np.diff(rows) ** 2).mean() / 2 / len(rows))
             elif place in variance and counted.get(place, 0) > 1 and self._mergeable(name) is not None:
                 found[place] = np.sqrt(variance[place] / counted[place])
         return found

@@ -93,7 +93,7 @@ class RunRollouts:
         for file in rollout_files(self._dir):
             if file.step == step:
                 problems = Problems()
-                found += list(read_groups(file.path, problems))
+                found += [group for group in read_groups(file.path, problems) if group.step == step]
                 for sentence in problems.sentences:
                     self._passed_over[file.path.name] = f"{file.path.name}: {sentence}"
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
