@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 LONGEST_SHOWN = 100_000
 """Characters of one text: laying out megabytes takes a terminal minutes."""
 

@@ -25,7 +25,7 @@ from rlvitals.records import Count, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_regular, replace_file
-from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
+from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, MAX_TIME, BadLine, decode
 from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
 
@@ -258,7 +258,7 @@ def _plain_shape(raw: Any) -> tuple[str, ...] | None:
         return None
     step, attempt = raw[STEP], raw[ATTEMPT]
     is_row = type(step) is int and type(attempt) is int and -MAX_STEP <= step <= MAX_STEP and 0 < attempt <= MAX_ATTEMPT
-    return shape if is_row else None
+    return shape if is_row and -MAX_TIME <= raw[TIMESTAMP] <= MAX_TIME else None
 
 
 def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlvitals.errors import ConfigError
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
+from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.ranks import finish
 from rlvitals.views.query import RunView
 from rlvitals.views.sources import settings
@@ -249,7 +250,7 @@ def _from_metric(cells: FieldArray, name: str) -> tuple[NDArray[np.int64], str]:
     """Epochs from a logged number: a label where all are whole, otherwise the share of data gone through, of which 0.5
     is in the first epoch and 1.0 still is. A row without one is in the epoch of the row before it.
     """
-    known = np.isfinite(cells)
+    known = np.abs(cells) < MAX_STEP  # neither NaN nor infinite either
     if not known.any():
         raise ConfigError(f"{name!r} holds no number that could tell an epoch")
     places = np.maximum.accumulate(np.where(known, np.arange(len(cells)), -1))
