@@ -548,8 +548,6 @@ class Bench:
                     tail = RunTail(self.bad, place)
                     tail.look()
                     tail.status()
-            except RlvitalsError:
-                pass
             except BaseException:
                 found.append(Trouble(f"/api/live from {place!r}", _last_frames()))
         return found

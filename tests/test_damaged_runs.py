@@ -147,6 +147,43 @@ def test_what_is_no_file_is_neither_waited_for_nor_a_traceback(bench, bad, kind,
     assert passed_over.keys() == {"bad"}
 
 
+@pytest.mark.parametrize("name", ["index", "logs", "logs/ranks", "logs/rollouts", "eval_logs", "metrics", "sinks"])
+def test_a_fifo_in_the_place_of_a_folder_keeps_nobody_waiting(bench, bad, name):
+    damage._fifo(bad / name, random.Random(1))
+    asked = {"show", "rollouts", "evals", "sync", "prune", "compact"}
+    assert bench.ask_verbs(lambda words: words[0] in asked and "--epochs" not in words) == []
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("words", [["check"], ["plot"], ["report"], ["rollouts"], ["show", "--epochs"]])
+def test_a_foreign_log_that_is_no_file_is_said_to_be_none(tmp_path, kind, words, capsys):
+    log = tmp_path / "trainer.jsonl"
+    log.write_text("")
+    UNREADABLE[kind](log, random.Random(1))
+    with damage.alarm():
+        assert main([*words, str(log)]) == 64
+    assert str(log) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a link loop", "a folder", "a socket", "an endless device"])
+def test_epochs_and_trackers_do_not_wait_for_what_is_no_file(bad, kind, tmp_path, caplog):
+    record, table = bad / "metrics" / "epochs.jsonl", tmp_path / "table.csv"
+    table.write_text("")
+    for place in (record, table):
+        UNREADABLE[kind](place, random.Random(1))
+    settings = tmp_path / "trackers.yaml"
+    settings.write_text(f"tracker_kwargs:\n  path: {table}\n")
+    with damage.alarm():
+        tracker = rlvitals.MetricsTracker(bad / "metrics", plots=False, display="none")
+        tracker.log_epoch(9, loss=1.0)
+        tracker.close()
+        (bad / "sinks" / "csv.json").unlink()
+        code, *_ = damage._run(["sync", str(bad), "--to", "csv", "--config", str(settings)])
+    assert str(record) in caplog.text
+    assert code == 1
+    assert tracker.history[-1]["epoch"] == 9
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="another user's files need root")
 @pytest.mark.parametrize("name", ["logs/training_metrics.jsonl", "run.json", "logs", "."])
 def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
