@@ -266,6 +266,9 @@ JSON: dict[str, Damage] = {
 }  # fmt: skip
 """For those that hold JSON."""
 
+VALUES = ["an odd number", "another type", "other types", "a key lost", "nested 1,000 deep"]
+"""Those of them that leave a file mostly as it is."""
+
 
 def _fifo(path: Path, chance: random.Random) -> None:
     _away(path)
@@ -338,8 +341,15 @@ def _away(path: Path) -> None:
 
 
 def damage(run: Path, chance: random.Random) -> list[str]:
-    """Damage one file of a run, or a few; says which and how."""
+    """Damage one file of a run, or a few, or values here and there in most of them; says which and how."""
     said = []
+    if chance.random() < 0.4:
+        files = [path for path in sorted(run.rglob("*")) if path.suffix in (".json", ".jsonl", ".lock")]
+        for path in chance.sample(files, chance.choice([3, 8, len(files)])):
+            kind = chance.choice(VALUES)
+            JSON[kind](path, chance)
+            said.append(f"{path.relative_to(run)}: {kind}")
+        return said
     for _ in range(chance.choice([1, 1, 1, 2, 4])):
         places = [
             path for path in sorted(run.rglob("*")) if not path.is_symlink() and (path.is_dir() or path.is_file())

@@ -11,7 +11,9 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 import tempfile
+import zlib
 from itertools import count
 from pathlib import Path
 
@@ -22,7 +24,12 @@ import rlvitals
 from damage import Bench, as_stranger
 from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError, RunUnreadable
-from rlvitals.store.layout import RunDir
+from rlvitals.sinks.base import SinkError
+from rlvitals.sinks.local_file import begin
+from rlvitals.store import chunks
+from rlvitals.store.archive import open_log
+from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.views.tailing import RunTail
 from rlvitals.web.folder import Folder
 
 SEEDS = range(1, 5)
@@ -122,6 +129,56 @@ def test_a_card_that_is_none_makes_a_line_that_says_so(bench, bad, text, capsys)
     assert main(["show", str(bad)]) == 64
 
 
+# Small files that hold something else
+
+
+DEEP = "[" * 900 + "]" * 900
+ODD_FILES = {
+    "attempts.jsonl": [
+        '{"number":"two","started":1}',
+        '{"number":2,"started":1e300,"from_step":"x","changed":3}',
+        "[]",
+    ],
+    "config.json": [f'{{"rlvitals":[1],"lr":{DEEP}}}', '{"rlvitals":{"track_with":3,"tracker_kwargs":[],"rules":7}}'],
+    "sinks/csv.json": ['{"offsets":{"train":"x"},"rows":[],"state":3}', '{"offsets":5,"name":"../../x"}', "[1]", DEEP],
+    "logs/findings.jsonl": [
+        '{"type":"request","step":1,"request":[1],"rule":{}}\n{"type":"answer","step":2,"request":[]}',
+        '{"type":"finding","step":1,"rule":"r","kind":"k","title":"t","severity":"info","evidence":[],"metrics":[[]]}',
+        '{"type":"finding","step":1e300,"rule":"r"}\n{"type":"answer","step":1,"attempt":-1,"timestamp":1e300}',
+    ],
+    "eval_logs/eval_step_0100.json": [f'{{"accuracy":{DEEP}}}', "[]", '{"accuracy":"high","answers":{"a":[]}}'],
+    "eval_logs/control.json": ['{"step":[]}', "7"],
+    "logs/eval_metrics.jsonl": ['{"step":100,"attempt":1,"timestamp":1e300,"_nonfinite":"wins=nan losses=inf"}'],
+    "logs/system.jsonl": ['{"step":0,"timestamp":1e300,"attempt":1,"System/CPU_Percent":"much"}'],
+    "metrics/epochs.jsonl": ['{"epoch":1,"timestamp":1e300,"attempt":-1,"loss":[]}', '{"epoch":1e300}', DEEP],
+    "run.lock": ['{"host":"x","pid":-1,"token":"t"}', '{"host":"x","pid":7,"token":"../../t","since":[]}'],
+}
+
+
+@pytest.mark.parametrize("name", ODD_FILES)
+def test_a_small_file_that_holds_something_else_is_no_trouble(bench, bad, name):
+    asked = {"show", "evals", "sync"}
+    for text in ODD_FILES[name]:
+        (bad / name).write_text(text + "\n")
+        troubles = bench.ask_questions() + bench.ask_verbs(lambda words: words[0] in asked)
+        assert (text[:100], troubles + bench.resume()) == (text[:100], [])
+
+
+def test_a_file_of_the_index_that_was_forged_is_not_believed(bad):
+    log, path = RunDir(bad).train_log, bad / "index" / "training_metrics-00000.columns"
+    _, size, _ = chunks._PREFIX.unpack(path.read_bytes()[: chunks._PREFIX.size])
+    whole = path.read_bytes()
+    header = json.loads(whole[chunks._PREFIX.size : chunks._PREFIX.size + size])
+    odd = {"rows": -1, "columns": [1], "texts": {"note": {"x": 3}}, "log": ["a", 2, 3], "kinds": [], "checksums": [1]}
+    for key, value in odd.items():
+        text = json.dumps(header | {key: value}).encode()
+        prefix = chunks._PREFIX.pack(b"RLVINDEX1\n", len(text), zlib.crc32(text))
+        path.write_bytes(prefix + text + whole[chunks._PREFIX.size + size :])
+        with pytest.raises(ValueError, match=r"index file|cut short|missing"):
+            chunks.load(path, log)
+        assert rlvitals.open_run(bad).rows == damage.ROWS + 10
+
+
 # Logs that cannot be read
 
 
@@ -154,6 +211,16 @@ def test_a_fifo_in_the_place_of_a_folder_keeps_nobody_waiting(bench, bad, name):
     assert bench.ask_verbs(lambda words: words[0] in asked and "--epochs" not in words) == []
 
 
+@pytest.mark.parametrize("name", ["index/training_metrics-00000.columns", "index/rollouts.sqlite"])
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_the_index_is_done_without_where_it_is_no_file(bad, kind, name):
+    UNREADABLE[kind](bad / name, random.Random(1))
+    with damage.alarm(), as_stranger() if IS_ROOT else contextlib.nullcontext():  # who may not even replace it
+        view = rlvitals.open_run(bad)
+        assert view.rows == damage.ROWS + 10
+        assert len(view.rollout_log.overview()) == 3
+
+
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("words", [["check"], ["plot"], ["report"], ["rollouts"], ["show", "--epochs"]])
 def test_a_foreign_log_that_is_no_file_is_said_to_be_none(tmp_path, kind, words, capsys):
@@ -184,6 +251,12 @@ def test_epochs_and_trackers_do_not_wait_for_what_is_no_file(bad, kind, tmp_path
     assert tracker.history[-1]["epoch"] == 9
 
 
+def test_a_tracker_does_not_wait_for_a_fifo_under_its_file_s_name(tmp_path):
+    os.mkfifo(tmp_path / "table.csv")
+    with damage.alarm(), pytest.raises(SinkError, match="cannot write"):
+        begin(tmp_path / "table.csv", b"step", is_ours=False)
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="another user's files need root")
 @pytest.mark.parametrize("name", ["logs/training_metrics.jsonl", "run.json", "logs", "."])
 def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
@@ -200,6 +273,32 @@ def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
     if name != ".":  # who may not enter a folder does not know that a run is in it
         assert lines["bad"]["status"] == told["bad"]["status"] == "unreadable"
         assert "ask its owner" in remarks
+
+
+@pytest.mark.parametrize("name", ["logs/system.jsonl", "logs/eval_metrics.jsonl", "logs/training_metrics.jsonl"])
+def test_what_is_met_while_rows_are_read_does_not_hide_the_others(bench, bad, name, capsys):
+    damage._fifo(bad / name, random.Random(1))
+    with damage.alarm():
+        verdicts, passed_over = judged(bench.runs, capsys)
+        tail = RunTail(bad, "0-0-0")
+        assert tail.look().findings
+    assert (verdicts.keys(), passed_over.keys()) == ({"good"}, {"bad"})
+    assert f"{bad / name} cannot be read: not a regular file" in passed_over["bad"]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [[0, 1, 8, "x", 1]], [[0, 1, 8]], [7], 7, [[5, 9, 8, 1, 1]], [[0, -9, 8, 1, 1]], [[0, 9, 8, 2**70, 1]],
+        [[0, 9, 8, 1, 1]],
+    ],
+)  # fmt: skip
+def test_a_forged_archive_is_said_to_be_damaged(tmp_path, blocks):
+    log = tmp_path / "log.jsonl"
+    footer = json.dumps({"blocks": blocks}).encode()
+    archive_of(log).write_bytes(b"RLVARCH1" + b"x" * 8 + footer + struct.pack("<Q", len(footer)) + b"RLVARCH1")
+    with pytest.raises(RunUnreadable, match="is damaged"), open_log(log) as file:
+        file.read()
 
 
 def test_a_damaged_archive_is_said_to_be_one(bench, bad):
@@ -234,6 +333,15 @@ def test_a_cell_of_a_wrong_type_in_the_table_of_rollouts_is_not_believed(bad):
 
 
 # Going on with it
+
+
+@pytest.mark.parametrize("text", ['{"global_step":1e300}', '{"global_step":"x"}', "[]", "[" * 100_000, None])
+def test_a_checkpoint_whose_state_is_damaged_is_told_by_its_name(bad, text):
+    state = bad / "checkpoint-100" / "trainer_state.json"
+    damage._fifo(state, random.Random(1)) if text is None else state.write_text(text)
+    with damage.alarm(), rlvitals.start(bad, resume="checkpoint-100", monitor=False, hardware=False) as run:
+        assert run.attempt == 3
+    assert rlvitals.open_run(bad).attempts[-1].from_step == 100
 
 
 @pytest.mark.parametrize("name", ["run.json", "logs/training_metrics.jsonl", "attempts.jsonl", "run.lock", "heartbeat"])
