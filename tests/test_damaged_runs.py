@@ -218,7 +218,7 @@ def test_the_index_is_done_without_where_it_is_no_file(bad, kind, name):
     with damage.alarm(), as_stranger() if IS_ROOT else contextlib.nullcontext():  # who may not even replace it
         view = rlvitals.open_run(bad)
         assert view.rows == damage.ROWS + 10
-        assert len(view.rollout_log.overview()) == 3
+        assert [line["step"] for line in view.rollout_log.overview()] == [100, 200]
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
