@@ -280,10 +280,15 @@ def test_what_is_met_while_rows_are_read_does_not_hide_the_others(bench, bad, na
     damage._fifo(bad / name, random.Random(1))
     with damage.alarm():
         verdicts, passed_over = judged(bench.runs, capsys)
-        tail = RunTail(bad, "0-0-0")
-        assert tail.look().findings
     assert (verdicts.keys(), passed_over.keys()) == ({"good"}, {"bad"})
     assert f"{bad / name} cannot be read: not a regular file" in passed_over["bad"]
+
+
+def test_what_is_new_in_a_run_is_told_beside_a_log_that_cannot_be_read(bad):
+    damage._folder(RunDir(bad).train_log, random.Random(1))
+    added = RunTail(bad, "0-0-0").look()
+    assert (added.rows, added.step) == (3, None)  # the evaluations
+    assert added.findings
 
 
 @pytest.mark.parametrize(
