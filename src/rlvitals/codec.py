@@ -56,6 +56,33 @@ parse_json: Callable[[bytes], Any] = parse_with_json if orjson is None else orjs
 """Strict JSON; raises ValueError on anything else, however deep or odd."""
 
 
+MOST_DEPTH = 100
+"""Lists and objects in each other. Nothing we write is nested deeper, and whoever walks through it calls itself."""
+
+
+def parse_shallow(text: bytes) -> Any:
+    """`parse_json` of what is handed on as it is: ValueError also for what is nested deeper than `MOST_DEPTH`."""
+    parsed = parse_json(text)
+    if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # the common case costs two looks at the bytes
+        refuse_depth(parsed)
+    return parsed
+
+
+def refuse_depth(parsed: Any) -> None:
+    """Raise ValueError where lists and objects are nested deeper than `MOST_DEPTH`."""
+    layer = [parsed]
+    for _ in range(MOST_DEPTH + 1):
+        layer = [
+            item
+            for value in layer
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not layer:
+            return
+    raise ValueError(f"nested more than {MOST_DEPTH} deep")
+
+
 def to_json(value: Any) -> bytes:
     """Indented strict JSON. Non-finite numbers become texts ("nan", "inf"), other objects their text.
 

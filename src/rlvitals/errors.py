@@ -16,7 +16,7 @@ RlvitalsError
     ├── RunNotFound      there is no run there
     ├── RunExists        a run is there already and neither resume nor overwrite was asked for
     ├── RunLocked        another live process writes it
-    └── RunUnreadable    it was written by a newer rlvitals, or its identity file is damaged
+    └── RunUnreadable    it was written by a newer rlvitals, or one of its files is damaged or cannot be read
 ```
 
 Each message says what happened, which value was seen and how to fix it. While training runs nothing of this is raised
@@ -121,7 +121,7 @@ class RunLocked(RunError):
 
 
 class RunUnreadable(RunError):
-    """The run was written by a newer rlvitals, or its identity file is damaged."""
+    """The run was written by a newer rlvitals, or a file of it is damaged or cannot be read; the message says which."""
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

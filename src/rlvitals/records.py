@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from rlvitals.values import Value
 
@@ -43,6 +43,24 @@ KINDS: tuple[str, ...] = (
 """Every kind of trouble a finding can name. A closed list: other people's code switches on it."""
 
 
+class Range(NamedTuple):
+    """The numbers that a field may hold; `store.fields` looks at it where a record is read from a file."""
+
+    least: float
+    most: float
+
+
+WHOLE = Range(-(2**53), 2**53)
+"""Whole numbers that are exact in every column and in every reader of JSON."""
+
+Count = Annotated[int, Range(0, 2**53)]
+AttemptNumber = Annotated[int, Range(1, 2**31 - 1)]
+Pid = Annotated[int, Range(0, 2**31 - 1)]
+Share = Annotated[float, Range(0, 1)]
+Time = Annotated[float, Range(0, 32_503_680_000)]
+"""Unix seconds, up to the year 3000: later ones are no dates on every system."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a log, checked: an integer step, numbers by name, texts by name."""
@@ -64,15 +82,15 @@ class Row:
 class Attempt:
     """One (re)start of a run."""
 
-    number: int
-    started: float
+    number: AttemptNumber
+    started: Time
     from_step: int | None = None
     """The step its weights come from. None: not said, so its own first row decides."""
     from_checkpoint: str | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
     """Settings that differ from the attempt before: key -> [before, now]."""
     host: str = ""
-    pid: int = 0
+    pid: Pid = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +100,23 @@ class RunInfo:
     id: str
     name: str
     status: Status
-    created: float
-    updated: float
-    schema: int = SCHEMA
+    created: Time
+    updated: Time
+    schema: Count = SCHEMA
     written_by: str = ""
     """The rlvitals version that wrote it."""
-    attempt: int = 1
+    attempt: AttemptNumber = 1
     algorithm: str | None = None
     framework: str | None = None
-    total_steps: int | None = None
-    ended: float | None = None
+    total_steps: Count | None = None
+    ended: Time | None = None
     error: str | None = None
     """The exception that ended the run, if one did."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Values that could not be taken: key -> {count, reason}."""
-    rows_dropped: int = 0
+    rows_dropped: Count = 0
     host: str = ""
-    pid: int = 0
+    pid: Pid = 0
     python: str = ""
     platform: str = ""
     packages: dict[str, str] = field(default_factory=dict)
@@ -119,7 +137,7 @@ class Finding:
     onset_step: int
     """The step at which the statistic left its band."""
     title: str
-    confidence: float = 0.5
+    confidence: Share = 0.5
     """The share of such findings that are right, as far as the calibration knows."""
     evidence: dict[str, float | str] = field(default_factory=dict)
     """The metric's name, its values, its band and the window, by name."""

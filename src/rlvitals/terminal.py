@@ -21,6 +21,9 @@ LONGEST_FIELD = 1000
 MOST_LINES = 200
 """Lines of one message."""
 
+LONGEST_SHOWN = 100_000
+"""Characters of one text: laying out megabytes takes a terminal minutes."""
+
 
 def visible(text: str) -> str:
     r"""The same text with control characters made visible, line breaks too: for what stands on one line.
@@ -28,6 +31,8 @@ def visible(text: str) -> str:
     >>> visible("loss\x1b[2J"), visible("loss"), visible("a\nb")
     ('loss\\x1b[2J', 'loss', 'a\\nb')
     """
+    if len(text) > LONGEST_SHOWN:
+        text = f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
@@ -39,7 +44,7 @@ def visible_lines(text: str) -> str:
     >>> visible_lines("one\rtwo\nthree\x07")
     'one\\rtwo\nthree\\x07'
     """
-    return text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from reprlib import repr as short
 from typing import Any, Literal, get_args
 
 Kind = Literal["mean", "sum", "min", "max", "std", "sample_std", "var", "count", "last"]
@@ -110,12 +111,12 @@ class Value:
     def from_list(cls, stored: Sequence[Any]) -> Value:
         """Read the stored form back; raises ValueError on anything else."""
         if not isinstance(stored, list | tuple) or not 5 <= len(stored) <= 7:
-            raise ValueError(f"not a stored value: {stored!r}")
+            raise ValueError(f"not a stored value: {short(stored)}")
         count, average, m2, least, greatest = (_read_part(part) for part in stored[:5])
         kind: Any = stored[5] if len(stored) > 5 else "mean"
         order = _read_part(stored[6]) if len(stored) > 6 else 0.0
         if kind not in KINDS or not 0 <= count < math.inf:
-            raise ValueError(f"not a stored value: {stored!r}")
+            raise ValueError(f"not a stored value: {short(stored)}")
         return cls(count, average, m2, least, greatest, kind, order)
 
 
@@ -241,4 +242,4 @@ def _read_part(part: Any) -> float:
             return float(part)
         except OverflowError:
             pass
-    raise ValueError(f"not a stored value: {str(part)[:40]!r} is no number")
+    raise ValueError(f"not a stored value: {short(part)} is no number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,14 +68,18 @@ def test_runs_lists_what_is_below_a_folder(run_path, tmp_path, capsys):
     assert "5/5" in capsys.readouterr().out
 
 
-def test_runs_passes_over_a_damaged_run_and_says_so(run_path, tmp_path, capsys):
+def test_a_damaged_run_is_a_line_of_runs_that_says_so(run_path, tmp_path, capsys):
     with rlvitals.start(tmp_path / "other") as run:
         run.log({"loss": 1.0})
     (tmp_path / "other" / "run.json").write_text("{")
     assert main(["runs", str(tmp_path), "--json"]) == 0
     captured = capsys.readouterr()
-    assert len(json.loads(captured.out)) == 1
-    assert "cannot be read" in captured.err
+    lines = {Path(line["path"]).name: line for line in json.loads(captured.out)}
+    assert {name: line["status"] for name, line in lines.items()} == {"run": "finished", "other": "unreadable"}
+    assert "run.json is damaged" in lines["other"]["note"]
+    assert "run.json is damaged" in captured.err
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "unreadable" in capsys.readouterr().out
 
 
 def test_runs_in_an_empty_folder_says_so(tmp_path, capsys):

@@ -6,10 +6,12 @@ import json
 import math
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rlvitals.store.index import open_columns
 from rlvitals.store.lines import BadLine, decode, read_nonfinite, write_nonfinite
 from rlvitals.values import last, mean, total
 
@@ -183,3 +185,17 @@ def test_a_damaged_gap_counts_nothing(gap):
 @pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_time_at_the_end_of_the_calendar_does_not_lose_the_row(stamp):
     assert decode(line(timestamp=stamp, loss=1)).numbers == {"loss": 1.0}
+
+
+@pytest.mark.parametrize("stamp", ["1e300", "-1e300", "99999999999999", "[1]", '"never"', "null"])
+def test_a_time_that_no_calendar_has_is_no_time(stamp, tmp_path):
+    line = f'{{"step":1,"timestamp":{stamp},"attempt":1,"loss":0.5}}'.encode()
+    assert math.isnan(decode(line).timestamp)
+    (tmp_path / "log.jsonl").write_bytes(line + b"\n")
+    assert np.isnan(open_columns(tmp_path / "log.jsonl", tmp_path / "index").timestamps).all()
+
+
+def test_moments_nested_as_deeply_as_a_parser_takes_are_left_out():
+    nest = b"[" * 1000 + b"]" * 1000
+    row = decode(b'{"step":1,"timestamp":1.0,"attempt":1,"loss":0.5,"_m":{"loss":[1,1,1,1,' + nest + b"]}}")
+    assert (row.numbers, row.values) == ({"loss": 0.5}, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 
@@ -222,3 +223,16 @@ def test_a_resume_goes_on_with_compacted_rollouts(run_dir):
     view = rlvitals.open_run(run_dir.root)
     assert [group.prompt for group in view.rollouts(2)] == ["again"]
     assert len(view.rollouts(1)) == 2
+
+
+def test_the_table_numbers_groups_and_rollouts_as_their_file_is_read(tmp_path):
+    with rlvitals.start(tmp_path, monitor=False, hardware=False, display="none") as run:
+        run.log_groups([{"prompt": "p", "rollouts": [{"completion": "a", "reward": 1.0}]}], step=5)
+    file = RunDir(tmp_path).rollout_file(5)
+    line = json.loads(file.read_text())
+    odd = [7, None, *line["rollouts"], []]
+    file.write_text("".join(json.dumps(each) + "\n" for each in [{**line, "step": 6}, {**line, "rollouts": odd}]))
+    log = rlvitals.open_run(tmp_path).rollout_log
+    (hit,) = log.find(worst=True)
+    assert log.at(hit.step)[hit.group - 1].rollouts[hit.rollout - 1].reward == 1.0
+    assert (log.steps, log.at(6)) == ([5], [])

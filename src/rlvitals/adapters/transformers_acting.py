@@ -6,7 +6,6 @@ of the optimizer and the flow. What cannot be done in place ends in a stop that 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from rlvitals.adapters.learning_rate import CannotCut, cut_learning_rate, learning_rate
 from rlvitals.records import Action, Request
+from rlvitals.store.files import read_json
 
 logger = logging.getLogger("rlvitals")
 
@@ -173,7 +173,7 @@ def weight_files(checkpoint: Path) -> list[Path]:
     """The files a checkpoint's weights are in. Raises FileNotFoundError where there are none."""
     index = checkpoint / WEIGHTS_INDEX
     if index.is_file():
-        return [checkpoint / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        return [checkpoint / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     if not (checkpoint / WEIGHTS).is_file():
         raise FileNotFoundError(f"there is no {WEIGHTS}")
     return [checkpoint / WEIGHTS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
@@ -9,7 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from rlvitals.capture.watching import check_rules, kept_rules
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
 from rlvitals.errors import ConfigError, RunError, RunExists
-from rlvitals.records import Attempt, RunInfo
+from rlvitals.records import Attempt, Count, RunInfo
 from rlvitals.store.archive import expand_logs
 from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
-from rlvitals.store.files import make_folder, sync_folder
+from rlvitals.store.fields import record_of
+from rlvitals.store.files import make_folder, read_json, sync_folder
 from rlvitals.store.layout import LiveRunDir, RunDir, kept_file
 from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
@@ -34,6 +36,13 @@ from rlvitals.terminal import logger
 Resume = bool | int | str | os.PathLike[str]
 
 RANK_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainerState:
+    """What of a checkpoint's `trainer_state.json` matters here."""
+
+    global_step: Count
 
 
 def start(
@@ -272,7 +281,7 @@ def _next_attempt(run_dir: RunDir) -> int:
     numbers = [attempt.number for attempt in read_attempts(run_dir)]
     if run_dir.holds_run:
         last = last_row(run_dir.train_log)
-        numbers.append(last.attempt if last else 1 if run_dir.info.exists() else 0)
+        numbers.append(last.attempt if last else 1 if os.path.exists(run_dir.info) else 0)
     return max(numbers, default=0) + 1
 
 
@@ -293,15 +302,13 @@ def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
         (
             place / "trainer_state.json"
             for place in (path, run_dir.root / path)
-            if (place / "trainer_state.json").exists()
+            if os.path.exists(place / "trainer_state.json")
         ),
         None,
     )
     if state is not None:
-        try:
-            return int(json.loads(state.read_text(encoding="utf-8"))["global_step"]), str(resume)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        with contextlib.suppress(OSError, ValueError):
+            return record_of(_TrainerState, read_json(state)).global_step, str(resume)
     number = re.search(r"(\d+)$", path.name)
     if number is None:
         raise ConfigError(

@@ -89,6 +89,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_NO)
     except RlvitalsError as error:
         return _fail(error, EXIT_USAGE)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a disk that fails in the middle of a file
+        return _fail(f"{error.filename or arguments.__dict__.get('path', name)}: {error.strerror or error}", EXIT_USAGE)
 
 
 def run() -> NoReturn:
@@ -107,7 +111,7 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _fail(error: Exception, code: int) -> int:
+def _fail(error: Exception | str, code: int) -> int:
     warn(f"rlvitals: error: {error}")
     return code
 

@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _machine(sample: dict[str, Any]) -> Text:
-    told = [f"{name.removeprefix('System/')} {number(value)}" for name, value in sample.items() if "/" in name]
+    seen = {name: value for name, value in sample.items() if "/" in name and not isinstance(value, str)}
+    told = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
     lines = Text("\nThe machine", style="bold")
     return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(told)}", style="not bold")
 

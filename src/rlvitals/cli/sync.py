@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rlvitals.capture.forwarding import trackers_of
 from rlvitals.cli.output import add_json_flag, print_json
@@ -16,6 +16,7 @@ from rlvitals.config import resolve
 from rlvitals.errors import ConfigError
 from rlvitals.masking import MASK
 from rlvitals.sinks.follower import follow
+from rlvitals.store.fields import checked
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_status, say
 from rlvitals.views.query import RunView, open_run
@@ -53,6 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if done else EXIT_BEHIND
 
 
+class _Recorded(TypedDict):
+    """What a run's settings say of its trackers."""
+
+    track_with: list[str]
+    tracker_kwargs: dict[str, Any]
+
+
 class _Progress:
     """One line on a terminal, about once a second; nothing elsewhere."""
 
@@ -78,8 +86,8 @@ class _Progress:
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:
     """Settings from the file, or as the run recorded them. Masked keys are left to the vendor's own login."""
-    own = view.config.get("rlvitals", {})
-    recorded = {"track_with": own.get("track_with", []), "tracker_kwargs": own.get("tracker_kwargs", {})}
+    own = view.config.get("rlvitals")
+    recorded = {"track_with": [], "tracker_kwargs": {}} | (checked(_Recorded, own) if isinstance(own, dict) else {})
     given = resolve(config, {"track_with": names}) if config else resolve(_for(names, recorded), {})
     return trackers_of(given)
 
@@ -88,7 +96,11 @@ def _for(names: list[str], recorded: dict[str, Any]) -> dict[str, Any]:
     by_name = recorded["tracker_kwargs"]
     if len(recorded["track_with"]) == 1 and not isinstance(by_name.get(recorded["track_with"][0]), dict):
         by_name = {recorded["track_with"][0]: by_name}
-    return {"track_with": names, "tracker_kwargs": {name: _unmasked(by_name.get(name, {})) for name in names}}
+    return {"track_with": names, "tracker_kwargs": {name: _unmasked(_mapping(by_name.get(name))) for name in names}}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _unmasked(settings: dict[str, Any]) -> dict[str, Any]:

@@ -42,10 +42,13 @@ def duration(seconds: float) -> str:
 
 
 def moment(timestamp: float) -> str:
-    """A point in time, local, to the minute; a dash where there is none."""
+    """A point in time, local, to the minute; a dash where there is none, or none that a calendar has."""
     if not timestamp or not math.isfinite(timestamp):
         return "-"
-    return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M")
+    try:
+        return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "-"
 
 
 def band(low: float | None, high: float | None) -> str:

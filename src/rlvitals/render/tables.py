@@ -12,7 +12,9 @@ from rich.text import Text
 
 from rlvitals.render.numbers import duration, moment, number
 
-STATUS_STYLE = {"running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow"}
+STATUS_STYLE = {
+    "running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow", "unreadable": "red",
+}  # fmt: skip
 MARKS = {"up": "max", "down": "min"}
 SHOWN_METRICS = 24
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
-from rlvitals.store.files import make_folder, replace_file, sync_folder
+from rlvitals.store.files import make_folder, open_descriptor, open_regular, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, kept_file
 
 FIXED = ("step", "timestamp", "attempt", "stream")
@@ -28,7 +28,7 @@ class LocalFile:
         self.path = path
         self._fix = fix
         try:
-            self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the tracker is
+            self._file = os.fdopen(open_descriptor(path, os.O_RDWR), "r+b", buffering=0)  # for as long as the tracker
         except FileNotFoundError:
             raise self.damaged("is gone") from None
         except OSError as error:
@@ -131,7 +131,7 @@ def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
     """Start a file. One that is there already is kept as NAME.1 (or .2, ...), unless it can only be our own."""
     try:
         make_folder(path.parent)
-        if not is_ours and path.exists() and path.read_bytes() not in (b"", first):
+        if not is_ours and os.path.exists(path) and not _holds(path, b"", first):
             spare = next(spare for number in count(1) if not (spare := Path(f"{path}.{number}")).exists())
             os.replace(path, spare)
             sync_folder(path.parent)  # before the name means another file
@@ -139,6 +139,12 @@ def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _holds(path: Path, *known: bytes) -> bool:
+    """Whether a file holds one of these and nothing else."""
+    with open_regular(path) as file:
+        return file.read(max(map(len, known)) + 1) in known
 
 
 def unwritable(path: Path, error: OSError) -> SinkError:

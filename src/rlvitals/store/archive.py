@@ -14,9 +14,9 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_shallow
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.files import replace_file, sync_folder
+from rlvitals.store.files import open_regular, replace_file, sync_folder, unreadable
 from rlvitals.store.layout import RunDir, SideLog, Stream, archive_of
 
 BLOCK_BYTES = 8 * 2**20
@@ -34,14 +34,22 @@ class _Block(NamedTuple):
 
 
 def open_log(log: Path) -> BinaryIO:
-    """A log's bytes for reading, from the log or its archive. Raises FileNotFoundError where there is neither."""
+    """A log's bytes for reading, from the log or its archive. Raises FileNotFoundError where there is neither, and
+    RunUnreadable where what is there cannot be read.
+    """
+    place = log
     try:
-        return open(log, "rb")
-    except FileNotFoundError:
         try:
-            return cast(BinaryIO, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20))
+            return open_regular(log)
         except FileNotFoundError:
-            raise FileNotFoundError(2, "no such log", str(log)) from None
+            place = archive_of(log)
+            return cast(BinaryIO, io.BufferedReader(ArchiveFile(place), 2**20))
+    except FileNotFoundError:
+        raise FileNotFoundError(2, "no such log", str(log)) from None
+    except NotADirectoryError:
+        raise
+    except OSError as error:
+        raise unreadable(place, error) from error
 
 
 def log_state(log: Path) -> tuple[int, int, int]:
@@ -63,22 +71,23 @@ def logs_of(run_dir: RunDir) -> list[Path]:
     """Every log file a run has, plain or packed; findings, which are few and written by others too, are none."""
     streams: tuple[Stream | SideLog, ...] = ("train", "eval", "phases", "system")
     logs = [run_dir.log(stream, rank) for stream in streams for rank in (0, *run_dir.rank_numbers(stream))]
-    return [log for log in [*logs, *run_dir.rollout_logs()] if log.exists() or archive_of(log).exists()]
+    return [log for log in [*logs, *run_dir.rollout_logs()] if os.path.exists(log) or os.path.exists(archive_of(log))]
 
 
 def compact_logs(run_dir: RunDir) -> tuple[int, int]:
     """Pack every log of a run that is not being recorded; returns the bytes before and after. The index is let go."""
     before = after = 0
     for log in logs_of(run_dir):
-        sizes = compact(log) if log.exists() else (log_state(log)[1], archive_of(log).stat().st_size)
+        sizes = compact(log) if os.path.exists(log) else (log_state(log)[1], archive_of(log).stat().st_size)
         before, after = before + sizes[0], after + sizes[1]
-    shutil.rmtree(run_dir.index, ignore_errors=True)
+    if os.path.isdir(run_dir.index):  # removing a tree waits for a FIFO that stands in its place
+        shutil.rmtree(run_dir.index, ignore_errors=True)
     return before, after
 
 
 def expand_logs(run_dir: RunDir) -> int:
     """Bring every packed log of a run back; returns how many there were."""
-    packed = [log for log in logs_of(run_dir) if not log.exists()]
+    packed = [log for log in logs_of(run_dir) if not os.path.exists(log)]
     for log in packed:
         expand(log)
     return len(packed)
@@ -91,7 +100,7 @@ def compact(log: Path) -> tuple[int, int]:
     from rlvitals.store.packing import pack, unpack
 
     parts, blocks, offset, start = [_MAGIC], [], len(_MAGIC), 0
-    with open(log, "rb") as file:
+    with open_regular(log) as file:
         while data := file.read(BLOCK_BYTES):
             data += file.readline()
             packed = pack(data)
@@ -121,7 +130,7 @@ def expand(log: Path) -> int:
 
 def _check(log: Path) -> None:
     """The archive on disk reads as the log does, byte by byte, before the log is let go of."""
-    with open(log, "rb") as file, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20) as archive:
+    with open_regular(log) as file, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20) as archive:
         while block := file.read(2**20):
             if archive.read(len(block)) != block:
                 raise RunUnreadable(f"{archive_of(log)} does not read back as {log}; the log is kept")
@@ -133,14 +142,14 @@ class ArchiveFile(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = open(path, "rb")  # noqa: SIM115 - closed with this object
+        self._file = open_regular(path)  # closed with this object
         self._position = 0
         self._current: tuple[int, bytes] = (-1, b"")
         try:
             self._blocks = self._read_footer()
         except (ValueError, KeyError, TypeError, OSError, struct.error) as error:
             self._file.close()
-            raise RunUnreadable(f"{path} is damaged: {error}") from error
+            raise self._damaged(str(error)) from error
 
     @property
     def size(self) -> int:
@@ -182,9 +191,28 @@ class ArchiveFile(io.RawIOBase):
             self._file.seek(block.offset)
             packed = self._file.read(block.size)
             if zlib.crc32(packed) != block.checksum:
-                raise RunUnreadable(f"{self._path} is damaged: block {number} does not match its checksum")
-            self._current = (number, unpack(packed))
+                raise self._damaged(f"block {number} does not match its checksum")
+            try:
+                data = unpack(packed)
+            except (
+                ArithmeticError,
+                LookupError,
+                TypeError,
+                ValueError,
+                StopIteration,
+                struct.error,
+                zlib.error,
+            ) as error:
+                raise self._damaged(f"block {number} cannot be unpacked") from error
+            if len(data) != block.end - block.start:
+                raise self._damaged(f"block {number} is not as long as it should be")
+            self._current = (number, data)
         return self._current[1]
+
+    def _damaged(self, what: str) -> RunUnreadable:
+        return RunUnreadable(
+            f"{self._path} is damaged: {what}. Restore it from a backup; the other files are not affected."
+        )
 
     def _read_footer(self) -> list[_Block]:
         end = self._file.seek(0, os.SEEK_END) - len(_MAGIC) - _SIZE.size
@@ -193,5 +221,15 @@ class ArchiveFile(io.RawIOBase):
         if end < 0 or trailer[_SIZE.size :] != _MAGIC:
             raise ValueError("no archive, or cut short")
         (size,) = _SIZE.unpack(trailer[: _SIZE.size])
+        if size > end:
+            raise ValueError("no archive, or cut short")
         self._file.seek(end - size)
-        return [_Block(*block) for block in parse_json(self._file.read(size))["blocks"]]
+        blocks = [_Block(*block) for block in parse_shallow(self._file.read(size))["blocks"]]
+        start, offset = 0, len(_MAGIC)
+        for block in blocks:  # they follow each other without a gap, in the log and in the archive
+            if not all(type(part) is int and 0 <= part < 2**63 for part in block):
+                raise ValueError("a block that is none")
+            if (block.start, block.offset) != (start, offset) or block.end < start or offset + block.size > end - size:
+                raise ValueError("blocks that do not follow each other")
+            start, offset = block.end, offset + block.size
+        return blocks

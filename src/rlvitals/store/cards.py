@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
-from rlvitals.codec import to_json
+from rlvitals.codec import parse_shallow, to_json
 from rlvitals.errors import RunNotFound, RunUnreadable
-from rlvitals.records import SCHEMA, STATUSES, Attempt, RunInfo
-from rlvitals.store.files import append_line, read_whole, replace_file
+from rlvitals.records import SCHEMA, Attempt, RunInfo
+from rlvitals.store.fields import damage_in, record_of
+from rlvitals.store.files import append_line, read_json, read_whole, replace_file, unreadable
 from rlvitals.store.layout import RunDir, archive_of
 
 DRAFT_SECONDS = 120.0
@@ -35,39 +37,46 @@ def write_info(run_dir: RunDir, info: RunInfo) -> None:
     replace_file(run_dir.info, to_json(asdict(info)))
 
 
-def read_info(run_dir: RunDir) -> RunInfo:
-    """Read the identity card. A bare log without one (older recorders) gets a minimal card."""
+def read_info(run_dir: RunDir, problems: list[str] | None = None) -> RunInfo:
+    """Read the identity card. A bare log without one (older recorders) gets a minimal card.
+
+    Fields that hold something else get their defaults; a sentence on them is added to `problems`. Raises RunNotFound or
+    RunUnreadable.
+    """
     try:
-        raw = json.loads(run_dir.info.read_text(encoding="utf-8"))
+        raw = read_json(run_dir.info)
     except FileNotFoundError:
         return _card_of_bare_log(run_dir)
     except NotADirectoryError:
         raise RunNotFound(f"there is no run in {run_dir.root}: it is a file, not a directory") from None
-    except (OSError, ValueError) as error:
-        raise RunUnreadable(
-            f"{run_dir.info} cannot be read: {error}. The rows in {run_dir.logs} are not affected"
-        ) from error
+    except OSError as error:
+        raise unreadable(run_dir.info, error) from error
+    except ValueError as error:
+        raise _damaged(run_dir, str(error)) from error
     if not isinstance(raw, dict):
-        raise RunUnreadable(
-            f"{run_dir.info} is damaged: expected a JSON object. The rows in {run_dir.logs} are not affected"
-        )
+        raise _damaged(run_dir, "expected a JSON object")
     schema = raw.get("schema", 0)
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int:
+        raise _damaged(run_dir, f"{str(schema)[:40]!r} is no run format")
+    if schema > SCHEMA:
+        writer = str(raw.get("written_by", "(unknown)"))[:40]
         raise RunUnreadable(
-            f"{run_dir.root} has run format {schema}, written by rlvitals {raw.get('written_by', '(unknown)')}; "
-            f"this version reads "
-            f"formats up to {SCHEMA}. Upgrade with: pip install --upgrade rlvitals"
+            f"{run_dir.root} has run format {schema}, written by rlvitals {writer}; this version reads formats up to "
+            f"{SCHEMA}. Upgrade with: pip install --upgrade rlvitals"
         )
-    return _card(raw, run_dir)
+    defaults = {"id": "", "name": run_dir.root.name, "created": 0.0, "updated": 0.0, "status": "interrupted"}
+    wrong: list[str] = []
+    info = record_of(RunInfo, raw, defaults=defaults, wrong=wrong)
+    if problems is not None:
+        problems += damage_in(run_dir.info.name, wrong)
+    return info
 
 
-def _card(raw: dict[str, Any], run_dir: RunDir) -> RunInfo:
-    known = {field.name for field in fields(RunInfo)}
-    given = {key: value for key, value in raw.items() if key in known}
-    defaults = {"id": "", "name": run_dir.root.name, "created": 0.0, "updated": 0.0}
-    if given.get("status") not in STATUSES:
-        given["status"] = "interrupted"
-    return RunInfo(**{**defaults, **given})
+def _damaged(run_dir: RunDir, what: str) -> RunUnreadable:
+    return RunUnreadable(
+        f"{run_dir.info} is damaged: {what}. The rows in {run_dir.logs} are not affected: restore the file from a "
+        f"backup, or remove it to read the rows without it."
+    )
 
 
 def _card_of_bare_log(run_dir: RunDir) -> RunInfo:
@@ -77,7 +86,10 @@ def _card_of_bare_log(run_dir: RunDir) -> RunInfo:
             f"'rlvitals runs DIR' lists the runs below a directory."
         )
     log = run_dir.train_log
-    changed = (log if log.exists() else archive_of(log)).stat().st_mtime
+    try:
+        changed = (log if os.path.exists(log) else archive_of(log)).stat().st_mtime
+    except OSError as error:
+        raise unreadable(log, error) from error
     return RunInfo(
         id="", name=run_dir.root.resolve().name, status="finished", created=changed, updated=changed, schema=0
     )
@@ -88,13 +100,23 @@ def write_config(run_dir: RunDir, config: dict[str, Any]) -> None:
     replace_file(run_dir.config, to_json(config))
 
 
-def read_config(run_dir: RunDir) -> dict[str, Any]:
-    """Read the settings back; empty when there are none."""
+def read_config(run_dir: RunDir, problems: list[str] | None = None) -> dict[str, Any]:
+    """Read the settings back; empty when there are none. What is wrong with them is added to `problems`."""
+    what = ""
     try:
-        raw = json.loads(run_dir.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
+        raw = read_json(run_dir.config)
+        if isinstance(raw, dict):
+            return raw
+        what = "expected a JSON object"
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        what = error.strerror or str(error)
+    except ValueError as error:
+        what = str(error)
+    if problems is not None and what:
+        problems.append(f"{run_dir.config.name} cannot be read: {what}; the run is shown without its settings")
+    return {}
 
 
 def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
@@ -103,14 +125,25 @@ def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     append_line(run_dir.attempts, line, sync=True)  # rows that are on the disk must not lose the attempt they are of
 
 
-def read_attempts(run_dir: RunDir) -> list[Attempt]:
-    """All (re)starts, in order; damaged lines are left out."""
+def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[Attempt]:
+    """All (re)starts, in order. Damaged lines are left out; a sentence on them is added to `problems`."""
+    said: list[str] = []
     try:
         lines = read_whole(run_dir.attempts).splitlines()
-    except OSError:
-        return []
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        said.append(f"{run_dir.attempts.name} cannot be read: {error.strerror or error}; restarts are not known")
+        lines = []
     found = []
+    bad = 0
+    wrong: list[str] = []
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError):
-            found.append(Attempt(**json.loads(line)))
+        try:
+            found.append(record_of(Attempt, parse_shallow(line), defaults={"started": 0.0}, wrong=wrong))
+        except ValueError:
+            bad += 1
+    if problems is not None:
+        said += [f"{run_dir.attempts.name} is damaged: {bad} of {len(lines)} lines are left out"] if bad else []
+        problems += [*said, *damage_in(run_dir.attempts.name, wrong)]
     return found

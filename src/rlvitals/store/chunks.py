@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_json, parse_shallow
 from rlvitals.errors import RunUnreadable
-from rlvitals.records import Row
+from rlvitals.records import Count, Row
 from rlvitals.store.archive import open_log
-from rlvitals.store.files import replace_file
-from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, BadLine, decode
+from rlvitals.store.fields import record_of
+from rlvitals.store.files import open_regular, replace_file
+from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, MAX_TIME, BadLine, decode
 from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
 
@@ -113,7 +114,7 @@ class Chunk:
 
     def _read(self, stored: StoredColumns, key: Key) -> FieldArray:
         offset, checksum = stored.places[key]
-        with open(stored.path, "rb") as file:
+        with open_regular(stored.path) as file:
             if _PREFIX.unpack(file.read(_PREFIX.size))[2] != stored.checksum:
                 raise ValueError("another reader has written the file anew")
             file.seek(offset)
@@ -259,7 +260,7 @@ def _plain_shape(raw: Any) -> tuple[str, ...] | None:
         return None
     step, attempt = raw[STEP], raw[ATTEMPT]
     is_row = type(step) is int and type(attempt) is int and -MAX_STEP <= step <= MAX_STEP and 0 < attempt <= MAX_ATTEMPT
-    return shape if is_row else None
+    return shape if is_row and -MAX_TIME <= raw[TIMESTAMP] <= MAX_TIME else None
 
 
 def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:
@@ -309,7 +310,7 @@ def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) 
 
 def load(path: Path, log: Path) -> Chunk:
     """Read a chunk's description; raises OSError or ValueError where the file is not one."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
         prefix = file.read(_PREFIX.size)
         if len(prefix) < _PREFIX.size:
@@ -318,27 +319,64 @@ def load(path: Path, log: Path) -> Chunk:
         text = file.read(size) if magic == _MAGIC and size <= total else b""
     if zlib.crc32(text) != checksum or not text:
         raise ValueError("not an index file, or damaged")
-    header = parse_json(text)
-    first, rows = _PREFIX.size + size, header["rows"]
-    keys: list[Key] = [key if isinstance(key, str) else (key[0], key[1]) for key in header["columns"]]
-    if total != first + 8 * rows * len(keys):
+    wrong: list[str] = []
+    header = record_of(_Header, parse_shallow(text), wrong=wrong)
+    keys = [key for column in header.columns if (key := _key(column)) is not None]
+    is_whole = not wrong and len(keys) == len(header.columns) and [*map(type, header.log)] == [int, int, int]
+    if not is_whole or not all(map(_are_texts, header.texts.values())):
+        raise ValueError("not an index file, or damaged")
+    first = _PREFIX.size + size
+    if total != first + 8 * header.rows * len(keys) or len(header.checksums) != len(keys):
         raise ValueError("cut short")
-    if header["guard"] != _guard(log, header["end"]):
+    if header.guard != _guard(log, header.end):
         raise ValueError("made from another log")
-    offsets = range(first, total + 1, 8 * rows) if rows else [first] * len(keys)
-    places = {key: (offset, crc) for key, offset, crc in zip(keys, offsets, header["checksums"], strict=False)}
-    examples = [(number, reason) for number, reason in header["examples"]]
+    places = {
+        key: (first + 8 * header.rows * place, checksum)
+        for place, (key, checksum) in enumerate(zip(keys, header.checksums, strict=True))
+    }
+    examples = [(line[0], line[1]) for line in header.examples if [*map(type, line)] == [int, str]]
     return Chunk(
-        rows=rows,
-        start=header["start"],
-        end=header["end"],
-        lines=header["lines"],
-        texts=header["texts"],
-        kinds=header["kinds"],
-        problems=Problems(header["bad_lines"], examples[:MAX_EXAMPLES], 0, header["gap_rows"]),
+        rows=header.rows,
+        start=header.start,
+        end=header.end,
+        lines=header.lines,
+        texts=header.texts,
+        kinds=header.kinds,
+        problems=Problems(header.bad_lines, examples[:MAX_EXAMPLES], 0, header.gap_rows),
         stored=StoredColumns(path, log, checksum, places),
-        log_state=(header["log"][0], header["log"][1], header["log"][2]),
+        log_state=(header.log[0], header.log[1], header.log[2]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a file of the index says of itself, as `store` writes it."""
+
+    rows: Count
+    start: Count
+    end: Count
+    lines: Count
+    columns: list[Any]
+    checksums: list[Count]
+    texts: dict[str, dict[str, Any]]
+    kinds: dict[str, str]
+    bad_lines: Count
+    examples: list[list[Any]]
+    gap_rows: Count
+    log: list[Any]
+    guard: Count
+
+
+def _are_texts(cells: dict[str, Any]) -> bool:
+    """Whether these are texts by the number of their row."""
+    return all(row.isdecimal() and isinstance(text, str) for row, text in cells.items())
+
+
+def _key(column: Any) -> Key | None:
+    if isinstance(column, str):
+        return column
+    is_pair = isinstance(column, list) and len(column) == 2 and all(isinstance(part, str) for part in column)
+    return (column[0], column[1]) if is_pair else None
 
 
 def _guard(log: Path, end: int) -> int:

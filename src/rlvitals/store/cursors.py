@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.codec import to_json
+from rlvitals.errors import RunUnreadable
+from rlvitals.records import Count, Time
 from rlvitals.store.archive import log_state, open_log
-from rlvitals.store.files import replace_file, sync_folder
+from rlvitals.store.fields import record_of
+from rlvitals.store.files import read_json, replace_file, sync_folder
 from rlvitals.store.layout import Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]
@@ -26,13 +28,13 @@ class Cursor:
 
     name: str
     state: State = "waiting"
-    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    offsets: dict[str, Count] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     """Bytes of each log the back end is known to hold. Samples of the machine are among them where it takes them."""
-    rows: int = 0
-    samples: int = 0
+    rows: Count = 0
+    samples: Count = 0
     """Samples of the machine handed over: the place of the next one."""
     error: str = ""
-    since: float = 0.0
+    since: Time = 0.0
     """When the present state began."""
     memory: dict[str, Any] = field(default_factory=dict)
 
@@ -59,14 +61,13 @@ def cursor_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
 def read_cursor(run_dir: RunDir, name: str) -> Cursor:
     """A tracker's cursor; a fresh one where there is none or it is damaged."""
     try:
-        raw = json.loads((run_dir.sinks / f"{name}.json").read_text(encoding="utf-8"))
-        known = {field.name for field in fields(Cursor)}
-        cursor = Cursor(**{key: value for key, value in raw.items() if key in known})
-        given = dict.fromkeys(STREAMS, 0) | cursor.offsets
-        cursor.offsets = {stream: int(given[stream]) for stream in FORWARDED if stream in given}
-    except (OSError, ValueError, TypeError, AttributeError):
+        raw = read_json(run_dir.sinks / f"{name}.json")
+        cursor = record_of(Cursor, raw, defaults={"name": name})
+    except (OSError, ValueError):
         return Cursor(name)
-    return cursor
+    given = dict.fromkeys(STREAMS, 0) | cursor.offsets
+    offsets: dict[str, int] = {stream: given[stream] for stream in FORWARDED if stream in given}
+    return replace(cursor, name=name, offsets=offsets)  # the file's name says whose it is
 
 
 def write_cursor(run_dir: RunDir, cursor: Cursor) -> None:
@@ -101,6 +102,6 @@ def rows_behind(run_dir: RunDir, cursor: Cursor) -> int:
                 file.seek(cursor.offsets[stream])
                 while block := file.read(2**20):
                     behind += block.count(b"\n")
-        except OSError:
+        except (OSError, RunUnreadable):
             continue
     return behind

@@ -13,13 +13,15 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_shallow
+from rlvitals.records import AttemptNumber, Time
 from rlvitals.store.cards import DRAFT_SECONDS
-from rlvitals.store.files import append_line, make_folder, put_file, sync_folder
+from rlvitals.store.fields import checked
+from rlvitals.store.files import append_line, make_folder, open_regular, put_file, read_json, sync_folder
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import MAX_ATTEMPT, NONFINITE, read_nonfinite, write_nonfinite
 from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
@@ -44,6 +46,15 @@ class Word(NamedTuple):
     metrics: dict[str, Cell]
     step: int | None = None
     """The run's last step at that moment, where a run was being recorded."""
+
+
+class _Head(TypedDict, total=False):
+    """What is on a line beside its metrics."""
+
+    epoch: int
+    timestamp: Time
+    attempt: AttemptNumber
+    step: int | None
 
 
 class Epoch:
@@ -111,12 +122,12 @@ class EpochStore:
         try:
             return self.paths.table.stat().st_mtime_ns < self.paths.record.stat().st_mtime_ns
         except OSError:
-            return self.paths.record.exists()
+            return os.path.exists(self.paths.record)
 
     def load(self) -> None:
         """Read what is there: the record, or where there is none a history file somebody else wrote."""
         _sweep(self.paths)
-        if not self.paths.record.exists():
+        if not os.path.exists(self.paths.record):
             for word in _foreign_history(self.paths.history):
                 self._take(word)
         self.read()
@@ -125,7 +136,7 @@ class EpochStore:
     def read(self) -> None:
         """Take in the lines that were added since, whoever wrote them."""
         try:
-            with open(self.paths.record, "rb") as file:
+            with open_regular(self.paths.record) as file:
                 if file.seek(0, os.SEEK_END) < self._offset:
                     self._offset = 0  # replaced by another file: its words come on top
                 file.seek(self._offset)
@@ -158,7 +169,7 @@ class EpochStore:
         if not self._unwritten:
             return
         make_folder(self.paths.folder)
-        if self.epochs and not self.paths.record.exists():
+        if self.epochs and not os.path.exists(self.paths.record):
             # A foreign history goes on here, or the folder was deleted: what is known goes first, whole and on the disk
             # before the foreign file is replaced, which may be the only copy.
             put_file(self.paths.record, b"".join(_encode(_word_of(epoch)) for epoch in self.history))
@@ -205,18 +216,17 @@ def decode(line: bytes) -> Word | None:
     {'loss': 0.5, 'reward': nan}
     """
     try:
-        raw = parse_json(line)
+        raw = parse_shallow(line)
     except ValueError:
         return None
     return _word(raw) if isinstance(raw, dict) else None
 
 
 def _word(raw: Mapping[Any, Any]) -> Word | None:
-    epoch, attempt, step = (_whole(raw.get(name)) for name in ("epoch", "attempt", "step"))
-    if epoch is None:
+    head: _Head = checked(_Head, raw)  # type: ignore[assignment]
+    if "epoch" not in head:
         return None
-    timestamp = raw.get("timestamp")
-    ours = {"epoch", "timestamp", "attempt", "step"}
+    ours = _Head.__annotations__
     metrics = {
         name: int(value) if isinstance(value, bool) else value
         for name, value in raw.items()
@@ -224,8 +234,7 @@ def _word(raw: Mapping[Any, Any]) -> Word | None:
     }
     if isinstance(marked := raw.get(NONFINITE), str):
         metrics |= read_nonfinite(marked)
-    is_time = isinstance(timestamp, int | float) and not isinstance(timestamp, bool)
-    return Word(epoch, float(timestamp) if is_time else math.nan, max(attempt or 1, 1), metrics, step)  # type: ignore[arg-type]
+    return Word(head["epoch"], head.get("timestamp", math.nan), head.get("attempt", 1), metrics, head.get("step"))
 
 
 def _encode(word: Word) -> bytes:
@@ -286,13 +295,6 @@ def _word_of(epoch: Epoch) -> Word:
     return Word(epoch.number, epoch.timestamp, 1, epoch.metrics, epoch.step)
 
 
-def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_STEP
-    return value if is_whole else None
-
-
 def _sweep(paths: EpochDir) -> None:
     """Remove the drafts that killed processes left behind. Recent ones may be in use."""
     for draft in [*paths.folder.glob(".*.tmp"), *paths.plots.glob(".*.tmp")]:
@@ -304,7 +306,7 @@ def _sweep(paths: EpochDir) -> None:
 def _foreign_history(path: Path) -> list[Word]:
     """The epochs of a `training_metrics.json` without a record beside it, as other trackers leave one."""
     try:
-        rows = parse_json(path.read_bytes())
+        rows = read_json(path)
     except (OSError, ValueError):
         return []
     words = [_word(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

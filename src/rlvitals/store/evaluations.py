@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlvitals.codec import parse_json, to_json
+from rlvitals.codec import to_json
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.files import put_file, sync_folder
+from rlvitals.store.fields import record_of
+from rlvitals.store.files import put_file, read_json, sync_folder
 from rlvitals.store.layout import RunDir
 
 _NAME = re.compile(r"eval_step_(\d+)\.json")
 
 
-class Control(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Control:
     """The best reward of each query before training, by the query's id."""
 
     step: int
-    rewards: Mapping[str, float]
+    rewards: dict[str, float]
 
 
 def evaluation_files(run_dir: RunDir) -> dict[int, Path]:
@@ -34,11 +37,11 @@ def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[s
     found, problems = {}, []
     for step, path in evaluation_files(run_dir).items():
         try:
-            stats = parse_json(path.read_bytes())
+            stats = read_json(path)
         except FileNotFoundError:
             continue  # dropped by the run that writes it
         except (OSError, ValueError) as error:
-            problems.append(f"{path.name} cannot be read: {error}")
+            problems.append(f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}")
             continue
         if isinstance(stats, dict):
             found[step] = {"step": step} | stats | {"step": step}
@@ -64,17 +67,16 @@ def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = (
 
 def write_control(run_dir: RunDir, control: Control) -> None:
     """Keep the control for this run and for every run that resumes it."""
-    put_file(run_dir.eval_control, to_json({"step": control.step, "rewards": dict(control.rewards)}))
+    put_file(run_dir.eval_control, to_json({"step": control.step, "rewards": control.rewards}))
 
 
 def read_control(run_dir: RunDir) -> Control | None:
     """The control, or None where none was kept; raises RunUnreadable where it is damaged."""
     try:
-        kept = parse_json(run_dir.eval_control.read_bytes())
-        return Control(int(kept["step"]), {str(key): float(reward) for key, reward in kept["rewards"].items()})
+        return record_of(Control, read_json(run_dir.eval_control))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise RunUnreadable(
             f"{run_dir.eval_control} cannot be read: {error}; evaluate the first policy again"
         ) from error

@@ -1,6 +1,7 @@
 """How files are opened, replaced and added to: the promises that every file of a run shares.
 
 - Only regular files are read. A FIFO, a device or a directory in a file's place is an OSError, never a wait.
+- Small files are small: one that is not is an OSError too, and does not fill the memory.
 - A whole file is replaced at once, and the new bytes are on the disk before they take the name: a reader, or a power
   cut, finds the old file or the new one.
 - Before an old copy is deleted, `sync_folder` has the disk know the new one's name.
@@ -19,7 +20,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlvitals.codec import parse_json
+from rlvitals.codec import parse_shallow
+from rlvitals.errors import RunUnreadable
+
+MOST_BYTES = 256 * 2**20
+"""Of a file that is read whole."""
 
 _STEP_BYTES = 2**16
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -46,14 +51,30 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o644) -> int:
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a small file."""
+    """The bytes of a small file. Raises OSError, also where it is none."""
     with open_regular(path) as file:
-        return file.read()
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MOST_BYTES // 2**20} MiB", str(path))
+    return data
 
 
 def read_json(path: Path) -> Any:
     """A small file of strict JSON. Raises OSError, or ValueError on anything that is none, however deep or odd."""
-    return parse_json(read_whole(path))
+    return parse_shallow(read_whole(path))
+
+
+def unreadable(path: Path, error: OSError) -> RunUnreadable:
+    """What to tell of a file of a run that is there and cannot be read: what is wrong with it, and what to do."""
+    if isinstance(error, PermissionError):
+        advice = "It belongs to another user, or its folder does: ask its owner for permission to read it"
+    elif error.errno == errno.ELOOP:
+        advice = "It is a symbolic link that leads back to itself: remove it, or put the file in its place"
+    elif error.errno in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
+        advice = "Something else stands in the file's place: move it away"
+    else:
+        advice = "Check the disk and its mount, and try again"
+    return RunUnreadable(f"{path} cannot be read: {error.strerror or error}. {advice}.")
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes], *, is_derived: bool = False) -> None:

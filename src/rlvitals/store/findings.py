@@ -7,32 +7,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypedDict
 
-from rlvitals.codec import encode, parse_json
-from rlvitals.records import ACTIONS, SEVERITIES, Answer, Finding, Request
+from rlvitals.codec import encode, parse_shallow
+from rlvitals.records import Action, Answer, AttemptNumber, Count, Finding, Request, Severity, Time
+from rlvitals.store.fields import checked, record_of
 from rlvitals.store.files import append_line, read_whole
 from rlvitals.store.layout import RunDir
 
-TYPES = ("finding", "request", "answer")
+Type = Literal["finding", "request", "answer"]
 MAX_TEXT = 2000
 """Characters kept of an answer's text."""
 
-_FIELDS = tuple(item.name for item in fields(Finding))
-_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NONFINITE: dict[str, float | str] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of the file."""
 
-    type: str
+    type: Type
     step: int
-    timestamp: float
-    attempt: int
-    facts: dict[str, Any]
-    """Everything else on the line."""
+    timestamp: Time = math.nan
+    attempt: AttemptNumber = 1
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known of the line; every fact is of the type it should be."""
+
+
+class _Facts(TypedDict, total=False):
+    """What requests and answers tell."""
+
+    request: Count
+    action: Action
+    reason: str
+    checkpoint: str
+    checkpoint_step: int
+    factor: float
+    rule: str
+    kind: str
+    severity: Severity
+    finding_step: int
+    onset_step: int
+    answer: Answer
+    text: str
 
 
 def finding_line(finding: Finding, timestamp: float, attempt: int) -> bytes:
@@ -70,13 +88,19 @@ def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
     append_line(run_dir.findings, line, sync=sync)
 
 
-def read_events(run_dir: RunDir) -> list[Event]:
-    """Every good line, in order."""
+def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[Event]:
+    """Every good line, in order. A sentence on a file that cannot be read is added to `problems`."""
     try:
         lines = read_whole(run_dir.findings).split(b"\n")
-    except OSError:
+    except FileNotFoundError:
         return []
-    return [event for line in lines if line and (event := _event(line)) is not None]
+    except OSError as error:
+        if problems is not None:
+            problems.append(
+                f"{run_dir.findings.name} cannot be read: {error.strerror or error}; findings are not shown"
+            )
+        return []
+    return [event for line in lines if line and (event := event_of(line)) is not None]
 
 
 def findings_in(events: Iterable[Event]) -> list[tuple[Event, Finding]]:
@@ -101,51 +125,20 @@ def _strict(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int) else _strict(str(value))
 
 
-def _event(line: bytes) -> Event | None:
+def event_of(line: bytes) -> Event | None:
+    """One line; None where it is none."""
     try:
-        raw = parse_json(line)
+        raw = parse_shallow(line)
+        event = record_of(Event, raw)
     except ValueError:
         return None
-    if not isinstance(raw, dict) or raw.get("type") not in TYPES or type(raw.get("step")) is not int:
-        return None
-    attempt, stamp = raw.get("attempt"), raw.get("timestamp")
-    return Event(
-        type=raw["type"],
-        step=raw["step"],
-        timestamp=float(stamp) if isinstance(stamp, int | float) else math.nan,
-        attempt=attempt if type(attempt) is int else 1,
-        facts={key: value for key, value in raw.items() if key not in ("type", "step", "timestamp", "attempt")},
-    )
+    return replace(event, facts=checked(Finding if event.type == "finding" else _Facts, raw))
 
 
 def _finding(event: Event) -> Finding | None:
-    facts = {key: value for key, value in event.facts.items() if key in _FIELDS}
-    if not all(isinstance(facts.get(key), str) for key in ("rule", "kind", "title")):
+    try:
+        found = record_of(Finding, event.facts, defaults={"onset_step": event.step})
+    except ValueError:
         return None
-    if facts.get("severity") not in SEVERITIES:
-        return None
-    onset, confidence, evidence = facts.get("onset_step"), facts.get("confidence"), facts.get("evidence")
-    return Finding(
-        rule=facts["rule"],
-        kind=facts["kind"],
-        severity=facts["severity"],
-        step=event.step,
-        onset_step=onset if type(onset) is int else event.step,
-        title=facts["title"],
-        confidence=float(confidence) if isinstance(confidence, int | float) else 0.5,
-        evidence={key: _evidence(value) for key, value in evidence.items()} if isinstance(evidence, dict) else {},
-        causes=_texts(facts.get("causes")),
-        advice=_texts(facts.get("advice")),
-        action=facts["action"] if facts.get("action") in ACTIONS else "none",
-        metrics=_texts(facts.get("metrics")),
-    )
-
-
-def _evidence(value: Any) -> float | str:
-    if isinstance(value, bool | int | float):
-        return float(value)
-    return _NONFINITE.get(value, value) if isinstance(value, str) else str(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+    said = found.evidence.items()
+    return replace(found, evidence={key: _NONFINITE.get(str(value), value) for key, value in said})

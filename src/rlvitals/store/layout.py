@@ -160,14 +160,14 @@ class RunDir:
         found = {}
         for path in self.root.glob("checkpoint-*"):
             number = path.name.removeprefix("checkpoint-")
-            if number.isdecimal() and path.is_dir():
+            if number.isdecimal() and os.path.isdir(path):
                 found[int(number)] = path
         return dict(sorted(found.items()))
 
     @property
     def holds_run(self) -> bool:
         """Whether a run is here: an identity card, or a log with something in it."""
-        return self.info.exists() or _has_bytes(self.train_log) or _has_bytes(archive_of(self.train_log))
+        return os.path.exists(self.info) or _has_bytes(self.train_log) or _has_bytes(archive_of(self.train_log))
 
     @property
     def written_paths(self) -> list[Path]:

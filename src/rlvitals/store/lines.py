@@ -24,6 +24,9 @@ MAX_STEP = 2**53
 
 MAX_ATTEMPT = 2**31 - 1
 
+MAX_TIME = 32_503_680_000
+"""The year 3000, in Unix seconds: beyond it a time is damage."""
+
 
 class BadLine(ValueError):
     """A line that is not a row; the message says why in a few words."""
@@ -133,7 +136,7 @@ def _as_float(number: int) -> float:
 def _time(stamp: Any) -> float:
     """Unix seconds, also from the ISO texts other recorders write."""
     if type(stamp) is int or type(stamp) is float:
-        return _as_float(stamp)  # type: ignore[arg-type]
+        return float(stamp) if -MAX_TIME <= stamp <= MAX_TIME else math.nan
     if type(stamp) is str:
         try:
             return datetime.fromisoformat(stamp).timestamp()

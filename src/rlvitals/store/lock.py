@@ -14,18 +14,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rlvitals.errors import RunLocked
+from rlvitals.records import Time
+from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_descriptor, read_json
 from rlvitals.store.process import ProcessId, is_alive, this_process
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 UNREADABLE_SECONDS = 0.5
+_TOKEN = re.compile(r"[\w.-]{1,100}")
+"""It becomes part of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,14 @@ class Holder:
     """Seconds since its last sign of life."""
     since: float = 0.0
     """When it took the lock, by its own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a lock says beside its process."""
+
+    token: str
+    since: Time = 0.0
 
 
 class LockPlace(Protocol):
@@ -209,13 +222,13 @@ def _read(path: Path) -> tuple[ProcessId, str, float] | None:
     """Process, token and time of a lock or claim; None where the file does not say."""
     try:
         raw = read_json(path)
+        said = record_of(_Said, raw)
     except (OSError, ValueError):
         return None
     process = ProcessId.from_dict(raw)
-    if process is None or not raw.get("token"):
+    if process is None or not _TOKEN.fullmatch(said.token):
         return None
-    since = raw.get("since")
-    return process, str(raw["token"]), float(since) if isinstance(since, int | float) else 0.0
+    return process, said.token, said.since
 
 
 def _refusal(run_dir: LockPlace, holder: Holder, own: ProcessId) -> str:

@@ -14,8 +14,11 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
+
+from rlvitals.records import Range
+from rlvitals.store.fields import record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class ProcessId:
     """A process, told apart from every other one."""
 
     host: str
-    pid: int
+    pid: Annotated[int, Range(1, 2**31 - 1)]
+    """Never 0 or below: asked after or told to end, those are whole groups of processes."""
     boot: str = ""
     """Identifies the boot and the pid namespace; empty where the system does not tell."""
     started: str = ""
@@ -35,11 +39,10 @@ class ProcessId:
     @classmethod
     def from_dict(cls, raw: Any) -> ProcessId | None:
         """Read it back; None when it is not one."""
-        if not isinstance(raw, dict) or not isinstance(raw.get("host"), str) or type(raw.get("pid")) is not int:
+        try:
+            return record_of(cls, raw)
+        except ValueError:
             return None
-        if not 0 < raw["pid"] < 2**31:  # zero and below mean groups of processes to the system
-            return None
-        return cls(raw["host"], raw["pid"], str(raw.get("boot", "")), str(raw.get("started", "")))
 
 
 def this_process() -> ProcessId:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rlvitals.codec import to_json
+from rlvitals.codec import parse_shallow, to_json
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
-from rlvitals.store.files import make_folder, replace_file, sync_file, sync_folder
+from rlvitals.store.files import make_folder, read_json, replace_file, sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 
@@ -61,9 +60,10 @@ def fetch(url: str) -> Path:
         if not there:
             raise RunNotFound(f"there is no run in {place.shown}")
         for name, mark in there.items():
-            if mark is None or state.get(name) != mark or not (copy / name).exists():
+            if mark is None or state.get(name) != mark or not os.path.exists(copy / name):
                 _download(place, name, copy / name)
-    gone = state.keys() - there.keys()
+    wanted = _Wanted.of(RunDir(copy))
+    gone = {name for name in state.keys() - there.keys() if not wanted.leaves(name)}
     for name in gone:  # a log that was packed is an archive now
         (copy / name).unlink(missing_ok=True)
     # The state is believed: the disk has the copies it speaks of first.
@@ -143,7 +143,7 @@ class _Place:
     def read_card(self) -> dict[str, Any] | None:
         card = RunDir(Path()).info.as_posix()
         try:
-            found = json.loads(self._system.cat_file(self._at(card)))
+            found = parse_shallow(self._system.cat_file(self._at(card)))
         except FileNotFoundError:
             return None
         except ValueError:
@@ -188,7 +188,7 @@ class _Wanted:
     def leaves(self, name: str) -> bool:
         """Whether a file in these folders is not ours: a tracker's, a draft, or a name that leads out of the folder."""
         path = PurePosixPath(name)
-        return path.name.startswith(".") or "tfevents" in path.name or ".." in path.parts
+        return path.name.startswith(".") or "tfevents" in path.name or ".." in path.parts or path.is_absolute()
 
 
 def _names_in(run_dir: RunDir) -> list[str]:
@@ -222,7 +222,7 @@ def _download(place: _Place, name: str, target: Path) -> None:
 
 def _read_state(copy: Path) -> dict[str, Any]:
     try:
-        found = json.loads((copy / _STATE).read_text(encoding="utf-8"))
+        found = read_json(copy / _STATE)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

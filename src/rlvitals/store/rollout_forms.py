@@ -88,6 +88,11 @@ def plain(record: Any) -> Any:
     return plain(record.tolist()) if hasattr(record, "tolist") else str(record)
 
 
+def is_rollout(given: Any) -> bool:
+    """Whether one can be read from it: a record, a mapping, a text or a list of messages."""
+    return isinstance(given, Rollout | Mapping | str) or are_messages(given)
+
+
 def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
     """A rollout, and the prompt its messages begin with."""
     if isinstance(given, Rollout):

@@ -8,6 +8,7 @@ made in memory.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -59,9 +60,10 @@ class Found(NamedTuple):
 class RolloutIndex:
     """The table of one run's rollouts. Close it, or use it as a context manager."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, *, in_memory: bool = False) -> None:
+        """`in_memory`: made anew from the files, and not kept; for a table on disk that turned out to be damaged."""
         self._dir = run_dir
-        self._base = _open(run_dir)
+        self._base = _prepared(sqlite3.connect(":memory:")) if in_memory else _open(run_dir)
         try:
             self._refresh()
         except sqlite3.DatabaseError:  # locked by another reader for too long, damaged, or no room
@@ -136,7 +138,7 @@ class RolloutIndex:
         elif text is None:
             first = "rollouts.reward, " if worst else "rollouts.reward DESC, " if best else ""
             order = f"{first}rollouts.step, rollouts.id"
-            yield from map(Found._make, self._base.execute(f"{asked} ORDER BY {order}", values))
+            yield from map(_found, self._base.execute(f"{asked} ORDER BY {order}", values))
 
     def _with_text(self, asked: str, values: list[Any], text: str, step: int | None) -> Iterator[Found]:
         place = "groups.file = ? AND groups.offset = ?"
@@ -144,7 +146,7 @@ class RolloutIndex:
             if step in (None, file.step):
                 for offset, numbers in search(file.path, text):
                     rows = self._base.execute(f"{asked} AND {place} ORDER BY number", [*values, file.path.name, offset])
-                    yield from (found for found in map(Found._make, rows) if found.number in numbers)
+                    yield from (found for found in map(_found, rows) if found.number in numbers)
 
     def _counted(self, where: str) -> Iterator[tuple[tuple[int, int], int]]:
         asked = f"SELECT step, attempt, COUNT(*) FROM groups WHERE {where} GROUP BY step, attempt"
@@ -184,7 +186,7 @@ class RolloutIndex:
         for offset, line in read_lines(file.path, start):
             end = offset + len(line) + 1
             raw = parse_group(line)
-            if raw is None:
+            if raw is None or raw["step"] != file.step:  # a step's groups are in its own file
                 continue
             attempt, kept = raw["attempt"], raw.get("kept")
             prompt = str(raw.get("prompt", ""))
@@ -209,11 +211,23 @@ class RolloutIndex:
         return end
 
 
+_FOUND = ((int,), (int,), (int,), (int,), (float, type(None)), (str,), (str,), (int,), (str,))
+
+
+def _found(row: tuple[Any, ...]) -> Found:
+    """A row of the table; a cell of another type than was put in is damage that SQLite does not see."""
+    if not all(type(cell) in kinds for cell, kinds in zip(row, _FOUND, strict=True)):
+        raise sqlite3.DatabaseError("a cell of a wrong type")
+    return Found._make(row)
+
+
 def _open(run_dir: RunDir) -> sqlite3.Connection:
     path = run_dir.index / "rollouts.sqlite"
     for _ in range(2):
         try:
             run_dir.index.mkdir(exist_ok=True)
+            if os.path.lexists(path) and not os.path.isfile(path):
+                break  # SQLite would wait for a FIFO
             return _prepared(sqlite3.connect(path, timeout=10))
         except sqlite3.OperationalError:
             break  # no place to write to

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import encode, parse_shallow
 from rlvitals.records import Group
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP
 from rlvitals.store.reader import Problems, read_blocks, read_tail
-from rlvitals.store.rollout_forms import group_of, plain
+from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
 
 MAX_OPEN = 32
@@ -210,7 +210,7 @@ def decode_group(line: bytes) -> Group | None:
 def parse_group(line: bytes) -> dict[str, Any] | None:
     """One line as plain data; None where it is no group."""
     try:
-        raw = parse_json(line)
+        raw = parse_shallow(line)
     except ValueError:
         return None
     if not isinstance(raw, dict) or type(raw.get("step")) is not int or abs(raw["step"]) > MAX_STEP:
@@ -218,7 +218,10 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
     attempt = raw.setdefault("attempt", 1)
     if type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
         return None
-    return raw if isinstance(raw.setdefault("rollouts", []), list) else None
+    if not isinstance(raw.setdefault("rollouts", []), list):
+        return None
+    raw["rollouts"] = [item for item in raw["rollouts"] if is_rollout(item)]  # numbered the same by all who read them
+    return raw
 
 
 def _ignore(_: str) -> None:

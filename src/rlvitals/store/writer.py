@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlvitals.codec import encode
-from rlvitals.store.files import lines_from_end, sync_folder
+from rlvitals.store.files import lines_from_end, open_descriptor, sync_folder
 from rlvitals.store.home import Home
 from rlvitals.store.lines import BadLine, decode
 
@@ -316,7 +316,7 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
     A last line without newline was never acknowledged: it is completed if it is a row, and cut off otherwise.
     """
     try:
-        with open(path, "r+b") as file:
+        with os.fdopen(open_descriptor(path, os.O_RDWR), "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             tail = next(lines_from_end(file))
             file.seek(size)
@@ -399,7 +399,7 @@ def _has_name(file: int) -> bool:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    return open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
 
 def _with_gap(line: bytes, rows: int) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from rlvitals import catalog
-from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.errors import ConfigError, RunUnreadable, did_you_mean
 from rlvitals.health.monitor import Monitor
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.store.importers import NotALog
@@ -127,10 +127,13 @@ def check(
     reports, passed_over = [], {}
     new_monitor(None, rules, algorithm, framework, config)  # a wrong rule is to be said once, and first
     for opened in open_all(places):
-        if isinstance(opened, Source):
-            reports.append(check_source(opened, rules, algorithm, framework, config))
-        else:
+        if not isinstance(opened, Source):
             passed_over[str(opened[0])] = str(opened[1])
+            continue
+        try:
+            reports.append(check_source(opened, rules, algorithm, framework, config))
+        except (RunUnreadable, OSError) as error:  # met while its rows were read: the others are judged
+            passed_over[str(opened.path)] = str(error)
     if not reports:
         raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
     return FolderReport(str(path), reports, passed_over)

@@ -17,7 +17,7 @@ LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
 def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
     """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
     root = Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise RunNotFound(f"{root} is no directory.{near_directory(root)}")
     yield from _search(root, depth)
 

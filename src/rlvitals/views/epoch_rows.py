@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlvitals.errors import ConfigError
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
+from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.ranks import finish
 from rlvitals.views.query import RunView
 from rlvitals.views.sources import settings
@@ -143,7 +144,8 @@ class EpochRows:
             rows = values[(places == place) & np.isfinite(values)]
             if len(rows) >= ENOUGH_ROWS:
                 # From row to row, so that a trend within the epoch is not taken for noise.
-                found[place] = np.sqrt((np.diff(rows) ** 2).mean() / 2 / len(rows))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found[place] = np.sqrt((np.diff(rows) ** 2).mean() / 2 / len(rows))
             elif place in variance and counted.get(place, 0) > 1 and self._mergeable(name) is not None:
                 found[place] = np.sqrt(variance[place] / counted[place])
         return found
@@ -248,7 +250,7 @@ def _from_metric(cells: FieldArray, name: str) -> tuple[NDArray[np.int64], str]:
     """Epochs from a logged number: a label where all are whole, otherwise the share of data gone through, of which 0.5
     is in the first epoch and 1.0 still is. A row without one is in the epoch of the row before it.
     """
-    known = np.isfinite(cells)
+    known = np.abs(cells) < MAX_STEP  # neither NaN nor infinite either
     if not known.any():
         raise ConfigError(f"{name!r} holds no number that could tell an epoch")
     places = np.maximum.accumulate(np.where(known, np.arange(len(cells)), -1))

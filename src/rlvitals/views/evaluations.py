@@ -6,6 +6,7 @@ Shown is the line of the run that lives: what a resumed attempt overtook is left
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -52,11 +53,11 @@ def read_trend(path: str | os.PathLike[str]) -> Evaluations:
     """The evaluations of a run, of a folder with `eval_logs`, or the one of a checkpoint (`RUN/checkpoint-50`)."""
     given = local_path(path)
     checkpoint = _CHECKPOINT.fullmatch(given.name)
-    if checkpoint and not RunDir(given).eval_logs.is_dir() and not RunDir(given).holds_run:
+    if checkpoint and not os.path.isdir(RunDir(given).eval_logs) and not RunDir(given).holds_run:
         return _of_checkpoint(given, int(checkpoint[1]))
-    root = given.parent if given.name == "eval_logs" and given.is_dir() else given
+    root = given.parent if given.name == "eval_logs" and os.path.isdir(given) else given
     run_dir = RunDir(root)
-    if not run_dir.holds_run and not run_dir.eval_logs.is_dir():
+    if not run_dir.holds_run and not os.path.isdir(run_dir.eval_logs):
         raise RunNotFound(f"there is no run and no eval_logs in {root}.{near_directory(root)}")
     found, problems = read_evaluations(run_dir)
     name = root.resolve().name
@@ -99,7 +100,9 @@ def _joined(view: RunView, files: dict[int, dict[str, Any]]) -> dict[int, dict[s
     found = {step: stats for step, stats in files.items() if step not in overtaken}
     for step, row in rows.items():
         stats = found.get(step)
-        against = {name: int(row.numbers[name]) for name in AGAINST_CONTROL if name in row.numbers}
+        against = {
+            name: int(count) for name in AGAINST_CONTROL if math.isfinite(count := row.numbers.get(name, math.nan))
+        }
         found[step] = (_from_row(row) if stats is None else stats) | against
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,9 +19,8 @@ import numpy as np
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import Finding, Row
+from rlvitals.records import Row
 from rlvitals.store.archive import open_log
-from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import findings_in, read_events
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
@@ -66,7 +66,7 @@ class Headlines:
         try:
             told = self._tell(run_dir)
         except (RlvitalsError, OSError) as error:
-            told = _unreadable(path, str(error))
+            told = unreadable_line(path, str(error))
         self._told[path] = (state, told)
         return told
 
@@ -84,7 +84,7 @@ class Headlines:
             "algorithm": info.algorithm or recognised.algorithm,
             "framework": info.framework or recognised.framework,
             "status": view.status,
-            "status_note": view.status_note,
+            "status_note": "; ".join([*filter(None, [view.status_note]), *view.damage]),
             "verdict": verdict,
             "reason": reason,
             "started": info.created,
@@ -100,7 +100,7 @@ class Headlines:
         log = run_dir.train_log
         try:
             with open_log(log) as file:
-                place = log if log.exists() else archive_of(log)
+                place = log if os.path.exists(log) else archive_of(log)
                 inode = place.stat().st_ino
                 known = self._counted.get(log, Counted())
                 end = file.seek(0, 2)
@@ -119,11 +119,8 @@ class Headlines:
 
 def _verdict(view: RunView, run_dir: RunDir, rows: int) -> tuple[str, str]:
     """By what was recorded alone: no row is judged for a list."""
-    said: list[Finding]
-    if len(read_attempts(run_dir)) > 1:
-        said = view.findings  # some may be of abandoned attempts
-    else:
-        said = [finding for _, finding in findings_in(read_events(run_dir))]
+    is_resumed = len(view.attempts) > 1  # some findings may be of abandoned attempts
+    said = view.findings if is_resumed else [finding for _, finding in findings_in(read_events(run_dir))]
     if not said and not was_watched(view):
         return "cannot judge", "nobody watched it while it trained; its own page judges it"
     return verdict_of(said, rows)
@@ -162,7 +159,8 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _unreadable(path: Path, reason: str) -> dict[str, Any]:
+def unreadable_line(path: Path, reason: str) -> dict[str, Any]:
+    """The line of a run that cannot be read."""
     nothing = dict.fromkeys(
         ("algorithm", "framework", "started", "updated", "last_step", "total_steps", "rows", "metrics")
     )

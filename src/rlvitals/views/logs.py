@@ -70,7 +70,7 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
         view = open_run(place)
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
         return view if epochs is None else LogView(epochs, place)
-    if not place.exists():
+    if not os.path.lexists(place):
         raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return LogView(_epochs_in(place) or read_log(place), place)
 
@@ -79,16 +79,16 @@ def _epochs_in(folder: Path) -> ForeignLog | None:
     """The record of epochs a folder or its `metrics/` holds, or the table where there is no record. The record may be
     named itself.
     """
-    if folder.is_file():
+    if os.path.isfile(folder):
         own = EpochDir(folder.parent)
         return _epochs_in(folder.parent) if folder == own.record else None
     for paths in (EpochDir(folder), EpochDir(folder / "metrics")):
-        if paths.record.is_file():
+        if os.path.isfile(paths.record):
             store = EpochStore(paths.folder)
             store.read()
             rows = [_row(epoch) for epoch in store.history]
             return ForeignLog(paths.record, "epochs", rows) if rows else None
-        if paths.table.is_file():
+        if os.path.isfile(paths.table):
             return read_log(paths.table)
     return None
 

@@ -59,7 +59,19 @@ class RunView(ShownInNotebooks):
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)
-        self.info: RunInfo = read_info(run_dir)
+        self.info: RunInfo = read_info(run_dir, self._damage)
+
+    @cached_property
+    def _damage(self) -> list[str]:
+        return []
+
+    @property
+    def damage(self) -> list[str]:
+        """What is wrong with the small files of the run, a sentence each."""
+        _ = self.config, self.attempts
+        said = list(self._damage)
+        read_events(self._dir, said)
+        return said
 
     def _keep(self, run_dir: RunDir) -> None:
         self._named = run_dir.root
@@ -96,13 +108,13 @@ class RunView(ShownInNotebooks):
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved settings; secrets that another recorder left in clear are masked too."""
-        known: dict[str, Any] = masked(read_config(self._dir))
+        known: dict[str, Any] = masked(read_config(self._dir, self._damage))
         return known
 
     @cached_property
     def attempts(self) -> list[Attempt]:
         """Every (re)start."""
-        return read_attempts(self._dir)
+        return read_attempts(self._dir, self._damage)
 
     @cached_property
     def framework(self) -> str | None:
@@ -180,7 +192,7 @@ class RunView(ShownInNotebooks):
     @property
     def problems(self) -> list[str]:
         """What had to be passed over while reading, and what the recorder had to leave out; one sentence each."""
-        said = []
+        said = self.damage
         marked = 0
         for stream, rank in self._logs:
             name = self._dir.log(stream, rank).name
@@ -420,7 +432,7 @@ class RunView(ShownInNotebooks):
 def open_run(path: str | os.PathLike[str]) -> RunView:
     """Open a run's directory, or its URL, for reading. Raises RunNotFound or RunUnreadable with what to do."""
     root = local_path(path)
-    if not root.exists():
+    if not os.path.lexists(root):
         raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")
     return RunView(RunDir(root))
 

@@ -7,13 +7,14 @@ of one step, the later one's count. A step's groups are read from its own file; 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from rlvitals.store.reader import Problems
 from rlvitals.store.rollout_forms import plain
 from rlvitals.store.rollout_index import Found, RolloutIndex
 from rlvitals.store.rollouts import read_groups, rollout_files
+
+T = TypeVar("T")
 
 SHOWN = 20
 """Hits that are shown unless more are asked for."""
@@ -71,8 +74,7 @@ class RunRollouts:
     @cached_property
     def steps(self) -> list[int]:
         """The steps that have rollouts, in order."""
-        with RolloutIndex(self._dir) as index:
-            return sorted(self._living(index))
+        return self._ask(lambda index: sorted(self._living(index)))
 
     @property
     def last_step(self) -> int | None:
@@ -91,7 +93,7 @@ class RunRollouts:
         for file in rollout_files(self._dir):
             if file.step == step:
                 problems = Problems()
-                found += list(read_groups(file.path, problems))
+                found += [group for group in read_groups(file.path, problems) if group.step == step]
                 for sentence in problems.sentences:
                     self._passed_over[file.path.name] = f"{file.path.name}: {sentence}"
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
@@ -99,9 +101,12 @@ class RunRollouts:
 
     def overview(self) -> list[dict[str, Any]]:
         """One line a step."""
-        with RolloutIndex(self._dir) as index:
+
+        def tell(index: RolloutIndex) -> list[dict[str, Any]]:
             living = self._living(index)
             return [row for row in index.steps() if living.get(row["step"]) == row["attempt"]]
+
+        return self._ask(tell)
 
     def find(
         self,
@@ -114,11 +119,23 @@ class RunRollouts:
         limit: int = SHOWN,
     ) -> list[Hit]:
         """Rollouts by step, outcome, text; `worst` brings those of the lowest reward first, `best` of the highest."""
-        with RolloutIndex(self._dir) as index:
+
+        def tell(index: RolloutIndex) -> list[Hit]:
             living = self._living(index)
             found = index.find(step=step, outcome=outcome, text=text, worst=worst, best=best)
             taken = islice((item for item in found if living.get(item.step) == item.attempt), limit)
             return list(self._placed(index, taken))
+
+        return self._ask(tell)
+
+    def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
+        """Ask the table; where it turns out to be damaged, one made anew from the files."""
+        try:
+            with RolloutIndex(self._dir) as index:
+                return question(index)
+        except (sqlite3.Error, LookupError, TypeError, ValueError, OverflowError):
+            with RolloutIndex(self._dir, in_memory=True) as index:
+                return question(index)
 
     def _living(self, index: RolloutIndex) -> dict[int, int]:
         """For each step the attempt whose rollouts count."""
@@ -194,7 +211,7 @@ def open_rollouts(path: str | os.PathLike[str]) -> Source:
     from rlvitals.views.query import open_run
 
     place = Path(path)
-    if RunDir(place).holds_run or not place.exists():
+    if RunDir(place).holds_run or not os.path.exists(place):
         return open_run(path).rollout_log
     return DumpedRollouts(place)
 

@@ -63,14 +63,14 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     place = local_path(path)
     if is_run(place):
         return source_of_run(open_run(place))
-    if not place.exists():
+    if not os.path.lexists(place):
         raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
 
 
 def is_run(path: Path) -> bool:
     """Whether a recorded run is there."""
-    return path.is_dir() and RunDir(path).holds_run
+    return os.path.isdir(path) and RunDir(path).holds_run
 
 
 def source_of_log(log: ForeignLog) -> Source:
@@ -208,21 +208,29 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     Files that are no logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
-    if not folder.is_dir() or is_run(folder) or _is_one_log(folder):
+    if not os.path.isdir(folder) or is_run(folder) or _is_one_log(folder):
         return None
     runs = list(find_runs(folder))
     logs = [
         child
-        for child in folder.iterdir()
+        for child in _children(folder)
         if not child.name.startswith(".")
         and (
-            (child.is_file() and not is_labels(child)) or (child.is_dir() and not is_run(child) and _is_one_log(child))
+            (os.path.isfile(child) and not is_labels(child))
+            or (os.path.isdir(child) and not is_run(child) and _is_one_log(child))
         )
     ]
     found = sorted({*runs, *logs})
     if not found:
         raise NotALog(folder, "the folder holds neither runs nor logs")
     return found
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise NotALog(folder, f"it cannot be read ({error.strerror or error})") from error
 
 
 def _is_one_log(folder: Path) -> bool:
@@ -232,10 +240,10 @@ def _is_one_log(folder: Path) -> bool:
     return bool(writers) and writers <= _WRITERS
 
 
-def open_all(places: Iterable[Path]) -> Iterator[Source | tuple[Path, RlvitalsError]]:
+def open_all(places: Iterable[Path]) -> Iterator[Source | tuple[Path, Exception]]:
     """Each place opened, or the reason why it could not be: one bad file must not hide the others."""
     for place in places:
         try:
             yield open_source(place)
-        except RlvitalsError as error:
+        except (RlvitalsError, OSError) as error:
             yield place, error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rlvitals import catalog
@@ -15,9 +16,9 @@ LAST_FINDINGS = 5
 
 
 def headline(view: RunView) -> dict[str, Any]:
-    """One line's worth of a run, for lists."""
+    """One line's worth of a run, for lists. `note` says what is wrong with its files."""
     info = view.info
-    return {
+    told = {
         "name": view.name,
         "path": str(view.path),
         "status": view.status,
@@ -28,6 +29,13 @@ def headline(view: RunView) -> dict[str, Any]:
         "attempts": max(len(view.attempts), 1),
         "updated": _updated(view),
     }
+    return told | {"note": "; ".join(view.damage)}
+
+
+def unreadable_headline(path: Path, reason: object) -> dict[str, Any]:
+    """The line of a run that cannot be read."""
+    nothing = dict.fromkeys(("algorithm", "step", "total_steps", "rows", "attempts", "updated"))
+    return {"name": path.name, "path": str(path), "status": "unreadable", **nothing, "note": str(reason)}
 
 
 def summarise(view: RunView, last: int = 5) -> dict[str, Any]:

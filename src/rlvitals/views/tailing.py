@@ -4,15 +4,16 @@ where somebody else stopped.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import parse_json
 from rlvitals.errors import RlvitalsError
 from rlvitals.store.cards import read_info
+from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
@@ -79,9 +80,10 @@ class RunTail:
         if size - start > LONGEST_CATCH_UP:
             start = size - LONGEST_CATCH_UP  # in the middle of a line, which is then no row and is passed over
         found: list[bytes] = []
-        for lines, after in read_blocks(log, start, size):
-            found += lines
-            self._offsets[position] = after
+        with contextlib.suppress(RlvitalsError, OSError):  # `status` says that it cannot be read
+            for lines, after in read_blocks(log, start, size):
+                found += lines
+                self._offsets[position] = after
         return found
 
 
@@ -101,12 +103,9 @@ def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
 
 
 def _take_finding(added: Added, line: bytes) -> None:
-    try:
-        raw = parse_json(line)
-    except ValueError:
-        return
-    if isinstance(raw, dict) and raw.get("type") == "finding":
-        added.findings.append({"step": raw.get("step")} | {key: raw.get(key) for key in FIELDS})
+    event = event_of(line)
+    if event is not None and event.type == "finding":
+        added.findings.append({"step": event.step} | {key: event.facts.get(key) for key in FIELDS})
 
 
 def _size(log: Path) -> int:

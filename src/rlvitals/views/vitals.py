@@ -144,11 +144,13 @@ def change(values: NDArray[np.float64]) -> float | None:
     window = max(1, len(finite) // 10)
     if len(finite) < 2 * window:
         return None
-    moved = float(finite[-window:].mean() - finite[-2 * window : -window].mean())
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = float(finite[-window:].mean() - finite[-2 * window : -window].mean())
     if not math.isfinite(moved):
         return None
-    jumps = np.diff(finite[-max(NOISE_POINTS, 4 * window) :])
-    noise = float(jumps.std()) / math.sqrt(window) if len(jumps) >= FEWEST_JUMPS else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        jumps = np.diff(finite[-max(NOISE_POINTS, 4 * window) :])
+        noise = float(jumps.std()) / math.sqrt(window) if len(jumps) >= FEWEST_JUMPS else 0.0
     return moved if abs(moved) > 2 * noise else 0.0
 
 

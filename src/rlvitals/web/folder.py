@@ -6,6 +6,7 @@ outside is refused whole.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import threading
@@ -18,10 +19,11 @@ from typing import Any
 
 from rlvitals.errors import RunNotFound
 from rlvitals.records import Finding
+from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.views.discovery import find_runs
 from rlvitals.views.findings import Diagnosis, diagnose, was_watched
-from rlvitals.views.headlines import Headlines, stamp
+from rlvitals.views.headlines import Headlines, stamp, unreadable_line
 from rlvitals.views.query import RunView, open_run
 from rlvitals.views.tree import STREAMS
 
@@ -150,7 +152,7 @@ class Folder:
     def runs(self) -> dict[str, Any]:
         """What `/api/runs` answers: the newest first."""
         with self._listing:
-            told = [{"run": self._relative(path)} | self._headlines.of(path) for path in self._paths()]
+            told = [{"run": self._relative(path)} | self._headline(path) for path in self._paths()]
         for line in told:
             path = self.root / line["run"]
             known = self._open.get(path)
@@ -165,10 +167,12 @@ class Folder:
             raise refusal
         try:
             path = (self.root / run).resolve()
-            if not path.is_relative_to(self.root) or not path.is_dir():
+            if not path.is_relative_to(self.root) or not os.path.isdir(path):
                 raise refusal
             if not RunDir(path).holds_run or leads_outside(path, self.root):
                 raise refusal
+        except PermissionError as error:
+            raise unreadable(path, error) from error
         except (OSError, ValueError, RuntimeError):
             raise refusal from None
         return path
@@ -216,19 +220,33 @@ class Folder:
     def _paths(self) -> list[Path]:
         if time.monotonic() >= self._list_until:
             began = time.monotonic()
-            found = islice(find_runs(self.root), MOST_RUNS)
-            self._listed = [path for path in found if not leads_outside(path, self.root, deep=False)]
+            self._listed = [path for path in islice(find_runs(self.root), MOST_RUNS) if not self._is_refused(path)]
             ended = time.monotonic()
             # A home directory takes long to search: most of the time is not to go into searching it.
             self._list_until = ended + max(LIST_SECONDS, 10 * (ended - began))
         return self._listed
+
+    def _is_refused(self, path: Path) -> bool:
+        try:
+            return leads_outside(path, self.root, deep=False)
+        except OSError:  # a line of the list will say so
+            return False
+
+    def _headline(self, path: Path) -> dict[str, Any]:
+        try:
+            leads_outside(path, self.root, deep=False)
+        except OSError as error:  # what cannot be looked through is not opened
+            return unreadable_line(path, str(unreadable(path, error)))
+        return self._headlines.of(path)
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
 
 def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
-    """Whether some file a run is read from is a symbolic link that leaves the folder."""
+    """Whether some file a run is read from is a symbolic link that leaves the folder. Raises OSError where its folders
+    cannot be looked through. A link that leads nowhere or to itself leaves nothing: opening it fails.
+    """
     run_dir = RunDir(run)
     folders = [run, run_dir.logs]
     if deep:
@@ -238,12 +256,13 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+                    if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
                         return True
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, RuntimeError):
-            return True
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
     return False
 
 

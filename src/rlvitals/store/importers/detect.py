@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import io
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from rlvitals.store.files import open_regular
 from rlvitals.store.importers.base import NotALog
 from rlvitals.store.importers.cells import number_in
 from rlvitals.store.importers.jsonl import parse_lenient
@@ -19,24 +22,40 @@ JUDGED_LINES = 50
 _VERL = re.compile(r"(?:^|[\s\])])step:\d+ - \S+:")
 
 
+def open_foreign(path: Path) -> BinaryIO:
+    """A log's bytes. Raises FileNotFoundError, and NotALog for what is there and cannot be read: a FIFO is none."""
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NotALog(path, f"it cannot be read ({error.strerror or error})") from error
+
+
+def text_of(path: Path) -> str:
+    """The whole of a text file, in whatever way it is encoded."""
+    with open_foreign(path) as file, io.TextIOWrapper(file, encoding_of(path), errors="replace") as text:
+        return text.read()
+
+
 def lines_of(path: Path) -> Iterator[str]:
     """A text file's lines, one in memory at a time. A carriage return ends one too: progress bars go on for hours."""
-    with path.open(encoding=encoding_of(path), errors="replace", newline=None) as file:
-        yield from file
+    with open_foreign(path) as file, io.TextIOWrapper(file, encoding_of(path), errors="replace", newline=None) as lines:
+        yield from lines
 
 
 def encoding_of(path: Path) -> str:
     """UTF-8, or what the mark at the beginning says (a redirect in PowerShell writes UTF-16)."""
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         begin = file.read(4)
     return "utf-16" if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def find_log(path: Path) -> Path:
     """The log a folder holds: itself for TensorBoard files, otherwise the newest file of one of the known names."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise NotALog(path, "there is nothing there")
-    if path.is_file():
+    if not os.path.isdir(path):
         return path
     if RunDir(path).holds_run:
         return RunDir(path).train_log
@@ -47,7 +66,7 @@ def find_log(path: Path) -> Path:
     if any(path.rglob("*tfevents*")):
         return path
     output = path / "files" / "output.log"
-    if output.exists():
+    if os.path.exists(output):
         return output
     known = [*path.glob("*.jsonl"), *path.glob("*metrics*.csv"), *path.glob("progress.csv"), *path.glob("output.log")]
     if len(known) == 1:
@@ -63,10 +82,10 @@ def find_log(path: Path) -> Path:
 def sniff(path: str | Path) -> str:
     """The format of a log: "trainer_state", "jsonl", "json", "csv", "tensorboard", "wandb", "verl" or "console"."""
     path = find_log(Path(path))
-    if path.is_dir():
+    if os.path.isdir(path):
         return "tensorboard"
     try:
-        with path.open("rb") as file:
+        with open_foreign(path) as file:
             head = file.read(HEAD)
     except OSError as error:
         raise NotALog(path, f"it cannot be read ({error.strerror or error})") from error
@@ -133,7 +152,7 @@ def _are_json_lines(text: str) -> bool:
 def _document(path: Path) -> Any:
     """The whole file as JSON; None where it is none."""
     try:
-        return parse_lenient(path.read_text(encoding=encoding_of(path), errors="replace"))
+        return parse_lenient(text_of(path))
     except ValueError:
         return None
 

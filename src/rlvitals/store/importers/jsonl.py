@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlvitals.codec import parse_json
+from rlvitals.codec import parse_shallow, refuse_depth
 from rlvitals.store.importers.base import Fields, Notes, named
 from rlvitals.store.importers.cells import flatten, number_in, number_of, unwrapped
 from rlvitals.store.importers.settings import are_settings, settings_of
@@ -14,14 +14,16 @@ from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
 
 
 def parse_lenient(text: str) -> Any:
-    """JSON as programs write it: also with NaN and Infinity. Raises ValueError on anything else."""
+    """JSON as programs write it: also with NaN and Infinity. Raises ValueError on anything else, however deep."""
     try:
-        return parse_json(text.encode())
+        return parse_shallow(text.encode())
     except ValueError:
         try:
-            return json.loads(text)
+            parsed = json.loads(text)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+    refuse_depth(parsed)
+    return parsed
 
 
 SWIFT = "global_step/max_steps"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlvitals.store.importers.base import Fields, ForeignLog, LineReader, NotALog
 from rlvitals.store.importers.console import ConsoleReader, choose
-from rlvitals.store.importers.detect import encoding_of, find_log, is_notebook_log, lines_of, sniff
+from rlvitals.store.importers.detect import find_log, is_notebook_log, lines_of, sniff, text_of
 from rlvitals.store.importers.documents import read_document
 from rlvitals.store.importers.jsonl import JsonlReader
 from rlvitals.store.importers.notebook import NotebookReader
@@ -35,7 +35,7 @@ def reader_for(path: Path, kind: str, *, is_whole: bool = True) -> LineReader:
 
 def _read(path: Path, kind: str) -> ForeignLog:
     if kind in ("trainer_state", "json"):
-        return read_document(path, path.read_text(encoding=encoding_of(path), errors="replace"))
+        return read_document(path, text_of(path))
     if kind == "tensorboard":
         from rlvitals.store.importers.tensorboard import read_events
 

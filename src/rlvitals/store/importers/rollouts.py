@@ -12,6 +12,7 @@ The rows of one step and one prompt are a group.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from typing import Any, TypeGuard
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.records import Group
 from rlvitals.store.importers.base import Notes
+from rlvitals.store.importers.detect import open_foreign
 from rlvitals.store.importers.jsonl import parse_lenient
 from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import group_of, prompt_text
@@ -66,21 +68,22 @@ def read_rollouts(path: str | Path) -> RolloutDump:
 
 
 def _files(place: Path) -> list[Path]:
-    if place.is_file():
+    if os.path.exists(place) and not os.path.isdir(place):
         return [place]
     folders = [place, place / "completions", place / "rollouts"]
     for folder in folders:
         for pattern in _PATTERNS:
             if found := sorted(folder.glob(pattern), key=lambda file: (_step_of(file), file.name)):
                 return found
-    raise NotALog(place, "there is nothing there" if not place.exists() else "the folder holds no rollouts")
+    raise NotALog(place, "there is nothing there" if not os.path.exists(place) else "the folder holds no rollouts")
 
 
 def _rows(file: Path, notes: Notes) -> Iterator[Any]:
     if file.suffix == ".parquet":
         yield from _parquet(file)
         return
-    text = file.read_text(encoding="utf-8-sig", errors="replace")
+    with open_foreign(file) as opened:
+        text = opened.read().decode("utf-8-sig", "replace")
     if file.suffix == ".json":
         yield from _document(file, text)
         return

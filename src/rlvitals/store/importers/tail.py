@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 
 from rlvitals.store.importers.base import Fields, ForeignLog, LineReader, NotALog
 from rlvitals.store.importers.console import KIND, ConsoleReader
-from rlvitals.store.importers.detect import encoding_of, find_log, sniff
+from rlvitals.store.importers.detect import encoding_of, find_log, open_foreign, sniff
 from rlvitals.store.importers.reading import read_log, reader_for
 
 READ_BYTES = 4 * 2**20
@@ -60,7 +61,7 @@ class LogTail:
     def _open(self) -> None:
         try:
             place = find_log(self._kept)
-            if place.is_file() and not _has_line(place):
+            if not os.path.isdir(place) and not _has_line(place):
                 return
             self.format = sniff(place)
         except (NotALog, OSError):
@@ -109,7 +110,7 @@ class _Lines:
 
     def poll(self) -> list[Fields]:
         rows: list[Fields] = []
-        with self._path.open("rb") as file:
+        with open_foreign(self._path) as file:
             if self._is_another(file):
                 self._remarks.append("the file was replaced or cut while it was followed: read from its beginning")
                 self._begin()
@@ -209,7 +210,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _signature(path: Path) -> _Signature:
     found = []
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+    for file in sorted(path.rglob("*")) if os.path.isdir(path) else [path]:
         about = file.stat()
         found.append((str(file), about.st_size, about.st_mtime_ns, about.st_ino))
     return tuple(found)
@@ -220,5 +221,5 @@ def _inode(path: Path) -> int:
 
 
 def _has_line(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         return b"\n" in file.read(1 << 16) or path.stat().st_size > 1 << 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.errors import MissingDependency
 from rlvitals.store.importers.base import Fields, ForeignLog, NotALog, Notes
+from rlvitals.store.importers.detect import open_foreign
 
 PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
 """Folders that hold a part of a run rather than a run."""
@@ -46,11 +48,11 @@ def read_events(path: Path) -> ForeignLog:
 
 def _parts(path: Path) -> list[tuple[str, list[Path]]]:
     """The event files by folder, each with the prefix its tags get."""
-    if path.is_file():
+    if os.path.isfile(path):
         return [("", [path])]
     folders: dict[Path, list[Path]] = {}
     for file in path.rglob("*tfevents*"):
-        if file.is_file():
+        if os.path.isfile(file):
             folders.setdefault(file.parent, []).append(file)
     ordered = {folder: sorted(files, key=_written) for folder, files in sorted(folders.items())}
     if len(ordered) == 1:
@@ -97,7 +99,7 @@ def _scalars(file: Path, notes: Notes) -> Iterator[_Scalar]:
 
 def _records(file: Path, notes: Notes) -> Iterator[bytes]:
     """Length, checksum, data, checksum; a record that is not whole ends the file."""
-    with file.open("rb") as source:
+    with open_foreign(file) as source:
         while head := source.read(_LENGTH.size + _CHECKSUM):
             length = _LENGTH.unpack_from(head)[0] if len(head) == _LENGTH.size + _CHECKSUM else MAX_EVENT + 1
             data = source.read(length + _CHECKSUM) if length <= MAX_EVENT else b""

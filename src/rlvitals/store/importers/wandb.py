@@ -5,6 +5,7 @@ The file is seven bytes of header and a LevelDB log of protobuf records; wandb's
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from rlvitals.errors import MissingDependency, RlvitalsError
 from rlvitals.store.importers.base import Fields, ForeignLog, NotALog
+from rlvitals.store.importers.detect import open_foreign, text_of
 from rlvitals.store.importers.jsonl import JsonlReader, parse_lenient
 
 HEADER, BLOCK, CHUNK = 7, 32768, struct.Struct("<IHB")
@@ -70,7 +72,7 @@ def _record_type() -> Any:
 def _records(path: Path) -> Iterator[bytes]:
     """Every whole record; one that the file's end cuts is not there yet."""
     begun = b""
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         position = len(file.read(HEADER))
         while True:
             left = BLOCK - position % BLOCK
@@ -119,15 +121,15 @@ def _read_beside(path: Path, reason: RlvitalsError) -> ForeignLog | None:
     files = path.parent / "files"
     output, summary = files / "output.log", files / "wandb-summary.json"
     why = str(reason).partition(". ")[0]
-    if output.exists():
+    if os.path.exists(output):
         try:
             log = read_log(output)
         except NotALog:
             pass
         else:
             return replace(log, notes=[*log.notes, f"read from files/output.log: {why}"])
-    if summary.exists():
-        row = JsonlReader().take(parse_lenient(summary.read_text(encoding="utf-8")))
+    if os.path.exists(summary):
+        row = JsonlReader().take(parse_lenient(text_of(summary)))
         if row:
             return ForeignLog(path, "wandb", [row], {}, [f"only the last values, from files/wandb-summary.json: {why}"])
     return None

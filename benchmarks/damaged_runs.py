@@ -1,0 +1,79 @@
+"""What readers make of damaged runs: every verb and every address of the dashboard, over runs damaged by seed.
+
+    python benchmarks/damaged_runs.py [--calls 10000] [--first SEED] [--show N]
+
+Each seed damages one file or a few of a run that has everything in it, puts it beside a good one, and has all verbs and
+addresses look at the two; a fourth of them as a user who owns none of the files (needs root). Then the damaged run is
+resumed. Counted is what must not happen: an exception that is none of ours (an error 500 of the server), a question
+that hangs, an exit code that nobody documented, a good run hidden by its neighbour, a damaged one that is not told, a
+row lost by a resume. The generator lives with the tests, in `tests/damage.py`; a sample of it runs with the suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generator lives with the tests
+
+from damage import Bench, Trouble, as_stranger
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=10_000, help="of verbs and of addresses each")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--show", type=int, default=20, metavar="N", help="examples of trouble")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        bench = Bench(Path(folder) / "bench")
+        troubles = [("a whole run", trouble) for trouble in bench.ask_whole()]
+        bench.calls = dict.fromkeys(bench.calls, 0)
+        seed, runs = arguments.first, 0
+        while min(bench.calls["verbs"], bench.calls["questions"]) < arguments.calls:
+            for said, trouble in trouble_with(bench, seed, arguments.calls):
+                troubles.append((said, trouble))
+                if len(troubles) <= arguments.show:
+                    print(f"{said}\n  {trouble.asked}\n  {trouble.what}\n", flush=True)
+            seed, runs = seed + 1, runs + 1
+        bench.clear()
+    report(bench, runs, troubles, time.monotonic() - began)
+    sys.exit(1 if troubles else 0)
+
+
+def trouble_with(bench: Bench, seed: int, calls: int) -> list[tuple[str, Trouble]]:
+    """Everything that goes wrong with the run of one seed."""
+    said = bench.put(seed)
+    is_stranger = seed % 4 == 0 and hasattr(os, "geteuid") and os.geteuid() == 0
+    found: list[Trouble] = []
+    with as_stranger() if is_stranger else contextlib.nullcontext():
+        if bench.calls["questions"] < calls:
+            found += bench.ask_questions()
+        if bench.calls["verbs"] < calls:
+            found += bench.ask_verbs()
+    if not is_stranger:
+        bench.put(seed)
+        found += bench.resume()
+    return [(f"{said} (read by a stranger)" if is_stranger else said, trouble) for trouble in found]
+
+
+def report(bench: Bench, runs: int, troubles: list[tuple[str, Trouble]], seconds: float) -> None:
+    counts = Counter(trouble.kind for _, trouble in troubles)
+    print(
+        f"{runs:,} damaged runs: {bench.calls['verbs']:,} verbs, {bench.calls['questions']:,} questions to the server,"
+    )
+    print(f"{bench.calls['resumes']:,} resumes in {seconds:,.0f} s")
+    for kind in ("traceback", "error 500", "hang", "other"):
+        print(f"  {kind + ':':12} {counts[kind]:,}")
+
+
+if __name__ == "__main__":
+    main()
