@@ -32,7 +32,7 @@ def visible(text: str) -> str:
     ('loss\\x1b[2J', 'loss', 'a\\nb')
     """
     if len(text) > LONGEST_SHOWN:
-        text = f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
+        text = cut_middle(text, LONGEST_SHOWN)
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -80,9 +80,12 @@ def expected_row(line: bytes):
     )
 
 
+YEAR_3000 = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
+
+
 def expected_time(stamp) -> float:
     if is_number(stamp):
-        return float(stamp)
+        return float(stamp) if abs(stamp) <= YEAR_3000 else math.nan
     try:
         return datetime.fromisoformat(stamp).timestamp()
     except (TypeError, ValueError, OverflowError):

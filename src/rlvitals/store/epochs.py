@@ -169,7 +169,7 @@ class EpochStore:
         if not self._unwritten:
             return
         make_folder(self.paths.folder)
-        if self.epochs and not os.path.exists(self.paths.record):
+        if self.epochs and not os.path.lexists(self.paths.record):
             # A foreign history goes on here, or the folder was deleted: what is known goes first, whole and on the disk
             # before the foreign file is replaced, which may be the only copy.
             put_file(self.paths.record, b"".join(_encode(_word_of(epoch)) for epoch in self.history))

@@ -21,7 +21,10 @@ def kept_folder(path: str | os.PathLike[str]) -> Path:
     """A folder that a process goes on writing to: the same one whatever becomes of the working directory, or of a link
     on the way to it. Rows would stay where they are, and everything else would move.
     """
-    return Path(path).resolve()
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):  # a loop of links: whoever opens it is told so
+        return Path(path).absolute()
 
 
 def kept_file(path: str | os.PathLike[str]) -> Path:
