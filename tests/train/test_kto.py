@@ -86,7 +86,7 @@ def test_a_run_leaves_what_the_guide_draws(trained):
     assert rates[:7] == sorted(rates[:7])
     assert rates[10:] == [3e-4] * 50
     told = json.loads(done.stdout)
-    assert (told["where"], told["steps"], told["status"]) == (FOLDER, 60, "finished")
+    assert (told["where"], told["steps"], told["status"]) == (str(folder), 60, "finished")
     assert rlvitals.open_run(folder).info.algorithm == "kto"
     assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 450
 
@@ -201,8 +201,9 @@ def test_a_killed_run_resumes_to_the_unbroken_runs_curve_and_files(tmp_path):
 
 
 def files_below(folder):
-    """Every file but the cursors of readers and what a heartbeat leaves."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """Every file but the samples of the machine: a run of a few seconds has none."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return names - {"logs/system.jsonl"}
 
 
 @pytest.mark.slow

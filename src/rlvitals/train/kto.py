@@ -95,6 +95,7 @@ def train(settings: Settings) -> Outcome:
     if resumed is None:
         refuse_existing(RunDir(folder))
     try:
+        import datasets  # noqa: F401 - loaded before `quietly`, which switches its bars off
         from transformers import PrinterCallback
         from trl.trainer.kto_config import KTOConfig
     except ImportError as error:
