@@ -123,6 +123,19 @@ def test_another_log_that_ends_the_same_way_is_read_from_its_beginning(tmp_path)
     assert tail.poll() == []
 
 
+def test_a_longer_copy_in_a_log_s_place_goes_on_where_it_ended(tmp_path):
+    """rsync writes a whole new file and renames it, at every turn."""
+    path, draft = tmp_path / "log", tmp_path / "draft"
+    add(path, 1)
+    tail = LogTail(path)
+    assert steps(tail) == [1]
+    for last in (2, 3, 4):
+        add(draft, *range(1, last + 1), mode="w")
+        os.replace(draft, path)
+        assert steps(tail) == [last]
+    assert tail.notes == []
+
+
 def test_a_first_line_of_settings_does_not_decide_what_it_is(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"model": "tiny", "seed": 1, "output_dir": "out"}\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
 import re
 import time
@@ -106,6 +107,7 @@ class _Lines:
         self._position = 0
         self._inode = -1
         self._before = b""
+        self._digest = hashlib.blake2b()  # of everything read
         self._torn: list[str] = []
 
     def poll(self) -> list[Fields]:
@@ -119,6 +121,7 @@ class _Lines:
             while data := file.read(READ_BYTES):
                 self._position += len(data)
                 self._before = (self._before + data)[-REMEMBERED_BYTES:]
+                self._digest.update(data)
                 first, *later = _LINE_END.split(self._decoder.decode(data))
                 self._torn.append(first)
                 if not later:
@@ -133,9 +136,18 @@ class _Lines:
         if self._position == 0:
             return False
         if _inode(self._path) != self._inode:
-            return True
+            return not self._goes_on_in(file)
         file.seek(self._position - len(self._before))
         return file.read(len(self._before)) != self._before
+
+    def _goes_on_in(self, file: BinaryIO) -> bool:
+        """Whether another file begins with all that was read: rsync and the like put a longer copy in place."""
+        digest, left = hashlib.blake2b(), self._position
+        file.seek(0)
+        while left and (data := file.read(min(left, READ_BYTES))):
+            digest.update(data)
+            left -= len(data)
+        return not left and digest.digest() == self._digest.digest()
 
     def _chosen(self, rows: list[Fields]) -> list[Fields]:
         if isinstance(self._reader, ConsoleReader):
