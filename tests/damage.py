@@ -655,7 +655,7 @@ def _good_lines(run: Path) -> set[bytes]:
 def _run(words: list[str]) -> tuple[int, str, str, str | None]:
     out, error = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     code, trouble = 0, None
-    sync.LINGER_SECONDS = 0.2  # a tracker that fails is reported soon
+    sync.LINGER_SECONDS = 2.0  # a tracker that fails is reported soon; one that is slow is not left alone
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
             with alarm():
