@@ -202,7 +202,7 @@ def test_the_first_sign_of_another_run_is_its_lock(tmp_path):
         log_some(run, range(3))
         shutil.rmtree(folder)
         folder.mkdir()
-        other = {"host": "elsewhere", "pid": 1, "boot": "", "started": "", "token": "another's", "since": 1.0}
+        other = {"host": "elsewhere", "pid": 1, "boot": "", "started": "", "token": "of-another", "since": 1.0}
         (folder / "run.lock").write_text(json.dumps(other))
         look(run)
         log_some(run, [3])
