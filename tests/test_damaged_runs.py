@@ -32,6 +32,8 @@ from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.views.tailing import RunTail
 from rlvitals.web.folder import Folder
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(1, 5)
 """Each asks every address, and a share of the verbs."""
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0

@@ -843,6 +843,7 @@ def test_a_run_started_in_a_thread_records_without_signals(tmp_path, python):
 # The end of the interpreter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [
@@ -875,6 +876,7 @@ def test_an_end_without_finish_is_recorded_for_what_it_was(tmp_path, child_envir
 
 
 @pytest.mark.parametrize("way", ["file", "-m"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "expected"), [("CAUGHT", (0, "finished", None)), ("sys.exit(1)", (1, "failed", "SystemExit: 1"))]
 )
@@ -916,6 +918,7 @@ run.log({{"loss": 1.0}})
     return done.returncode, card["status"], card["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [

@@ -25,7 +25,10 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import Handle, ProcessId, _stat, is_alive, prove, this_process
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are proven by /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are proven by /proc"),
+    pytest.mark.slow,
+]
 
 WAIT = ["sh", "-c", "printf up; read line", "sh"]
 

@@ -19,6 +19,8 @@ from rlvitals.capture.start import keep_given
 from rlvitals.sinks.mlflow import MlflowSink
 from rlvitals.sinks.tensorboard import TensorBoardSink
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def child(tmp_path, child_environment):

@@ -28,6 +28,8 @@ from rlvitals.store.cursors import Cursor, write_cursor
 from rlvitals.store.findings import finding_line
 from rlvitals.store.layout import RunDir
 
+pytestmark = pytest.mark.slow
+
 SEQUENCES = (
     "\x1b]0;pwn\x07", "\x1b[2J", "\x1b[7;777H", "\x1b[38;5;199m", "\x9b7;77H", "\u202e", "\u2066", "\x7f", "\b",
     "\r", "\nFORGED",

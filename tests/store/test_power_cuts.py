@@ -39,6 +39,8 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 from rlvitals.store.rollouts import read_groups, rollout_files
 
+pytestmark = pytest.mark.slow
+
 ALL = "RLVITALS_ALL_POWER_CUTS" in os.environ
 MOST = None if ALL else 60
 """States looked at of each verb; the variable has all of them looked at."""

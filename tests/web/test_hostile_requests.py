@@ -20,6 +20,8 @@ import rlvitals
 from conftest import until
 from rlvitals.web import connections, guard, live
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "correct-horse-battery"
 HEAD = b"GET /api/runs HTTP/1.1\r\nhost: localhost\r\n"
 BROWSER = HEAD + b"authorization: Bearer " + TOKEN.encode() + b"\r\nconnection: close\r\n\r\n"
