@@ -66,12 +66,12 @@ def listed(folder, capsys):
 
 
 def judged(folder, capsys):
-    """What `check` says of a folder: verdicts and what was passed over, by name."""
+    """What `check` says of a folder: verdicts and their reasons, by name."""
     capsys.readouterr()
     assert main(["check", str(folder), "--json"]) in (0, 1, 2, 3)
     told = json.loads(capsys.readouterr().out)
     verdicts = {Path(one["source"]).name: one["verdict"] for one in told["reports"]}
-    return verdicts, {Path(name).name: why for name, why in told["passed_over"].items()}
+    return verdicts, {Path(one["source"]).name: one["reason"] for one in told["reports"]}
 
 
 def on_page(folder):
@@ -125,9 +125,10 @@ def test_a_card_that_is_none_makes_a_line_that_says_so(bench, bad, text, capsys)
     assert lines["bad"]["status"] == on_page(bench.runs)["bad"]["status"] == "unreadable"
     assert "run.json is damaged" in remarks
     assert lines["good"]["status"] == "finished"
-    verdicts, passed_over = judged(bench.runs, capsys)
-    assert verdicts.keys() == {"good"}
-    assert "run.json is damaged" in passed_over["bad"]
+    verdicts, reasons = judged(bench.runs, capsys)
+    assert verdicts["good"] in ("healthy", "watch", "act")
+    assert verdicts["bad"] == "cannot judge"
+    assert "run.json is damaged" in reasons["bad"]
     assert main(["show", str(bad)]) == 64
 
 
@@ -197,13 +198,13 @@ def test_what_is_no_file_is_neither_waited_for_nor_a_traceback(bench, bad, kind,
     UNREADABLE[kind](bad / name, random.Random(1))
     with damage.alarm():
         lines, remarks = listed(bench.runs, capsys)
-        verdicts, passed_over = judged(bench.runs, capsys)
+        verdicts, _ = judged(bench.runs, capsys)
         assert main(["show", str(bad)]) == 64
     assert lines["bad"]["status"] == "unreadable"
     assert lines["good"]["rows"] == damage.ROWS + 10
     assert "bad" in remarks
-    assert verdicts.keys() == {"good"}
-    assert passed_over.keys() == {"bad"}
+    assert verdicts["good"] in ("healthy", "watch", "act")
+    assert verdicts["bad"] == "cannot judge"
 
 
 @pytest.mark.parametrize("name", ["index", "logs", "logs/ranks", "logs/rollouts", "eval_logs", "metrics", "sinks"])
@@ -274,9 +275,10 @@ def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
 def test_what_is_met_while_rows_are_read_does_not_hide_the_others(bench, bad, name, capsys):
     damage._fifo(bad / name, random.Random(1))
     with damage.alarm():
-        verdicts, passed_over = judged(bench.runs, capsys)
-    assert (verdicts.keys(), passed_over.keys()) == ({"good"}, {"bad"})
-    assert f"{bad / name} cannot be read: not a regular file" in passed_over["bad"]
+        verdicts, reasons = judged(bench.runs, capsys)
+    assert verdicts["good"] in ("healthy", "watch", "act")
+    assert verdicts["bad"] == "cannot judge"
+    assert f"{bad / name} cannot be read: not a regular file" in reasons["bad"]
 
 
 def test_what_is_new_in_a_run_is_told_beside_a_log_that_cannot_be_read(bad):

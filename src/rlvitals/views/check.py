@@ -18,7 +18,7 @@ from rlvitals.health.monitor import Monitor
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.store.importers import NotALog
 from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
-from rlvitals.views.sources import Source, open_all, open_source, places_in
+from rlvitals.views.sources import RUN, Source, is_run, open_all, open_source, places_in
 from rlvitals.views.unjudged import Unjudged, unjudged
 from rlvitals.views.verdict import FEW_ROWS, VERDICTS, Verdict, counted, plural, worst
 
@@ -128,15 +128,39 @@ def check(
     new_monitor(None, rules, algorithm, framework, config)  # a wrong rule is to be said once, and first
     for opened in open_all(places):
         if not isinstance(opened, Source):
-            passed_over[str(opened[0])] = str(opened[1])
+            place, reason = opened
+            if isinstance(reason, RunUnreadable) or (isinstance(reason, OSError) and is_run(place)):
+                reports.append(_unreadable(place, reason))
+            else:
+                passed_over[str(place)] = str(reason)
             continue
         try:
             reports.append(check_source(opened, rules, algorithm, framework, config))
-        except (RunUnreadable, OSError) as error:  # met while its rows were read: the others are judged
-            passed_over[str(opened.path)] = str(error)
+        except (RunUnreadable, OSError) as error:  # met while its rows were read
+            reports.append(_unreadable(opened.path, error))
     if not reports:
         raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
     return FolderReport(str(path), reports, passed_over)
+
+
+def _unreadable(place: Path, error: Exception) -> Report:
+    """What is said of a run that cannot be read, beside others: a gate must not take it for a healthy one."""
+    return Report(
+        source=str(place),
+        format=RUN,
+        verdict="cannot judge",
+        reason=str(error),
+        points=0,
+        first_step=None,
+        last_step=None,
+        algorithm=None,
+        framework=None,
+        findings=[],
+        said_at=[],
+        ongoing=frozenset(),
+        normal=[],
+        cannot_judge=[],
+    )
 
 
 def check_source(
