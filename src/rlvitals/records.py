@@ -50,15 +50,23 @@ class Range(NamedTuple):
     most: float
 
 
-WHOLE = Range(-(2**53), 2**53)
+MAX_STEP = 2**53
+"""Steps beyond it are not exact in the columns; the recorder does not write them."""
+
+MAX_ATTEMPT = 2**31 - 1
+
+MAX_TIME = 32_503_680_000
+"""The year 3000 in Unix seconds. A later time means a damaged line, and not every system can show it as a date."""
+
+WHOLE = Range(-MAX_STEP, MAX_STEP)
 """Whole numbers that are exact in every column and in every reader of JSON."""
 
-Count = Annotated[int, Range(0, 2**53)]
-AttemptNumber = Annotated[int, Range(1, 2**31 - 1)]
+Count = Annotated[int, Range(0, MAX_STEP)]
+AttemptNumber = Annotated[int, Range(1, MAX_ATTEMPT)]
 Pid = Annotated[int, Range(0, 2**31 - 1)]
 Share = Annotated[float, Range(0, 1)]
-Time = Annotated[float, Range(0, 32_503_680_000)]
-"""Unix seconds, up to the year 3000: later ones are no dates on every system."""
+Time = Annotated[float, Range(0, MAX_TIME)]
+"""Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def test_a_run_follows_its_renamed_directory_with_every_file(tmp_path, caplog, i
     told = [message for message in caplog.messages if "was renamed while the run was being recorded" in message]
     assert len(told) == 1
     assert f"{old} was renamed" in told[0]
-    assert f"goes on in {new}" in told[0]
+    assert f"continues in {new}" in told[0]
     assert rlvitals.open_run(new).problems == []
 
 
@@ -191,7 +191,7 @@ def test_a_run_started_where_a_live_one_was_deleted_keeps_its_rows_to_itself(tmp
     assert not (beside / "run.lock").exists()
     told = [message for message in caplog.messages if "another run was started there" in message]
     assert len(told) == 1
-    assert f"goes on in {beside}" in told[0]
+    assert f"continues in {beside}" in told[0]
     assert rlvitals.open_run(beside).problems == []
 
 

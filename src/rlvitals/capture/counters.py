@@ -31,7 +31,7 @@ def amount(count: float) -> float:
     """A number of things; raises BadValue for what is none."""
     try:
         number = float(count)
-    except Exception:  # noqa: BLE001 - whatever a stranger's number does, it is no count
+    except Exception:  # noqa: BLE001 - a user's number may raise anything
         raise BadValue(f"a count must be a number, not {shown(count)}") from None
     if not 0 <= number < math.inf:
         raise BadValue(f"a count cannot be {count!r}")

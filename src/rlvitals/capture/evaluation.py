@@ -55,6 +55,6 @@ def without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0:
                 continue
             row[key] = without_sequences(value) if isinstance(value, Mapping) else value
-        except Exception:  # noqa: BLE001 - whatever it is, the intake says so
+        except Exception:  # noqa: BLE001 - the intake reports the value
             row[key] = value
     return row

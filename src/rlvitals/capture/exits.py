@@ -1,9 +1,9 @@
-"""With which status does the process end? The interpreter tells nobody before it is gone, so exits are noted here.
+"""The status a process exits with. The interpreter does not expose it to exit handlers, so it is recorded here.
 
-While runs are open, `sys.exit`, `exit` and `quit` note what they were called with before they do what they always do.
-Whether such an exit was the end, or was caught on its way, is told by the program's outermost frame: one that was
-unwound has not come to its return. A `raise SystemExit(1)` that is written out, and a `sys.exit` taken out of its
-module before the run was started (`from sys import exit`), cannot be noted: their status is unknown.
+While runs are open, `sys.exit`, `exit` and `quit` record their argument before they raise SystemExit as usual. The
+program's outermost frame shows whether that exit ended the program or was caught: a frame that was unwound by an
+exception did not execute its return instruction. Two exits are not recorded, so their status is unknown: an explicit
+`raise SystemExit(1)`, and a `sys.exit` that was imported by name before the run was started (`from sys import exit`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlvitals.errors import BadValue
-from rlvitals.store.lines import MAX_STEP, MOMENTS, NONFINITE, RESERVED, write_nonfinite
+from rlvitals.records import MAX_STEP
+from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, write_nonfinite
 from rlvitals.values import Derived, Value
 
 MAX_TEXT = 1000
@@ -69,7 +70,7 @@ class Intake:
             number = int(value)
             if math.isclose(number, float(value)) and abs(number) <= MAX_STEP:
                 return number
-        except Exception:  # noqa: BLE001 - whatever a stranger's number does, it is no whole number
+        except Exception:  # noqa: BLE001 - a user's number may raise anything
             pass
         if self._strict:
             raise BadValue(f"{name} must be a whole number of at most 2^53, not {shown(value)}")
@@ -166,7 +167,7 @@ def scalar(value: Any) -> float | int | bool | str | None:
         return _scalar(value)
     except CannotTake:
         raise
-    except Exception as error:  # whatever a stranger's number does, it costs only itself
+    except Exception as error:  # a user's number may raise anything; only this value is dropped
         raise CannotTake(f"{_article(value)} gave no number ({_said(error)})") from error
 
 

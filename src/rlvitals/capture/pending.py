@@ -165,7 +165,7 @@ def _is_here(value: Any) -> bool:
 
 
 def _place_of(value: Any) -> Literal["device", "arriving", "host"]:
-    """Where a value's number is. One that raises when it is asked is left to the intake, which says so."""
+    """Where a value's number is. A value that raises counts as on the host; the intake reports it."""
     try:
         return "device" if _is_device_scalar(value) else "arriving" if _is_arriving(value) else "host"
     except Exception:  # noqa: BLE001

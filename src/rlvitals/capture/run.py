@@ -28,11 +28,10 @@ from rlvitals.capture.watching import Watching
 from rlvitals.codec import NEWLINE, dumps, encode
 from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
-from rlvitals.records import Attempt, Finding, Request, RunInfo, Status
+from rlvitals.records import MAX_STEP, Attempt, Finding, Request, RunInfo, Status
 from rlvitals.store.findings import append_event
 from rlvitals.store.home import Home
 from rlvitals.store.layout import LiveRunDir, RunDir, SideLog, Stream
-from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import LogWriter

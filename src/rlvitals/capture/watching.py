@@ -2,8 +2,8 @@
 
 The monitor is made at the first row, on rank 0 alone, and looks at a row once the row is durable. A resumed run's
 monitor first sees the rows of the run's living line again. That takes seconds, so a thread does it; rows that are
-logged meanwhile wait in a backlog and are judged in order afterwards. Nothing here raises: a monitor that fails is put
-aside, and that is said once.
+logged meanwhile wait in a backlog and are judged in order afterwards. Nothing here raises: a monitor that fails is
+switched off with one warning.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from rlvitals.codec import encode, parse_json, parse_shallow
 from rlvitals.errors import RunUnreadable
-from rlvitals.records import Count, Row
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Count, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_regular, replace_file
-from rlvitals.store.lines import MAX_ATTEMPT, MAX_STEP, MAX_TIME, BadLine, decode
 from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
+from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
 
 FieldArray = NDArray[np.float64]

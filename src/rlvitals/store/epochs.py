@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from rlvitals.codec import encode, parse_shallow
-from rlvitals.records import AttemptNumber, Time
+from rlvitals.records import MAX_ATTEMPT, AttemptNumber, Time
 from rlvitals.store.cards import DRAFT_SECONDS
 from rlvitals.store.fields import checked
 from rlvitals.store.files import append_line, make_folder, open_regular, put_file, read_json, sync_folder
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import MAX_ATTEMPT, NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import NONFINITE, read_nonfinite, write_nonfinite
 from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")

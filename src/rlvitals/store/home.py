@@ -59,8 +59,8 @@ class Home:
                 old = self._dir.root
                 self._dir.move_to(place)
                 self._notify(
-                    f"{old} was renamed while the run was being recorded, or leads elsewhere now. The run goes on in "
-                    f"{place}, with all its files"
+                    f"{old} was renamed while the run was being recorded. The run continues in {place} with all its "
+                    f"files"
                 )
                 return "here"
             if not _is_deleted(self._handle):
@@ -103,8 +103,8 @@ class Home:
         self._dir.move_to(old.with_name(f"{old.name}-{self._id}"))
         self._notify(
             f"{old} was deleted while run {self._id} was being recorded, and another run was started there. This run "
-            f"goes on in {self._dir.root}; what it still has is written there, and the other run is not touched. Stop "
-            f"this process if it is no longer wanted"
+            f"continues in {self._dir.root} with all its rows; the other run is not touched. Stop this process if the "
+            f"old run is no longer needed"
         )
 
     def _hold(self) -> None:

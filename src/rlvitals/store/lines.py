@@ -13,19 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from rlvitals.codec import parse_json
-from rlvitals.records import Row
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Row
 from rlvitals.values import Value
 
 MOMENTS, NONFINITE, GAP = "_m", "_nonfinite", "_gap"
 RESERVED = frozenset({"step", "timestamp", "attempt"})
-
-MAX_STEP = 2**53
-"""Steps beyond it are not exact in the columns; the recorder does not write them."""
-
-MAX_ATTEMPT = 2**31 - 1
-
-MAX_TIME = 32_503_680_000
-"""The year 3000, in Unix seconds: beyond it a time is damage."""
 
 
 class BadLine(ValueError):

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.errors import ConfigError
+from rlvitals.records import MAX_STEP
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
-from rlvitals.store.lines import MAX_STEP
 from rlvitals.store.ranks import finish
 from rlvitals.views.query import RunView
 from rlvitals.views.sources import settings

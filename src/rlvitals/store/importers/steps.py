@@ -6,9 +6,9 @@ import math
 from functools import cache
 from typing import Any
 
+from rlvitals.records import MAX_STEP
 from rlvitals.store.importers.base import Fields, Notes
 from rlvitals.store.importers.cells import time_of
-from rlvitals.store.lines import MAX_STEP
 
 STEP_NAMES = (
     "step",
