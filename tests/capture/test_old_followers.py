@@ -170,6 +170,21 @@ def test_a_process_of_another_user_is_not_ended(tmp_path, bystander, short_wait)
     assert victim.poll() is None
 
 
+def test_a_process_with_other_mounts_is_not_proven(bystander):
+    """The same path may be another directory there."""
+    command = ["-m", "rlvitals.follow", "/runs/one"]
+    apart = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
+    if apart.returncode:
+        pytest.skip(f"no mount namespace can be made here: {apart.stderr.decode().strip()}")
+    child = subprocess.Popen(["unshare", "--mount", *WAIT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.read(2) == b"up"
+        assert prove(identity(child.pid), command) is None
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_proof_needs_every_part(bystander):
     child = bystander("-m", "rlvitals.follow", "/runs/one")
     command = ["-m", "rlvitals.follow", "/runs/one"]
