@@ -170,7 +170,7 @@ def test_a_process_of_another_user_is_not_ended(tmp_path, bystander, short_wait)
     assert victim.poll() is None
 
 
-def test_a_process_with_other_mounts_is_not_proven(bystander):
+def test_a_process_with_other_mounts_is_not_proven():
     """The same path may be another directory there."""
     command = ["-m", "rlvitals.follow", "/runs/one"]
     apart = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
