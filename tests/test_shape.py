@@ -17,7 +17,7 @@ from conftest import REPO
 SOURCE = REPO / "src" / "rlvitals"
 
 # Room -> the rooms it may import from. Edges (cli) may import anything below them.
-BOTTOM = {"errors", "codec", "plugins", "yaml_reader", "terminal", "masking"}
+BOTTOM = {"errors", "codec", "plugins", "yaml_reader", "terminal", "masking", "guard"}
 DATA = BOTTOM | {"values", "records", "config"}
 MAY_IMPORT = {
     "errors": set(),
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "plugins": set(),
     "terminal": set(),
     "masking": set(),
+    "guard": {"terminal"},
     "yaml_reader": {"errors"},
     "values": set(),
     "records": {"values"},
