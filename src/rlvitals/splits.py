@@ -1,0 +1,37 @@
+"""Which metric names speak of held-out data. The only list of their prefixes; everything that splits training from
+evaluation by a name asks here.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a name says by itself that it was measured on held-out data.
+
+    >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/accuracy", "value_loss", "evaluate")]
+    [True, True, True, False, False]
+    """
+    return _HELD_OUT.match(name) is not None
+
+
+def held_out_name(name: str) -> str:
+    """A metric of an evaluation under a name that says so: a bare `loss` would be taken for the training loss.
+
+    >>> held_out_name("loss"), held_out_name("eval_loss"), held_out_name("val/accuracy")
+    ('eval/loss', 'eval_loss', 'val/accuracy')
+    """
+    return name if is_held_out(name) else f"eval/{name}"
+
+
+def without_held_out_prefix(name: str) -> str:
+    """The name as training logs it.
+
+    >>> without_held_out_prefix("eval_loss"), without_held_out_prefix("val/accuracy"), without_held_out_prefix("loss")
+    ('loss', 'accuracy', 'loss')
+    """
+    found = _HELD_OUT.match(name)
+    return name[found.end() :] if found and found.end() < len(name) else name
