@@ -11,23 +11,26 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.errors import RlvitalsError
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.notify import Notifier
+from rlvitals.health.rows import in_order
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import OUTSIDE
-from rlvitals.records import Finding, Row
+from rlvitals.records import Row
 from rlvitals.store.cards import read_info
 from rlvitals.store.cursors import STREAMS
 from rlvitals.store.files import put_file
-from rlvitals.store.findings import append_event, finding_line
+from rlvitals.store.findings import append_event, event_line
 from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import STALE_SECONDS, heartbeat_age, read_holder
 from rlvitals.store.process import ProcessId, is_alive
-from rlvitals.store.reader import read_blocks
+from rlvitals.store.tail import RowTail, file_size
 from rlvitals.terminal import logger
 
 LOOK_SECONDS = 2.0
@@ -54,18 +57,15 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
     """
     if task is None:
         return None
-    try:
+    with guarded(lambda error: logger.warning("nobody looks at the clock: %s", words_of(error))):
         info = read_info(run_dir)
         known = Monitor(rules=task["rules"]).rulebook.rules.values()
         rules = [rule for rule in known if rule.enabled and rule.function in OUTSIDE]
-        if not rules:
-            return None
-        monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
-        notifier = Notifier(info.name, task["notify"], put_file=put_file) if task["notify"] else None
-        return Clock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
-    except Exception as error:  # noqa: BLE001 - a rule or plug-in of somebody's own may raise anything
-        logger.warning("nobody looks at the clock: %s: %s", type(error).__name__, error)
-        return None
+        if rules:
+            monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
+            notifier = Notifier(info.name, task["notify"], put_file=put_file) if task["notify"] else None
+            return Clock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
+    return None
 
 
 class Clock:
@@ -78,11 +78,11 @@ class Clock:
         """Nothing more to say: the attempt has ended, one way or another."""
         self._dir, self._monitor, self._notifier = run_dir, monitor, notifier
         self._holder, self._attempt = holder, attempt
-        self._offsets = {stream: max(0, _size(run_dir, stream) - PAST_BYTES) for stream in STREAMS}
+        self._tails = {stream: _tail(run_dir.log(stream)) for stream in STREAMS}
         self._last: Row | None = None
         self._process: ProcessId | None = None
         self._unwritten: deque[bytes] = deque()
-        self._said: set[str] = set()
+        self._say_once = Once()
         self._next_look = 0.0
         self._looked_at = self._seen_at = time.time()
         self._slept = 0.0
@@ -105,12 +105,14 @@ class Clock:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
         try:
-            self._look(time.time())
+            with guarded(self._put_aside, but=(OSError,)):
+                self._look(time.time())
         except OSError as error:  # a sick disk: the next look may do better
             self._say_once(f"the clock cannot read {self._dir.root}: {error.strerror or error}")
-        except Exception as error:  # noqa: BLE001 - the trackers in this process have nothing to do with it
-            self.is_over = True
-            self._say_once(f"the clock is put aside: {type(error).__name__}: {error}")
+
+    def _put_aside(self, error: Exception) -> None:
+        self.is_over = True
+        self._say_once(f"the clock is put aside: {words_of(error)}")
 
     def close(self) -> None:
         """Write what could not be written before, and wait for notifications on their way."""
@@ -130,12 +132,12 @@ class Clock:
         self._looked_at = now
         if state == "gone":
             pid = self._process.pid if self._process is not None else 0
-            for finding in self._monitor.tick(now, lost_pid=pid):
-                self._tell(finding, now)
+            self._monitor.tick(now, lost_pid=pid)
+            self._tell(now)
         elif state == "running" and self._last is not None and self._last.attempt == self._attempt:
             # Loading a model before an attempt's first row takes as long as it takes.
-            for finding in self._monitor.tick(now - self._slept):
-                self._tell(finding, now)
+            self._monitor.tick(now - self._slept)
+            self._tell(now)
         self.is_over = state != "running"
         self._write()
 
@@ -162,19 +164,8 @@ class Clock:
         return heartbeat_age(self._dir) < STALE_SECONDS if alive is None else alive
 
     def _new_rows(self) -> list[tuple[Stream, Row]]:
-        """The rows since the last look, of both logs, by their time."""
-        found: list[tuple[Stream, Row]] = []
-        for stream in STREAMS:
-            if _size(self._dir, stream) < self._offsets[stream]:
-                self._offsets[stream] = 0  # deleted and made again
-            for lines, after in read_blocks(self._dir.log(stream), self._offsets[stream]):
-                self._offsets[stream] = after
-                for line in lines:
-                    try:
-                        found.append((stream, decode(line)))
-                    except BadLine:  # among them the piece of a line that the past begins with
-                        continue
-        return sorted(found, key=lambda item: item[1].timestamp)
+        """The rows since the last look, of both logs, in their order."""
+        return list(in_order(self._tails["train"].rows(), self._tails["eval"].rows()))
 
     def _take(self, stream: Stream, row: Row) -> None:
         case = self._monitor.case
@@ -185,11 +176,14 @@ class Clock:
         step = max(row.step, case.step) if stream == "eval" else row.step
         self._monitor.update({"step": step, "timestamp": row.timestamp})
 
-    def _tell(self, finding: Finding, now: float) -> None:
-        logger.warning("%s at step %d: %s", finding.severity, finding.step, finding.title)
-        self._unwritten.append(finding_line(finding, now, self._attempt))
-        if self._notifier is not None:
-            self._notifier.tell(finding)
+    def _tell(self, now: float) -> None:
+        """Record and tell what the last tick led to."""
+        for event in self._monitor.events:
+            self._unwritten.append(event_line(replace(event, timestamp=now, attempt=self._attempt, seen_in="clock")))
+            if (finding := event.finding) is not None:
+                logger.warning("%s at step %d: %s", finding.severity, finding.step, finding.title)
+                if self._notifier is not None:
+                    self._notifier.tell(finding)
 
     def _write(self) -> None:
         """Record what was found, and what could not be recorded before."""
@@ -200,14 +194,7 @@ class Clock:
         except OSError as error:
             self._say_once(f"cannot write {self._dir.findings}: {error.strerror or error}")
 
-    def _say_once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            logger.warning(sentence)
 
-
-def _size(run_dir: RunDir, stream: Stream) -> int:
-    try:
-        return run_dir.log(stream).stat().st_size
-    except OSError:
-        return 0
+def _tail(log: Path) -> RowTail:
+    """From near the end on: the rows there tell how often rows come."""
+    return RowTail(log, max(0, (file_size(log) or 0) - PAST_BYTES))

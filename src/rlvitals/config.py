@@ -284,6 +284,35 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A trainer's settings by the last part of their names, so that `grpo.num_generations` is found; a name that two
+    sections give different values is left out.
+
+    >>> by_last_name({"grpo": {"lr": 1e-6, "beta": 0.1}, "dpo": {"lr": 1e-6, "beta": 0.5}, "seed": 1})
+    {'lr': 1e-06, 'seed': 1}
+    """
+    found: dict[str, Any] = {}
+    ambiguous = set()
+    for path, value in flatten(config).items():
+        name = path.rpartition(".")[2]
+        if name in found and found[name] != value:
+            ambiguous.add(name)
+        found[name] = value
+    for name in ambiguous:
+        del found[name]
+    return found | {name: value for name, value in config.items() if not isinstance(value, Mapping)}
+
+
+def planned_steps(config: Mapping[str, Any]) -> int | None:
+    """How many steps a trainer's settings plan."""
+    named = by_last_name(config)
+    for key in ("total_steps", "max_steps", "total_training_steps"):
+        value = named.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
 def _text(merged: Mapping[str, Any], key: str) -> str | None:
     value = merged.get(key)
     if value is None:

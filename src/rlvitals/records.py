@@ -17,6 +17,9 @@ SCHEMA = 1
 """The run directory's format this version writes. Readers accept older ones and name the version needed for newer
 ones."""
 
+Stream = Literal["train", "eval"]
+"""The logs that a run's rows are in."""
+
 Status = Literal["running", "finished", "failed", "interrupted"]
 
 STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted")
@@ -156,6 +159,8 @@ class Finding:
     """What is asked of the trainer, where it may act."""
     metrics: tuple[str, ...] = ()
     """The logged names it was read from."""
+    recovered_step: int | None = None
+    """The step at which its rule was content again; None: it still stands."""
 
     def _repr_html_(self) -> str:
         """How a notebook shows it; what comes from the log is escaped."""
@@ -205,6 +210,33 @@ class Request:
         """It will not be done; `text` says why."""
         if self.answer is not None:
             self.answer(self, "declined", text)
+
+
+HealthEventType = Literal["raised", "escalated", "recovered", "request", "answer", "monitor"]
+"""What a line of the health log tells: an alarm that was raised, that got graver, that is over; what was asked of the
+trainer and what it answered; that a monitor began to watch or gave up."""
+
+SeenIn = Literal["rows", "clock", "epochs"]
+"""What a finding was read from. Those of rows can be found again from the log; the others only while it trains."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthEvent:
+    """One line of `logs/findings.jsonl`."""
+
+    type: HealthEventType
+    step: int
+    timestamp: Time = float("nan")
+    attempt: AttemptNumber = 1
+    seen_in: SeenIn = "rows"
+    finding: Finding | None = None
+    """Of an alarm that was raised or got graver."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of the others; each is of the type it should be. An alarm that is over has its `rule` and `severity`."""
+
+    @property
+    def rule(self) -> str:
+        return self.finding.rule if self.finding is not None else str(self.facts.get("rule", ""))
 
 
 class OpenPhase(NamedTuple):

@@ -12,7 +12,7 @@ _HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdou
 def is_held_out(name: str) -> bool:
     """Whether a name says by itself that it was measured on held-out data.
 
-    >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/accuracy", "value_loss", "evaluate")]
+    >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/f1", "value_loss", "evaluate")]
     [True, True, True, False, False]
     """
     return _HELD_OUT.match(name) is not None

@@ -18,13 +18,15 @@ import pytest
 
 import rlvitals
 from conftest import fill, until
+from health_lines import finding_line
 from rlvitals import clock as clocks
 from rlvitals.capture.forwarding import Forwarding
 from rlvitals.cli.main import main
 from rlvitals.clock import open_clock
 from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Finding
-from rlvitals.store.findings import append_event, finding_line, findings_in, read_events
+from rlvitals.store import tail
+from rlvitals.store.findings import append_event, read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 
@@ -38,11 +40,14 @@ def stall_rule(seconds, seconds_critical, times=5, times_critical=8):
     return [{"rule": "stall", "numbers": {**numbers, "times": times, "times_critical": times_critical}}]
 
 
+def lines_of(folder):
+    path = Path(folder) / FINDINGS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def stalls(folder, severity=None):
     """What is on record of stalls, read line by line as strictly as the standard library can."""
-    path = Path(folder) / FINDINGS
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found = [line for line in lines if line["type"] == "finding" and line["kind"] == "stall"]
+    found = [line for line in lines_of(folder) if line["type"] in ("raised", "escalated") and line["kind"] == "stall"]
     return [line for line in found if severity in (None, line["severity"])]
 
 
@@ -170,7 +175,7 @@ def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
     killed_at = time.time()
     assert until(lambda: bodies, seconds=20)
     (line,) = stalls(run)
-    (_, finding), *_ = findings_in(read_events(RunDir(run)))
+    finding, *_ = [event.finding for event in read_events(RunDir(run)) if event.finding is not None]
     last = rlvitals.open_run(run).last_step
     facts = [line[key] for key in ("rule", "severity", "step", "confidence")]
     assert facts == ["process_gone", "critical", last, 1.0]
@@ -193,7 +198,7 @@ def test_a_slow_but_regular_run_that_finishes_is_not_spoken_of_and_the_process_e
     assert clock_pids(tmp_path / "run")
     assert trainer.wait(timeout=60) == 0
     assert until(lambda: not clock_pids(tmp_path / "run"))
-    assert not (tmp_path / "run" / FINDINGS).exists()
+    assert {line["type"] for line in lines_of(tmp_path / "run")} == {"monitor"}
 
 
 @pytest.mark.slow
@@ -204,7 +209,7 @@ def test_a_trainer_that_is_asked_to_end_is_not_spoken_of(tmp_path, train):
     trainer.wait(timeout=30)
     assert rlvitals.open_run(tmp_path / "run").status == "interrupted"
     assert until(lambda: not clock_pids(tmp_path / "run"))
-    assert not (tmp_path / "run" / FINDINGS).exists()
+    assert {line["type"] for line in lines_of(tmp_path / "run")} == {"monitor"}
 
 
 @pytest.mark.slow
@@ -386,8 +391,8 @@ def test_a_resumed_run_knows_its_usual_interval_and_takes_the_time_between_for_n
 def test_only_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(clocks, "PAST_BYTES", 1000)
     decoded = []
-    real = clocks.decode
-    monkeypatch.setattr(clocks, "decode", lambda line: decoded.append(line) or real(line))
+    real = tail.decode
+    monkeypatch.setattr(tail, "decode", lambda line: decoded.append(line) or real(line))
     with rlvitals.start(tmp_path) as run:
         for step in range(2000):
             run.log({"loss": 1.0}, step=step)
@@ -424,7 +429,7 @@ def test_another_attempt_ends_the_clock_of_the_last_one_without_a_word(tmp_path)
     with rlvitals.start(tmp_path, resume=True):
         clock.look()
         assert clock.is_over
-    assert not (tmp_path / FINDINGS).exists()
+    assert {line["type"] for line in lines_of(tmp_path)} == {"monitor"}
 
 
 def test_a_trainer_that_died_before_its_first_row_is_told_of(tmp_path):
@@ -476,14 +481,14 @@ def a_finding(number, length):
 APPENDER = """
     import sys
     from pathlib import Path
-    from rlvitals.records import Finding
-    from rlvitals.store.findings import append_event, finding_line
+    from rlvitals.records import Finding, HealthEvent
+    from rlvitals.store.findings import append_event, event_line
     from rlvitals.store.layout import RunDir
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(1500):
         finding = Finding("other", "stall", "info", number, number, "x" * (number * 37 % 9000))
-        append_event(RunDir(Path(sys.argv[1])), finding_line(finding, 1.0, 1))
+        append_event(RunDir(Path(sys.argv[1])), event_line(HealthEvent("raised", number, 1.0, finding=finding)))
 """
 
 
@@ -506,8 +511,9 @@ def test_what_two_processes_append_at_once_is_whole_and_kept(tmp_path, child_env
     lines = (tmp_path / FINDINGS).read_bytes().split(b"\n")
     events = [json.loads(line) for line in lines if line]
     assert len(own) > 5
-    assert [event["step"] for event in events if event["rule"] != "other"] == [finding.step for finding in own]
-    theirs = [event for event in events if event["rule"] == "other"]
+    found = [event for event in events if event["type"] == "raised"]
+    assert [event["step"] for event in found if event["rule"] != "other"] == [finding.step for finding in own]
+    theirs = [event for event in found if event["rule"] == "other"]
     assert [event["step"] for event in theirs] == list(range(1500))
     assert [len(event["title"]) for event in theirs] == [number * 37 % 9000 for number in range(1500)]
 

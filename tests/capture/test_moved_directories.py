@@ -13,9 +13,10 @@ import pytest
 
 import rlvitals
 from conftest import fill, until
+from health_lines import finding_line
 from rlvitals.records import Finding
 from rlvitals.store.cards import read_attempts, read_info
-from rlvitals.store.findings import finding_line, read_events
+from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 from rlvitals.store.reader import read_rows

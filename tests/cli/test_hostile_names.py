@@ -22,10 +22,10 @@ import pytest
 
 import rlvitals
 from conftest import REPO
+from health_lines import finding_line
 from rlvitals.cli.main import VERBS, main
 from rlvitals.records import Finding, Group, Rollout, ToolCall, Turn
 from rlvitals.store.cursors import Cursor, write_cursor
-from rlvitals.store.findings import finding_line
 from rlvitals.store.layout import RunDir
 
 pytestmark = pytest.mark.slow

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
+from health_lines import finding_line
 from power_cuts import CutState, recorded
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.main import main
@@ -32,7 +33,7 @@ from rlvitals.store.cards import read_attempts, read_info
 from rlvitals.store.epochs import EpochStore
 from rlvitals.store.evaluations import drop_evaluations, read_evaluations
 from rlvitals.store.files import bring_back, replace_folder
-from rlvitals.store.findings import append_event, finding_line, read_events
+from rlvitals.store.findings import append_event, read_events
 from rlvitals.store.importers.into_run import write_run
 from rlvitals.store.importers.reading import read_log
 from rlvitals.store.layout import RunDir

@@ -304,7 +304,7 @@ def test_a_series_keeps_its_extremes_however_long_it_is(tmp_path):
 
 
 def test_the_tiles_have_the_dashboards_numbers(tmp_path):
-    from rlvitals.views.findings import diagnose
+    from rlvitals.views.diagnosis import diagnose
     from rlvitals.views.vitals import tiles
 
     with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
@@ -345,9 +345,9 @@ def test_a_log_scale_without_anything_above_zero_says_so():
 
 
 def test_the_bar_of_steps_says_where_and_how_grave():
-    found = {"onset_step": 51, "step": 60, "severity": "critical", "ongoing": False}
+    found = {"onset_step": 51, "step": 60, "severity": "critical", "recovered_step": 60}
     assert step_bar([found], 1, 101, 11).plain == "─────✖─────"
-    assert step_bar([found | {"ongoing": True}], 1, 101, 11).plain == "─────✖✖✖✖✖✖"
+    assert step_bar([found | {"recovered_step": None}], 1, 101, 11).plain == "─────✖✖✖✖✖✖"
     assert step_bar([], None, None, 11).plain == ""
 
 

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 import rlvitals
 from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.codec import to_json
+from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RuleError
+from rlvitals.health.rows import rows_of_run
 from rlvitals.records import Finding
 from rlvitals.store.importers import NotALog, read_log
 from rlvitals.views.check import FEW_ROWS, FolderReport, check, check_source, new_monitor, report_on
-from rlvitals.views.judging import MAX_BUCKETS, Judge, Trace
+from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
-from rlvitals.views.sources import Source, merged, open_source, places_in, settings, total_steps
+from rlvitals.views.sources import Source, open_source, places_in
 
 
 def test_a_run_that_learns_is_healthy(tmp_path):
@@ -38,7 +40,7 @@ def test_a_dead_gradient_is_to_be_acted_on_with_evidence_and_advice(tmp_path):
     assert worst.evidence["metric"] == "grad_norm"
     assert worst.advice
     assert "dead gradient, since step 41" in report.reason
-    assert worst.rule in report.ongoing
+    assert worst.recovered_step is None
 
 
 def test_findings_come_worst_first(tmp_path):
@@ -109,7 +111,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
-        "action", "metrics", "row", "ongoing",
+        "action", "metrics", "recovered_step", "row",
     ]  # fmt: skip
     assert list(facts["cannot_judge"][0]) == [
         "metric", "title", "names", "is_in_framework", "kinds", "rules",
@@ -187,7 +189,7 @@ def test_an_evaluation_of_an_earlier_step_does_not_turn_the_clock_back():
     from rlvitals.records import Row
 
     train = [Row(step, float(step), 1, {"loss": 1.0}) for step in (1, 2, 3)]
-    rows = list(merged(train, [Row(1, 2.5, 1, {"loss": 9.0})]))
+    rows = list(rows_of_run(train, [Row(1, 2.5, 1, {"loss": 9.0})]))
     assert [row["step"] for row in rows] == [1, 2, 2, 3]
 
 
@@ -196,7 +198,7 @@ def test_streams_without_times_are_merged_by_step():
 
     train = [Row(step, math.nan, 1, {"loss": 1.0}) for step in (1, 2, 3)]
     evals = [Row(2, math.nan, 1, {"loss": 9.0}), Row(9, math.nan, 1, {"loss": 9.0})]
-    assert [(row["step"], "loss" in row) for row in merged(train, evals)] == [
+    assert [(row["step"], "loss" in row) for row in rows_of_run(train, evals)] == [
         (1, True), (2, True), (2, False), (3, True), (9, False),
     ]  # fmt: skip
 
@@ -240,9 +242,9 @@ def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
 
 def test_settings_that_two_sections_give_differently_are_nobodys():
     config = {"actor": {"lr": 1, "clip": 0.2}, "critic": {"lr": 2}, "max_steps": -1, "trainer": {"total_steps": 7}}
-    assert settings(config) == {"clip": 0.2, "max_steps": -1, "total_steps": 7}
-    assert total_steps(config) == 7
-    assert total_steps({"max_steps": -1}) is None
+    assert by_last_name(config) == {"clip": 0.2, "max_steps": -1, "total_steps": 7}
+    assert planned_steps(config) == 7
+    assert planned_steps({"max_steps": -1}) is None
 
 
 # --- folders

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import rlvitals
+from rlvitals.health.history import verdict_of
 from rlvitals.records import Finding
-from rlvitals.views.findings import Diagnosis, diagnose
+from rlvitals.views.diagnosis import Diagnosis, diagnose
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.query import open_run
-from rlvitals.views.verdict import verdict_of
 from rlvitals.views.vitals import MOST_TILES, change, now, step_bar, tile_names, time_left, vital_names, vitals
 
 QUIET = {"monitor": False, "hardware": False, "display": "none"}
@@ -92,25 +94,23 @@ def test_a_value_outside_its_band_is_to_be_watched(tmp_path):
 
 def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):
     view = write_run(tmp_path / "run", 600, {"loss": 1.0})
-    bar = step_bar(view, [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)])
+    said = [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)]
+    bar = step_bar(view, [replace(found, recovered_step=found.step) for found in said])
     assert [step for cell in bar for step in range(cell["from"], cell["to"] + 1)] == list(range(1, 601))
     marked = {step: cell["severity"] for cell in bar for step in range(cell["from"], cell["to"] + 1)}
     assert (marked[50], marked[101], marked[118], marked[500]) == (None, "warning", "critical", "info")
     assert next(cell for cell in bar if cell["from"] <= 118 <= cell["to"])["findings"] == [0, 1]
 
 
-def test_what_was_said_lasts_to_the_end_where_it_is_known_to_and_is_not_called_over_where_it_is_not(tmp_path):
+def test_a_finding_covers_the_steps_until_it_recovered(tmp_path):
     view = write_run(tmp_path / "run", 600, {"loss": 1.0})
     found = finding("critical", 100, 120)
-    for ongoing, at_the_end in (
-        (frozenset({found.rule}), ("critical", None)),
-        (frozenset(), (None, None)),
-        (None, (None, "critical")),
-    ):
-        bar = step_bar(view, [found], ongoing)
-        assert (bar[-1]["severity"], bar[-1]["since"]) == at_the_end
-        assert (bar[0]["severity"], bar[0]["since"]) == (None, None)
-    assert step_bar(view, [finding("info", 5, 6)], None)[-1]["since"] is None
+    standing = step_bar(view, [found])
+    assert (standing[0]["severity"], standing[-1]["severity"]) == (None, "critical")
+    over = step_bar(view, [replace(found, recovered_step=300)])
+    covered = [(cell["from"], cell["to"]) for cell in over if cell["severity"] == "critical"]
+    assert covered[0][0] <= 100 <= covered[0][1]
+    assert covered[-1][0] <= 300 <= covered[-1][1]
 
 
 def test_a_wobble_is_no_change_and_a_trend_is_one():
@@ -191,7 +191,7 @@ def test_recorded_findings_amount_to_the_verdict_of_check():
 def test_a_log_nobody_watched_is_judged_unless_it_is_very_long(tmp_path, monkeypatch):
     view = write_run(tmp_path / "run", 200, GRPO | {"kl": lambda step: 0.01 * 1.1 ** max(0, step - 100)})
     assert diagnose(view).verdict == rlvitals.check(tmp_path / "run").verdict == "act"
-    monkeypatch.setattr("rlvitals.views.findings.MOST_CELLS", 100)
+    monkeypatch.setattr("rlvitals.views.diagnosis.MOST_CELLS", 100)
     told = diagnose(view)
     assert told.verdict == "cannot judge"
     assert "200 rows of 9 metrics" in told.reason

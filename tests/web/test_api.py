@@ -21,7 +21,7 @@ from conftest import SHARED
 from rlvitals.cli.main import main
 from rlvitals.errors import RunUnreadable
 from rlvitals.records import Group, Rollout, Turn
-from rlvitals.views.findings import Diagnosis
+from rlvitals.views.diagnosis import Diagnosis
 
 
 def write_run(path, rows=300, seed=0, **options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlvitals.records import SEVERITIES
+from rlvitals.health.history import by_gravity
 from rlvitals.render.notebook import last_values, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 def card(run: Run, run_dir: RunDir) -> str:
     """The card of a run."""
-    findings = [found for found in run.findings if found.severity != "info"]
     row = last_row(run_dir.train_log)
     step = "no rows yet" if run.last_step < 0 else f"step {number(run.last_step)}"
-    verdict = None
-    if findings:
-        worst = max(findings, key=lambda found: SEVERITIES.index(found.severity))
-        verdict = ("act" if worst.severity == "critical" else "watch", worst.title)
-    return run_card(run.name, [run.status, step, run.dir], verdict, last_values(row.numbers if row else {}), findings)
+    values = last_values(row.numbers if row else {})
+    return run_card(run.name, [run.status, step, run.dir], run.verdict, values, by_gravity(run.findings))

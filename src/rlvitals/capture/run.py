@@ -21,10 +21,10 @@ from rlvitals.capture.display import Display
 from rlvitals.capture.evaluation import without_sequences, write_evaluation
 from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.intake import PLAIN, Intake
+from rlvitals.capture.live_monitor import LiveMonitor
 from rlvitals.capture.measuring import Measuring
 from rlvitals.capture.pending import LAST_WAIT_SECONDS, NO_ROW, Pending
 from rlvitals.capture.pulse import Pulse, beat_seconds
-from rlvitals.capture.watching import Watching
 from rlvitals.codec import NEWLINE, dumps, encode
 from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
@@ -90,7 +90,7 @@ class Run:
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
         renew_after_fork(self, "_lock")
-        self._watching = Watching(
+        self._watching = LiveMonitor(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
         self._is_watched = self._display.is_on or self._watching.is_on
@@ -247,6 +247,11 @@ class Run:
         """What the doctor has found so far, in order; on rank 0."""
         self.flush()
         return self._watching.findings
+
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """healthy, watch, act or cannot judge, as `check` would say it now, and the reason."""
+        return self._watching.verdict
 
     def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
         """Record and tell what was found in the epochs. Called by `MetricsTracker`."""

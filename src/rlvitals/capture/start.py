@@ -17,8 +17,8 @@ from typing import Any
 import rlvitals
 from rlvitals.capture import console, identity
 from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
+from rlvitals.capture.live_monitor import check_rules, kept_rules
 from rlvitals.capture.run import Run
-from rlvitals.capture.watching import check_rules, kept_rules
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
 from rlvitals.errors import ConfigError, RunError, RunExists

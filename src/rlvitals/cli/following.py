@@ -19,10 +19,11 @@ from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
 from rlvitals.store.importers import NotALog
 from rlvitals.terminal import put_status, warn
-from rlvitals.views.check import Report, new_monitor, report_on
-from rlvitals.views.judging import Judge
+from rlvitals.views.check import Report, report_on
+from rlvitals.views.diagnosis import of_judge
+from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.sources import places_in
+from rlvitals.views.sources import new_monitor, places_in
 
 
 def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
@@ -68,7 +69,8 @@ class _Watch:
             if not self._judge.points and not news.rows:
                 self._feed = open_feed(self._path)  # it may be a run that had not begun yet
             self._take(news, aloud=True)
-            self._announce(self._judge.tick(time.time()))
+            if not self._feed.is_watched:  # a run's own clock tells its silence
+                self._announce(self._judge.tick(time.time()))
             self._reactions.tend()
             idle = time.monotonic() - self._heard
             if ending:
@@ -79,6 +81,7 @@ class _Watch:
             time.sleep(self._arguments.interval)
 
     def end(self, why: str) -> None:
+        self._take(News(self._feed.flush()), aloud=True)
         self._clear_status()
         self._reactions.end()
         warn(f"{why}; the verdict:")
@@ -104,6 +107,10 @@ class _Watch:
             found = self._judge.take(row)
             if aloud:
                 self._announce(found)
+        for event in news.events:
+            self._judge.take_recorded(event)
+            if aloud and event.finding is not None:
+                self._announce([event.finding])
 
     def _announce(self, found: list[Finding]) -> None:
         for finding in found:
@@ -133,7 +140,7 @@ class _Watch:
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {judge.points:,} rows | {judge.monitor.verdict} | last row {duration(idle)} ago"
+            text = f"step {step} | {judge.points:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

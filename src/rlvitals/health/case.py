@@ -105,7 +105,7 @@ class Case:
         """Rows whose step was below the one before."""
         self.duplicates = 0
         """Rows that brought the core series a second value for one step."""
-        self._core_step: int | None = None
+        self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
         self.parts: dict[str, Signal] = {}
@@ -151,15 +151,23 @@ class Case:
         if points <= 3 and not (self._given_algorithm and self._given_framework):
             self._recognise(row)
         self._take_values(row, step)
-        if any((core := self.signals.get(name)) is not None and core.seen_at == points for name in _CORE):
-            self.duplicates += step == self._core_step
-            self._core_step = step
+        self._count_duplicate(step)
         held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
         if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
             self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
         marked = row.get("_nonfinite")
         if marked:
             self._take_marked(str(marked), step)
+
+    def _count_duplicate(self, step: int) -> None:
+        """Count a row that brought a core series a second value for its step."""
+        is_duplicate = False
+        for name in _CORE:
+            core = self.signals.get(name)
+            if core is not None and core.seen_at == self.points:
+                is_duplicate = is_duplicate or self._core_steps.get(name) == step
+                self._core_steps[name] = step
+        self.duplicates += is_duplicate
 
     def _take_place(self, row: Mapping[str, Any]) -> int:
         """The row's step and time; a step back to the beginning is a restart."""

@@ -16,10 +16,11 @@ from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
+from rlvitals.health.history import History, Verdict, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
 from rlvitals.health.wording import evidence_of, fill
-from rlvitals.records import SEVERITIES, Finding, OpenPhase, Severity
+from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity
 
 CLEAR_POINTS = 20
 """Quiet points after which a rule may speak again."""
@@ -32,7 +33,6 @@ STORM_POINTS = 15
 ECHO_POINTS = 30
 """Rows in which a rule stays silent after one it only echoes, such as a frozen loss after a dead gradient."""
 
-MAX_FINDINGS = 1000
 MAX_VOTES = 60
 
 _RANK = {severity: rank for rank, severity in enumerate(SEVERITIES, 1)}
@@ -66,8 +66,9 @@ class Monitor:
             total_steps=total_steps,
             config=config,
         )
-        self.findings: list[Finding] = []
-        """Everything said so far, in order."""
+        self.events: list[HealthEvent] = []
+        """What the last row or tick led to: alarms raised, escalated and recovered."""
+        self._history = History()
         self.left_unsaid = 0
         """Findings swallowed by a storm."""
         self.problems: dict[str, str] = {}
@@ -84,13 +85,15 @@ class Monitor:
     def update(self, row: Mapping[str, Any]) -> list[Finding]:
         """Take one flat row with `step`; return what is new."""
         case = self.case
+        self.events = []
         try:
-            restarts = case.restarts
+            restarts, before = case.restarts, case.step
             case.take(row)
             if case.restarts != restarts:
                 self._spoken.clear()
-                for state in self._states.values():
+                for rule, state in self._states.items():
                     state.reset()
+                    self._recover(rule, before)
             if case.changed:
                 self._bind()
         except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
@@ -103,6 +106,7 @@ class Monitor:
         gone. Returns what the silence says.
         """
         case = self.case
+        self.events = []
         if self._ticked_points != case.points:
             self._ticked_points = case.points
             if math.isnan(case.timestamp):
@@ -119,6 +123,11 @@ class Monitor:
         return self._look(self._on_tick, None)
 
     @property
+    def findings(self) -> list[Finding]:
+        """Everything raised so far, in order, each with the step at which it recovered."""
+        return self._history.findings
+
+    @property
     def cannot_judge(self) -> list[Missing]:
         """The rules that cannot run, and which metric each is missing."""
         if self.case.changed:
@@ -126,10 +135,9 @@ class Monitor:
         return list(self._missing)
 
     @property
-    def verdict(self) -> str:
-        """`act` after a critical that has not recovered, `watch` after a warning, `healthy` otherwise."""
-        worst = max((state.said for state in self._states.values()), default=0)
-        return "act" if worst >= _RANK["critical"] else "watch" if worst == _RANK["warning"] else "healthy"
+    def verdict(self) -> Verdict:
+        """`act` after a critical, `watch` after a warning, `healthy` otherwise."""
+        return worst(self._history.findings)
 
     def _bind(self) -> None:
         self.case.changed = False
@@ -174,6 +182,16 @@ class Monitor:
         elif state.is_clear:
             state.reset()
             self.case.raised.pop(rule.rule, None)
+            self._recover(rule.rule, self.case.step)
+
+    def _recover(self, rule: str, step: int) -> None:
+        severity = self._history.standing.get(rule)
+        if severity is not None:
+            self._tell(HealthEvent("recovered", step, facts={"rule": rule, "severity": severity}))
+
+    def _tell(self, event: HealthEvent) -> None:
+        self.events.append(event)
+        self._history.take(event)
 
     def _finding(self, rule: Rule, alarm: Alarm, severity: Severity, state: _State) -> Finding:
         case, signal = self.case, alarm.signal
@@ -222,8 +240,9 @@ class Monitor:
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
             said.append(_summary(kept))
-        if len(self.findings) < MAX_FINDINGS:
-            self.findings.extend(said)
+        for finding in said:
+            is_standing = finding.rule in self._history.standing
+            self._tell(HealthEvent("escalated" if is_standing else "raised", finding.step, finding=finding))
         return said
 
     def _is_repetition(self, finding: Finding, points: int) -> bool:

@@ -169,8 +169,8 @@ def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
         said += f" (warned at {earlier[0]})"
     if later:
         said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
-    if "ongoing" in finding:
-        said += ", still so at the end" if finding["ongoing"] else ", over at the end"
+    recovered = finding.get("recovered_step")
+    said += ", not recovered" if recovered is None else f", recovered at step {recovered}"
     return said
 
 

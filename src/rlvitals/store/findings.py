@@ -1,42 +1,53 @@
-"""`logs/findings.jsonl`: what the doctor found, what was asked of the trainer, what it answered; a strict line each.
+"""`logs/findings.jsonl`, the health log: alarms raised, escalated and recovered, what was asked of the trainer and what
+it answered; a strict line each. `health.history` says what they amount to.
 
 Every line has `type`, `step`, `timestamp` and `attempt`. Readers pass over torn lines, unknown types and unknown keys.
+Runs of earlier versions have lines of the type `finding`, which are read as `raised`, and no word for recovery.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypedDict
 
 from rlvitals.codec import encode, parse_shallow
-from rlvitals.records import Action, Answer, AttemptNumber, Count, Finding, Request, Severity, Time
+from rlvitals.records import (
+    Action,
+    Answer,
+    AttemptNumber,
+    Count,
+    Finding,
+    HealthEvent,
+    HealthEventType,
+    Request,
+    SeenIn,
+    Severity,
+    Time,
+)
 from rlvitals.store.fields import checked, record_of
 from rlvitals.store.files import append_line, read_whole
 from rlvitals.store.layout import RunDir
 
-Type = Literal["finding", "request", "answer"]
 MAX_TEXT = 2000
 """Characters kept of an answer's text."""
 
 _NONFINITE: dict[str, float | str] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the file."""
+class _Head(TypedDict, total=False):
+    """What every line has."""
 
-    type: Type
+    type: HealthEventType | Literal["finding"]
     step: int
-    timestamp: Time = math.nan
-    attempt: AttemptNumber = 1
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What else is known of the line; every fact is of the type it should be."""
+    timestamp: Time
+    attempt: AttemptNumber
+    seen_in: SeenIn
 
 
 class _Facts(TypedDict, total=False):
-    """What requests and answers tell."""
+    """What lines without a finding tell."""
 
     request: Count
     action: Action
@@ -51,17 +62,24 @@ class _Facts(TypedDict, total=False):
     onset_step: int
     answer: Answer
     text: str
+    is_on: bool
 
 
-def finding_line(finding: Finding, timestamp: float, attempt: int) -> bytes:
-    """A finding as the file holds it."""
-    return _line("finding", finding.step, timestamp, attempt, asdict(finding))
+def event_line(event: HealthEvent) -> bytes:
+    """An event as the file holds it."""
+    head: dict[str, Any] = {"type": event.type, "step": event.step}
+    head |= {"timestamp": int(event.timestamp * 1000) / 1000, "attempt": event.attempt}
+    if event.seen_in != "rows":
+        head["seen_in"] = event.seen_in
+    told = event.facts if event.finding is None else asdict(replace(event.finding, recovered_step=None))
+    told = {key: value for key, value in told.items() if value is not None}
+    return encode(head | {key: _strict(value) for key, value in told.items() if key not in head})
 
 
-def request_line(request: Request, step: int, timestamp: float, attempt: int) -> bytes:
-    """A request; its finding is on a line of its own and is named here by rule and step."""
+def request_facts(request: Request) -> dict[str, Any]:
+    """What a request's line tells; its finding is on a line of its own and is named here by rule and step."""
     finding = request.finding
-    facts = {
+    return {
         "request": request.number,
         "action": request.action,
         "reason": request.reason,
@@ -74,13 +92,12 @@ def request_line(request: Request, step: int, timestamp: float, attempt: int) ->
         "finding_step": finding.step,
         "onset_step": finding.onset_step,
     }
-    return _line("request", step, timestamp, attempt, {key: value for key, value in facts.items() if value is not None})
 
 
-def answer_line(request: Request, answer: Answer, text: str, *, step: int, timestamp: float, attempt: int) -> bytes:
-    """How a request ended."""
+def answer_facts(request: Request, answer: Answer, text: str) -> dict[str, Any]:
+    """What an answer's line tells."""
     facts = {"request": request.number, "action": request.action, "rule": request.finding.rule, "answer": answer}
-    return _line("answer", step, timestamp, attempt, {**facts, "text": text[:MAX_TEXT]})
+    return {**facts, "text": text[:MAX_TEXT]}
 
 
 def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
@@ -88,7 +105,7 @@ def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
     append_line(run_dir.findings, line, sync=sync)
 
 
-def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[Event]:
+def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[HealthEvent]:
     """Every good line, in order. A sentence on a file that cannot be read is added to `problems`."""
     try:
         lines = read_whole(run_dir.findings).split(b"\n")
@@ -103,14 +120,26 @@ def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[Even
     return [event for line in lines if line and (event := event_of(line)) is not None]
 
 
-def findings_in(events: Iterable[Event]) -> list[tuple[Event, Finding]]:
-    """The findings among the lines, each with its line."""
-    return [(event, found) for event in events if event.type == "finding" and (found := _finding(event)) is not None]
+def event_of(line: bytes) -> HealthEvent | None:
+    """One line; None where it is none."""
+    try:
+        raw = parse_shallow(line)
+        head = checked(_Head, raw) if isinstance(raw, dict) else {}
+        if "type" not in head or "step" not in head:
+            return None
+        if head["type"] == "finding":  # of an earlier version, where only the clock found stalls
+            head |= {"type": "raised", "seen_in": "clock" if raw.get("kind") == "stall" else "rows"}
+        if head["type"] in ("raised", "escalated"):
+            return HealthEvent(**head, finding=_finding(raw, head["step"]))
+    except ValueError:
+        return None
+    return HealthEvent(**head, facts=checked(_Facts, raw))
 
 
-def _line(kind: str, step: int, timestamp: float, attempt: int, facts: Mapping[str, Any]) -> bytes:
-    head = {"type": kind, "step": step, "timestamp": int(timestamp * 1000) / 1000, "attempt": attempt}
-    return encode(head | {key: _strict(value) for key, value in facts.items() if key != "step"})
+def _finding(raw: dict[str, Any], step: int) -> Finding:
+    found = record_of(Finding, raw, defaults={"onset_step": step})
+    said = found.evidence.items()
+    return replace(found, recovered_step=None, evidence={key: _NONFINITE.get(str(value), value) for key, value in said})
 
 
 def _strict(value: Any) -> Any:
@@ -123,22 +152,3 @@ def _strict(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return value if value is None or isinstance(value, bool | int) else _strict(str(value))
-
-
-def event_of(line: bytes) -> Event | None:
-    """One line; None where it is none."""
-    try:
-        raw = parse_shallow(line)
-        event = record_of(Event, raw)
-    except ValueError:
-        return None
-    return replace(event, facts=checked(Finding if event.type == "finding" else _Facts, raw))
-
-
-def _finding(event: Event) -> Finding | None:
-    try:
-        found = record_of(Finding, event.facts, defaults={"onset_step": event.step})
-    except ValueError:
-        return None
-    said = found.evidence.items()
-    return replace(found, evidence={key: _NONFINITE.get(str(value), value) for key, value in said})

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-Stream = Literal["train", "eval"]
+from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
+
 SideLog = Literal["phases", "system"]
 """Logs beside the rows, with axes of their own."""
 

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from rlvitals.capture import console
 from rlvitals.capture.forwarding import trackers_of
+from rlvitals.capture.live_monitor import check_rules
 from rlvitals.capture.start import refuse_existing
-from rlvitals.capture.watching import check_rules
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.store.layout import RunDir, kept_folder

@@ -201,7 +201,7 @@ class WatchApp(App[None]):
             return
         watched, width = self.watched, self.size.width - 2
         with watched.lock:
-            verdict, reason = watched.verdict
+            verdict, reason = watched.diagnosis.verdict, watched.diagnosis.reason
             symbol, style = VERDICTS.get(verdict, ("?", "bold magenta"))
             first = Text.assemble((f"{symbol} {verdict.upper()}", style), f"  {visible(reason)}", no_wrap=True)
             second = Text("  ".join(self._now(width)), style=FAINT, no_wrap=True)

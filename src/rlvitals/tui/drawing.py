@@ -133,7 +133,7 @@ def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | 
     span = max(last - first, 1)
     order = ("", "info", "warning", "critical")
     for found in findings:
-        end = last if found["ongoing"] else found["step"]
+        end = last if found["recovered_step"] is None else found["recovered_step"]
         start = max(0, min(width - 1, int((found["onset_step"] - first) / span * (width - 1))))
         stop = max(start, min(width - 1, int((end - first) / span * (width - 1))))
         for place in range(start, stop + 1):

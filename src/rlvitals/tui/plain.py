@@ -37,7 +37,7 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
         if not ending and until_idle is not None and idle >= until_idle:
             ending = f"no row came for {duration(idle)}"
         if ending:
-            verdict, reason = watched.verdict
+            verdict, reason = watched.diagnosis.verdict, watched.diagnosis.reason
             return say({"type": "end", "why": ending, "verdict": verdict, "reason": reason})
         time.sleep(interval)
 
@@ -69,7 +69,7 @@ def _row(watched: Watched) -> Event:
         "step": watched.judge.last_step,
         "total_steps": watched.total_steps,
         "rows": watched.judge.points,
-        "verdict": watched.verdict[0],
+        "verdict": watched.diagnosis.verdict,
         "values": {name: watched.latest[name] for name in watched.vital_names},
         "seconds_left": watched.seconds_left,
     }

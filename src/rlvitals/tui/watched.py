@@ -19,14 +19,12 @@ from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
-from rlvitals.views.check import new_monitor, verdict_on
-from rlvitals.views.findings import Diagnosis
-from rlvitals.views.judging import Judge, Trace
+from rlvitals.views.diagnosis import Diagnosis, of_judge
+from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.query import open_run
-from rlvitals.views.sources import Source, is_run
+from rlvitals.views.sources import Source, is_run, new_monitor
 from rlvitals.views.tree import Band, band_of, meaning_of
-from rlvitals.views.verdict import Verdict
 from rlvitals.views.vitals import change, status_of, time_left, vital_names
 
 BUSY_SECONDS = 0.05
@@ -101,26 +99,22 @@ class Watched:
             return vital_names(list(self._traces), self.framework, self.algorithm)
 
     @property
-    def verdict(self) -> tuple[Verdict, str]:
+    def diagnosis(self) -> Diagnosis:
         with self.lock:
-            return verdict_on(self._judge, [found for found in self.findings if found.severity != "info"])
+            return of_judge(self._judge)
 
     @property
     def findings(self) -> list[Finding]:
         """What was said, the gravest first, each gravity as it came."""
         with self.lock:
-            said = [said.finding for said in self._judge.said]
-        return sorted(said, key=lambda found: -SEVERITIES.index(found.severity))
+            found = self._judge.history.findings
+        return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """The findings as reports have them: with the row each was said at, and whether it is still so."""
+        """The findings as reports have them: with the row each was raised at."""
         with self.lock:
-            raised = self._judge.monitor.case.raised
-            facts = [
-                asdict(said.finding) | {"row": said.point, "ongoing": said.finding.rule in raised}
-                for said in self._judge.said
-            ]
+            facts = [asdict(said.finding) | {"row": said.point} for said in self._judge.said]
         return sorted(facts, key=lambda found: -SEVERITIES.index(found["severity"]))
 
     @property
@@ -139,7 +133,7 @@ class Watched:
     def tiles(self) -> list[Tile]:
         """The vital signs as they are now."""
         with self.lock:
-            diagnosis = Diagnosis("healthy", "", self.findings, frozenset(self._judge.monitor.case.raised))
+            diagnosis = of_judge(self._judge)
             return [self._tile(name, diagnosis) for name in self.vital_names]
 
     def series(self, name: str) -> Series | None:
@@ -181,15 +175,17 @@ class Watched:
         self._waiting = None
         changed = bool(news.rows) or news.before is not None or ending != self.ending or bool(self.problem)
         self.problem, self.ending = "", ending
-        self._take(news, source)
+        self._take(news, source, ending)
+        if ending or self._feed.is_watched:  # a run's own clock tells its silence
+            return changed
         with self.lock:
-            return bool(self._judge.tick(time.time())) or changed if not ending else changed
+            return bool(self._judge.tick(time.time())) or changed
 
-    def _take(self, news: News, source: Source | None) -> None:
+    def _take(self, news: News, source: Source | None, ending: str) -> None:
         if source is not None:  # only now is it known what the log says of itself
             with self.lock:
                 self._start_again(source)
-        rows = [*(news.before or ()), *news.rows]
+        rows = [*(news.before or ()), *news.rows, *(self._feed.flush() if ending else ())]
         if rows:
             self.heard = time.monotonic()
         since = time.monotonic()
@@ -200,6 +196,9 @@ class Watched:
             if time.monotonic() - since > BUSY_SECONDS:
                 time.sleep(0.002)  # a lock that is taken again at once lets nobody in
                 since = time.monotonic()
+        with self.lock:
+            for event in news.events:
+                self._judge.take_recorded(event)
 
     def _start_again(self, source: Source | None) -> None:
         self._judge = Judge(new_monitor(source, self._rules, self._algorithm))

@@ -11,10 +11,9 @@ from typing import Any
 
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Finding
-from rlvitals.views.check import Rules, new_monitor
-from rlvitals.views.judging import Judge, Said
+from rlvitals.views.judge import Judge, Said
 from rlvitals.views.labels import Label
-from rlvitals.views.sources import Source, open_all, places_in
+from rlvitals.views.sources import Rules, Source, new_monitor, open_all, places_in
 
 EARLY_POINTS = 12
 """Trouble that begins by then was there from the start."""

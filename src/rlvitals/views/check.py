@@ -12,17 +12,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from rlvitals import catalog
-from rlvitals.errors import ConfigError, RunUnreadable, did_you_mean
-from rlvitals.health.monitor import Monitor
+from rlvitals.errors import RunUnreadable
+from rlvitals.health.history import VERDICTS, History, Verdict, worst
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.store.importers import NotALog
-from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
-from rlvitals.views.sources import RUN, Source, is_run, open_all, open_source, places_in
+from rlvitals.views.diagnosis import of_judge
+from rlvitals.views.judge import Judge, Said, Trace
+from rlvitals.views.sources import (
+    RUN,
+    Rules,
+    Source,
+    is_run,
+    judge_source,
+    new_monitor,
+    open_all,
+    open_source,
+    places_in,
+)
 from rlvitals.views.unjudged import Unjudged, unjudged
-from rlvitals.views.verdict import FEW_ROWS, VERDICTS, Verdict, counted, plural, worst
 
-Rules = str | Path | Sequence[Any] | None
+KEPT_OF_A_RULE = 10
+"""Findings told of one rule and severity: an alarm that comes and goes for ever is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +53,6 @@ class Report:
     """Warnings and criticals: the worst first, then as they were said."""
     said_at: list[int]
     """The row each of them was said at, counted from 1: steps may start again within a log."""
-    ongoing: frozenset[str]
-    """Rules that are still in alarm at the end."""
     normal: list[Finding]
     """What was noticed and is no reason to worry."""
     cannot_judge: list[Unjudged]
@@ -65,8 +73,7 @@ class Report:
             "algorithm": self.algorithm,
             "framework": self.framework,
             "findings": [
-                asdict(finding) | {"row": row, "ongoing": finding.rule in self.ongoing}
-                for finding, row in zip(self.findings, self.said_at, strict=True)
+                asdict(finding) | {"row": row} for finding, row in zip(self.findings, self.said_at, strict=True)
             ],
             "normal": [asdict(finding) for finding in self.normal],
             "cannot_judge": [asdict(item) for item in self.cannot_judge],
@@ -157,7 +164,6 @@ def _unreadable(place: Path, error: Exception) -> Report:
         framework=None,
         findings=[],
         said_at=[],
-        ongoing=frozenset(),
         normal=[],
         cannot_judge=[],
     )
@@ -171,71 +177,38 @@ def check_source(
     config: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge what is open already."""
-    judge = Judge(new_monitor(source, rules, algorithm, framework, config))
-    for row in source.rows:
-        judge.take(row)
-    return report_on(judge, source)
-
-
-def new_monitor(
-    source: Source | None,
-    rules: Rules = None,
-    algorithm: str | None = None,
-    framework: str | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> Monitor:
-    """A monitor that knows what the source and the user say of the run."""
-    if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
-        raise ConfigError(
-            f"no framework is called {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}"
-        )
-    given = dict(config or {})
-    total = given.get("total_steps") or given.get("max_steps")
-    if not isinstance(total, int):
-        total = source.total_steps if source else None
-    return Monitor(
-        algorithm=algorithm or (source.algorithm if source else None),
-        framework=framework or (source.framework if source else None),
-        total_steps=total,
-        config=(source.config if source else {}) | given,
-        rules=source.own_rules if rules is None and source else rules,
-    )
+    return report_on(judge_source(source, new_monitor(source, rules, algorithm, framework, config)), source)
 
 
 def report_on(judge: Judge, source: Source) -> Report:
     """The report after the rows taken so far."""
     monitor = judge.monitor
+    diagnosis = of_judge(judge)
+    kept, notes = _without_repetition(judge.said)
     grave = sorted(
-        (said for said in judge.said if said.finding.severity != "info"),
+        (said for said in kept if said.finding.severity != "info"),
         key=lambda said: -SEVERITIES.index(said.finding.severity),
     )
     findings = [said.finding for said in grave]
     grave_rules = {finding.rule for finding in findings}  # what got worse later was no harmless remark
-    normal = [
-        said.finding for said in judge.said if said.finding.severity == "info" and said.finding.rule not in grave_rules
-    ]
-    verdict, reason = verdict_on(judge, findings)
-    notes = list(source.notes)
+    normal = [said.finding for said in kept if said.finding.severity == "info" and said.finding.rule not in grave_rules]
+    notes = [*source.notes, *notes]
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
-    notes += [
-        f"{rule} came and went: said {count} times ({severity}), the first {KEPT_OF_A_RULE} are kept"
-        for (rule, severity), count in judge.times.items()
-        if count > KEPT_OF_A_RULE
-    ]
     notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
-    own = worst(source.own_findings)
-    if source.own_findings and own != verdict:
+    own = History(source.recorded).findings
+    if own and worst(own) != worst(findings):
         notes.append(
-            f"the run's own monitor said {own!r} while it trained; judged now, from its log, it is {verdict!r}"
+            f"the run's own monitor said {worst(own)!r} while it trained; judged now, from its log, it is "
+            f"{diagnosis.verdict!r}"
         )
     metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
     traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
     return Report(
         source=str(source.path),
         format=source.format,
-        verdict=verdict,
-        reason=reason,
+        verdict=diagnosis.verdict,
+        reason=diagnosis.reason,
         points=judge.points,
         first_step=judge.first_step,
         last_step=judge.last_step,
@@ -243,7 +216,6 @@ def report_on(judge: Judge, source: Source) -> Report:
         framework=monitor.case.framework,
         findings=findings,
         said_at=[said.point for said in grave],
-        ongoing=frozenset(monitor.case.raised),
         normal=normal,
         cannot_judge=unjudged(monitor),
         notes=notes,
@@ -251,13 +223,18 @@ def report_on(judge: Judge, source: Source) -> Report:
     )
 
 
-def verdict_on(judge: Judge, findings: list[Finding]) -> tuple[Verdict, str]:
-    """The verdict after the rows taken so far, and the sentence that says why. The findings are its graver ones."""
-    said = worst(findings)
-    if said != "healthy":
-        return said, counted(findings)
-    if not judge.monitor.case.signals:
-        return "cannot judge", "none of its metrics is one that a rule reads"
-    if judge.points < FEW_ROWS:
-        return "cannot judge", f"{plural(judge.points, 'row')}: too few to say anything; {FEW_ROWS} are the least"
-    return "healthy", f"nothing to act on in {plural(judge.points, 'row')}"
+def _without_repetition(said: list[Said]) -> tuple[list[Said], list[str]]:
+    """Of an alarm that comes and goes the first ones and the newest, and a note on the others."""
+    by_rule: dict[tuple[str, str], list[Said]] = {}
+    for one in said:
+        by_rule.setdefault((one.finding.rule, one.finding.severity), []).append(one)
+    left_out: set[int] = set()
+    notes = []
+    for (rule, severity), ones in by_rule.items():
+        if len(ones) > KEPT_OF_A_RULE:
+            left_out.update(map(id, ones[KEPT_OF_A_RULE - 1 : -1]))
+            notes.append(
+                f"{rule} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last are "
+                "kept"
+            )
+    return [one for one in said if id(one) not in left_out], notes

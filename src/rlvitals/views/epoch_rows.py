@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.config import by_last_name
 from rlvitals.errors import ConfigError
 from rlvitals.records import MAX_STEP
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.ranks import finish
 from rlvitals.views.query import RunView
-from rlvitals.views.sources import settings
 
 Weight = Literal["counts", "samples", "rows"]
 """What an average is weighted by, from exact to rough: the counts its values carry, the samples of a row, nothing."""
@@ -157,7 +157,7 @@ class EpochRows:
             name = self.named("progress.epoch")
             if name is not None:
                 return _from_metric(self.cells(name), name)
-            steps_per_epoch = settings(self.view.config).get("steps_per_epoch")
+            steps_per_epoch = by_last_name(self.view.config).get("steps_per_epoch")
         if steps_per_epoch is None:
             raise ConfigError(
                 f"nothing says where an epoch of {self.view.path} ends: no row carries an epoch. "

@@ -13,11 +13,11 @@ from typing import Any, get_args, overload
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.config import by_last_name
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
+from rlvitals.views.epoch_trend import Ending, Trend, judge
 from rlvitals.views.query import RunView
-from rlvitals.views.sources import settings
-from rlvitals.views.verdicts import Ending, Verdict, judge
 
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 
@@ -56,7 +56,7 @@ class Epochs(Sequence[Epoch]):
     """What each metric's average is weighted by."""
     variance: str | None
     """What `Epoch/RewardVariance` was made from."""
-    verdict: Verdict
+    verdict: Trend
     why: str
 
     @property
@@ -176,7 +176,7 @@ class _Derived:
         """The lowest and highest reward there can be: as the settings say, or 0 to 1 where every row lies there."""
         if self._table.view.concept(goal) != REWARD:
             return None
-        said = settings(self._table.view.config)
+        said = by_last_name(self._table.view.config)
         low, high = said.get("reward_min", 0.0), said.get("reward_max")
         if isinstance(high, int | float) and isinstance(low, int | float):
             return float(low), float(high)

@@ -19,16 +19,16 @@ import numpy as np
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
+from rlvitals.health.history import History, verdict_of
 from rlvitals.records import Row
 from rlvitals.store.archive import open_log
-from rlvitals.store.findings import findings_in, read_events
+from rlvitals.store.findings import read_events
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
-from rlvitals.views.findings import was_watched
+from rlvitals.views.diagnosis import NOT_MONITORED, was_watched
 from rlvitals.views.query import RunView, open_run
-from rlvitals.views.verdict import verdict_of
 
 END_ROWS = 4
 """Rows looked at at either end of a log."""
@@ -77,7 +77,7 @@ class Headlines:
         names = dict.fromkeys(name for row in [*_first_rows(run_dir.train_log), *ends] for name in row.numbers)
         recognised = _recognised(tuple(names)[:MOST_NAMES])
         rows = self._rows(run_dir)
-        verdict, reason = _verdict(view, run_dir, rows)
+        verdict, reason = _verdict(view, run_dir, rows, ends)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
             "name": info.name,
@@ -117,13 +117,21 @@ class Headlines:
         return known.lines
 
 
-def _verdict(view: RunView, run_dir: RunDir, rows: int) -> tuple[str, str]:
-    """By what was recorded alone: no row is judged for a list."""
-    is_resumed = len(view.attempts) > 1  # some findings may be of abandoned attempts
-    said = view.findings if is_resumed else [finding for _, finding in findings_in(read_events(run_dir))]
-    if not said and not was_watched(view):
-        return "cannot judge", "nobody watched it while it trained; its own page judges it"
-    return verdict_of(said, rows)
+def _verdict(view: RunView, run_dir: RunDir, rows: int, ends: list[Row]) -> tuple[str, str]:
+    """By what is on record alone: no row is judged for a list."""
+    is_resumed = len(view.attempts) > 1  # some events may be of abandoned attempts
+    events = view.health_events if is_resumed else read_events(run_dir)
+    attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
+    findings = History(events).findings
+    if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):
+        return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
+    return verdict_of(findings, rows, max((row.step for row in ends), default=None))
+
+
+def _was_watched_before(view: RunView) -> bool:
+    """Whether an earlier version's monitor, which did not put on record that it watched, looked at the run."""
+    own = view.config.get("rlvitals")
+    return isinstance(own, dict) and own.get("monitor") is True
 
 
 @lru_cache(maxsize=256)

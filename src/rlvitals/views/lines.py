@@ -48,7 +48,8 @@ def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequenc
         "findings": [
             {
                 "x": x,
-                "step": found.onset_step,
+                "step": found.step,
+                "onset_step": found.onset_step,
                 "rule": found.rule,
                 "severity": found.severity,
                 "title": found.title,

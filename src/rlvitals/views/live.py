@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import Row
+from rlvitals.health.rows import Fields, RowReader, rows_of_log, rows_of_run
+from rlvitals.records import HealthEvent, Row
 from rlvitals.store.cards import read_attempts
+from rlvitals.store.findings import event_of
 from rlvitals.store.importers import LogTail
-from rlvitals.store.layout import RunDir, SideLog, Stream, as_named
+from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
-from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import read_blocks
+from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.query import open_run
-from rlvitals.views.sources import Fields, Source, is_run, merged, settings, source_of_run, total_steps, with_samples
+from rlvitals.views.sources import Source, is_run, source_of_run
 
-STREAMS: tuple[Stream, Stream] = ("train", "eval")
+STREAMS: tuple[Forwarded, ...] = ("train", "eval")
+LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
+
+Rows = dict[Forwarded, list[Row]]
+"""Rows by the log they are in."""
 
 
 @dataclass(slots=True)
@@ -34,12 +39,21 @@ class News:
     """Where what was read so far is no longer the story (a resumed run overtook a part of it): the rows that are, and
     that came before the new ones. Judging begins again with them.
     """
+    events: list[HealthEvent] = field(default_factory=list)
+    """What the run's own clock and epochs found."""
 
 
 class Feed(Protocol):
     """A growing source."""
 
+    is_watched: bool
+    """Whether the run has a monitor and a clock of its own, so that silence need not be judged here."""
+
     def poll(self) -> News: ...
+
+    def flush(self) -> list[Fields]:
+        """A row that waits for more of its step. For the end."""
+        ...
 
     def source(self) -> Source:
         """What is known of it by now; its rows come with the polls."""
@@ -60,13 +74,18 @@ class LogFeed:
     """A foreign log. It never ends by itself: nobody says when its writer is done."""
 
     ending = ""
+    is_watched = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tail = LogTail(path)
+        self._reader = RowReader()
 
     def poll(self) -> News:
-        return News(self._tail.poll())
+        return News(list(rows_of_log(self._tail.poll(), self._reader)))
+
+    def flush(self) -> list[Fields]:
+        return self._reader.flush()
 
     def source(self) -> Source:
         config = self._tail.config
@@ -74,8 +93,8 @@ class LogFeed:
             path=self._path,
             format=self._tail.format,
             rows=(),
-            total_steps=total_steps(config),
-            config=settings(config),
+            total_steps=planned_steps(config),
+            config=by_last_name(config),
             notes=list(self._tail.notes),
         )
 
@@ -86,12 +105,15 @@ class RunFeed:
     def __init__(self, path: Path) -> None:
         self._named = path
         self._dir = RunDir(path.absolute())
-        self._offsets: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = RowReader()
+        self._tails = {log: RowTail(self._dir.log(log)) for log in LOGS}
+        self._health = RowTail(self._dir.findings)
         self._attempt = 0
-        self._step: int | None = None
         self._lineage: Lineage | None = None
-        self._sample_offset = 0
-        self._samples: list[Row] = []
+        self.is_watched = False
 
     @property
     def ending(self) -> str:
@@ -105,91 +127,58 @@ class RunFeed:
     def source(self) -> Source:
         return source_of_run(open_run(as_named(self._named, self._dir.root)))
 
+    def flush(self) -> list[Fields]:
+        return self._reader.flush()
+
     def poll(self) -> News:
-        if any(self._has_shrunk(stream) for stream in STREAMS):  # overwritten: another run in the same place
-            self._offsets = dict.fromkeys(STREAMS, 0)
-            self._attempt = 0
-            self._step, self._sample_offset, self._samples = None, 0, []
-            return News(self._read_new()[0], before=[])
-        ends_before = dict(self._offsets)
-        rows, attempt = self._read_new()
-        if self._attempt and attempt > self._attempt:
-            self._attempt = attempt
-            return self._overtaken(ends_before)
+        is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten: another run in the same place
+        if is_other:
+            self._begin()
+        ends_before = {log: tail.offset for log, tail in self._tails.items()}
+        new = {log: tail.rows() for log, tail in self._tails.items()}
+        attempt = max((row.attempt for log in STREAMS for row in new[log]), default=0)
+        is_first, is_resumed = not self._attempt, 0 < self._attempt < attempt
         self._attempt = max(self._attempt, attempt)
-        return News(rows)
+        before: list[Fields] | None = [] if is_other else None
+        if is_resumed:
+            before, new = self._overtaken(ends_before, new)
+        elif is_first:  # there may be overtaken rows already
+            new = self._living(new)
+        elif self._lineage is not None:
+            gone = self._lineage.is_ghost(*_places(new["system"]))
+            new["system"] = [row for row, is_gone in zip(new["system"], gone, strict=True) if not is_gone]
+        return News(self._read(new), before, self._new_events())
 
-    def _read_new(self) -> tuple[list[Fields], int]:
-        found: dict[Stream, list[Row]] = {}
-        for stream in STREAMS:
-            found[stream], self._offsets[stream] = _rows(self._dir, stream, self._offsets[stream])
-        attempt = max((row.attempt for row in chain(*found.values())), default=0)
-        if not self._attempt:  # the first look: there may be overtaken rows already
-            self._attempt = attempt
-            found = self._living(found)
-        return self._merged(found), attempt
-
-    def _overtaken(self, ends_before: dict[Stream, int]) -> News:
-        """Split the living rows into those that were known and those that are new."""
-        old, new = {}, {}
-        for stream in STREAMS:
-            old[stream], _ = _rows(self._dir, stream, 0, ends_before[stream])
-            new[stream], _ = _rows(self._dir, stream, ends_before[stream], self._offsets[stream])
-        living = self._living({stream: old[stream] + new[stream] for stream in STREAMS})
+    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
+        """The living rows again: as the monitor reads those that were known, and those that are new."""
+        old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
+        living = self._living({log: old[log] + new[log] for log in LOGS})
         fresh = {id(row) for rows in new.values() for row in rows}
-        known = {stream: [row for row in living[stream] if id(row) not in fresh] for stream in STREAMS}
-        news = {stream: [row for row in living[stream] if id(row) in fresh] for stream in STREAMS}
-        self._step, self._sample_offset, self._samples = None, 0, []
-        before = self._merged(known)
-        return News(self._merged(news), before=before)
+        self._reader = RowReader()
+        known = {log: [row for row in living[log] if id(row) not in fresh] for log in LOGS}
+        before = self._read(known)
+        return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
-    def _merged(self, rows: dict[Stream, list[Row]]) -> list[Fields]:
-        found = list(with_samples(merged(rows["train"], rows["eval"], self._step), self._new_samples()))
-        if found:
-            last = found[-1].get("timestamp", -math.inf)
-            self._samples = [sample for sample in self._samples if sample.timestamp > last]
-        self._step = found[-1]["step"] if found else self._step
-        return found
+    def _read(self, rows: Rows) -> list[Fields]:
+        return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self._reader))
 
-    def _new_samples(self) -> list[Row]:
-        """The samples of the machine that no row has been joined with yet."""
-        samples, self._sample_offset = _rows(self._dir, "system", self._sample_offset)
-        if samples and self._lineage is not None:
-            gone = self._lineage.is_ghost(*_places(samples))
-            samples = [sample for sample, is_gone in zip(samples, gone, strict=True) if not is_gone]
-        self._samples += samples
-        return self._samples
-
-    def _living(self, rows: dict[Stream, list[Row]]) -> dict[Stream, list[Row]]:
-        places = {stream: _places(rows[stream]) for stream in STREAMS}
+    def _living(self, rows: Rows) -> Rows:
+        places = {log: _places(rows[log]) for log in LOGS}
         self._lineage = lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
         return {
-            stream: [row for row, gone in zip(rows[stream], lineage.is_ghost(*places[stream]), strict=True) if not gone]
-            for stream in STREAMS
+            log: [row for row, gone in zip(rows[log], lineage.is_ghost(*places[log]), strict=True) if not gone]
+            for log in LOGS
         }
 
-    def _has_shrunk(self, stream: Stream) -> bool:
-        try:
-            return self._dir.log(stream).stat().st_size < self._offsets[stream]
-        except OSError:  # not there (yet), or archived since
-            return False
+    def _new_events(self) -> list[HealthEvent]:
+        """What the run's own clock and epochs have found since: rows cannot tell it."""
+        found = [event for line in self._health.lines() if (event := event_of(line)) is not None]
+        self.is_watched = self.is_watched or any(event.type == "monitor" for event in found)
+        is_ghost = self._lineage.is_abandoned if self._lineage is not None else lambda attempt, step: False
+        return [event for event in found if event.seen_in != "rows" and not is_ghost(event.attempt, event.step)]
 
 
 def _places(rows: list[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The attempts and steps of rows."""
     attempts, steps = [row.attempt for row in rows], [row.step for row in rows]
     return np.array(attempts, dtype=np.int64), np.array(steps, dtype=np.int64)
-
-
-def _rows(run_dir: RunDir, stream: Stream | SideLog, start: int, end: int | None = None) -> tuple[list[Row], int]:
-    """Whole rows from one offset to another, and the offset after them; a torn last line waits."""
-    rows = []
-    offset = start
-    for lines, after in read_blocks(run_dir.log(stream), start, end):
-        offset = after
-        for line in lines:
-            try:
-                rows.append(decode(line))
-            except BadLine:
-                continue
-    return rows, offset

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.codec import encode
+from rlvitals.config import planned_steps
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.chunks import from_rows
@@ -24,7 +25,7 @@ from rlvitals.store.lines import decode
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.query import RunView, open_run
-from rlvitals.views.sources import is_run, total_steps
+from rlvitals.views.sources import is_run
 
 
 class LogView(RunView):
@@ -47,7 +48,7 @@ class LogView(RunView):
             status="finished",
             created=changed,
             updated=changed,
-            total_steps=total_steps(log.config),
+            total_steps=planned_steps(log.config),
         )
 
     @property

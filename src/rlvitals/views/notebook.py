@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from rlvitals.errors import RlvitalsError
+from rlvitals.health.history import by_gravity
 from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
 from rlvitals.render.numbers import number
 
@@ -18,20 +19,19 @@ class ShownInNotebooks:
     """Gives a run its card."""
 
     def _repr_html_(self) -> str:
-        from rlvitals.views.findings import was_watched
-        from rlvitals.views.verdict import verdict_of
+        from rlvitals.views.diagnosis import diagnose
         from rlvitals.views.vitals import tile_names
 
         view = cast("RunView", self)
         try:
             step = "no rows yet" if view.last_step is None else f"step {number(view.last_step)}"
             about = [view.status, step, f"{number(view.rows)} rows", *filter(None, (view.algorithm, view.framework))]
-            findings = [found for found in view.findings if found.severity != "info"]
-            verdict = verdict_of(findings, view.rows) if was_watched(view) or findings else None
+            diagnosis = diagnose(view)
             signs = [_sign(view, name) for name in tile_names(view)[:SHOWN_VALUES]]
         except RlvitalsError as error:  # damaged since it was opened: still something to show
             return run_card(view.name, [str(error)], None, [], [])
-        return run_card(view.name, about, verdict, signs, findings)
+        told = (diagnosis.verdict, diagnosis.reason)
+        return run_card(view.name, about, told, signs, by_gravity(diagnosis.findings))
 
 
 def _sign(view: RunView, name: str) -> Sign:

@@ -15,11 +15,11 @@ from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Line, Mark, Panel, Picture
 from rlvitals.render.steps import VITAL_GROUPS
+from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
-from rlvitals.views.check import check_source
 from rlvitals.views.compare import MetricRow, RunComparison
+from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.query import AXIS_CONCEPTS, Axis, RunView
-from rlvitals.views.sources import is_held_out, source_of_run
 from rlvitals.views.tree import band_of
 
 Array = NDArray[np.float64]
@@ -298,9 +298,7 @@ def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = N
     once, the gravest first.
     """
     if said is None:
-        own = view.config.get("rlvitals")
-        was_watched = isinstance(own, dict) and own.get("monitor") is True
-        said = view.findings if was_watched else check_source(source_of_run(view)).findings
+        said = diagnose(view).findings
     gravest: dict[str, Finding] = {}
     for found in said:
         known = gravest.get(found.rule)

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
+from rlvitals.health.history import History
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, Finding, Group, Row, RunInfo, Span, Status
+from rlvitals.records import Attempt, Finding, Group, HealthEvent, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
-from rlvitals.store.findings import Event, findings_in, read_events
+from rlvitals.store.findings import read_events
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
@@ -180,9 +181,19 @@ class RunView(ShownInNotebooks):
 
     @property
     def findings(self) -> list[Finding]:
-        """What the doctor said of the living line, in order."""
-        said = findings_in(read_events(self._dir))
-        return [finding for event, finding in said if not self._is_ghost(event)]
+        """What the run's own monitor found on the living line, in order."""
+        return History(self.health_events).findings
+
+    @property
+    def health_events(self) -> list[HealthEvent]:
+        """The events on record of the living line, in order."""
+        return [event for event in read_events(self._dir) if not self._is_ghost(event)]
+
+    @property
+    def living_attempts(self) -> set[int]:
+        """The attempts that have training rows on the living line."""
+        columns, lives = self.columns("train")[0]
+        return set(np.unique(columns.attempts[lives]).tolist())
 
     @property
     def ranks(self) -> list[int]:
@@ -414,7 +425,7 @@ class RunView(ShownInNotebooks):
         train, evals = self._columns("train"), self._columns("eval")
         return trace(self.attempts, (train.attempts, train.steps), (evals.attempts, evals.steps))
 
-    def _is_ghost(self, row: Row | Event) -> bool:
+    def _is_ghost(self, row: Row | HealthEvent) -> bool:
         return self._lineage.is_abandoned(row.attempt, row.step)
 
     def _ghosts(self, stream: Stream, rank: int = 0) -> NDArray[np.bool_]:

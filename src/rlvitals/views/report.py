@@ -14,20 +14,20 @@ from typing import Any
 from rlvitals import __version__
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, RlvitalsError
+from rlvitals.health.history import History
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
-from rlvitals.store.findings import read_events
-from rlvitals.store.layout import RunDir
+from rlvitals.splits import is_held_out
 from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
+from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
 from rlvitals.views.evaluations import Evaluations, read_trend
-from rlvitals.views.findings import Diagnosis, requests_about
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
 from rlvitals.views.query import RunView
 from rlvitals.views.rollouts import Hit
-from rlvitals.views.sources import is_held_out, source_of_log, source_of_run
+from rlvitals.views.sources import source_of_log, source_of_run
 from rlvitals.views.summary import ordered_metrics
 from rlvitals.views.vitals import environment, step_bar, tile_names, tiles
 
@@ -48,7 +48,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
     view = open_any(path)
     report = check_source(source_of_log(view.log) if isinstance(view, LogView) else source_of_run(view))
     said = [*report.findings, *report.normal]
-    diagnosis = Diagnosis(report.verdict, report.reason, said, report.ongoing)
+    diagnosis = Diagnosis(report.verdict, report.reason, said)
     is_large = len(view.metrics) > MANY_METRICS
     vital = tile_names(view)
     names = list(dict.fromkeys([*vital, *view.metrics])) if is_large else ordered_metrics(view)
@@ -60,7 +60,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         check=report.to_dict(),
         asked=_asked(view, report),
         tiles=tiles(view, diagnosis),
-        step_bar=step_bar(view, report.findings, report.ongoing),
+        step_bar=step_bar(view, report.findings),
         curves=_drawn(
             lambda: chosen(view, vital, said=report.findings) if is_large else overview(view, said=report.findings)
         ),
@@ -102,14 +102,13 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
 
 def _asked(view: RunView, report: Report) -> dict[str, str]:
     """By rule: what was asked and what became of it."""
-    events = read_events(RunDir(view.path))
+    history = History(view.health_events)
     told: dict[str, list[str]] = {}
-    for finding in sorted(report.findings, key=lambda finding: finding.step) if events else ():
-        for request in requests_about(finding, events):
-            answer = request["answer"] or "not answered"
-            text = f" ({request['answer_text']})" if request["answer_text"] else ""
-            asked = str(request.get("action", "")).replace("_", " ")
-            told.setdefault(finding.rule, []).append(f"step {request['step']}: {asked}, {answer}{text}")
+    for finding in sorted(report.findings, key=lambda finding: finding.step):
+        for asked in history.asked_about(finding):
+            text = f" ({asked.answer_text})" if asked.answer_text else ""
+            what = f"{asked.action.replace('_', ' ')}, {asked.answer or 'not answered'}{text}"
+            told.setdefault(finding.rule, []).append(f"step {asked.step}: {what}")
     return {rule: "; ".join(texts) for rule, texts in told.items()}
 
 

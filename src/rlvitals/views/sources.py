@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvitals.config import flatten
-from rlvitals.errors import RlvitalsError
+from rlvitals import catalog
+from rlvitals.config import by_last_name, planned_steps
+from rlvitals.errors import ConfigError, RlvitalsError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
-from rlvitals.records import Finding, Row
+from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
+from rlvitals.records import HealthEvent
 from rlvitals.store.importers import ForeignLog, NotALog, read_log
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
-from rlvitals.store.samples import Samples
 from rlvitals.views.discovery import find_runs, near_directory
+from rlvitals.views.judge import Judge
 from rlvitals.views.labels import is_labels
 from rlvitals.views.query import RunView, open_run
 
-Fields = dict[str, Any]
+Rules = str | Path | Sequence[Any] | None
 
 RUN = "run"
 """The format of what rlvitals itself recorded."""
@@ -35,9 +37,6 @@ _LOG_MARKS = ("*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json"
 _WRITERS = frozenset({"train", "eval", "val", "valid", "validation", "test"})
 """Sub-folders of one TensorBoard log, one for each writer."""
 
-_TOTAL_KEYS = ("total_steps", "max_steps", "total_training_steps")
-_HELD_OUT = re.compile(r"^(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -46,14 +45,14 @@ class Source:
     path: Path
     format: str
     rows: Iterable[Fields]
-    """In the order they were written. To be read once."""
+    """As the monitor reads them, in the order they were written. To be read once."""
     algorithm: str | None = None
     framework: str | None = None
     total_steps: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    own_findings: list[Finding] = field(default_factory=list)
-    """What the run's own monitor said while it trained."""
+    recorded: list[HealthEvent] = field(default_factory=list)
+    """What is on record of the run's health, from the time it trained."""
     own_rules: rulebook.Rulebook | None = None
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
 
@@ -78,9 +77,9 @@ def source_of_log(log: ForeignLog) -> Source:
     return Source(
         path=log.path,
         format=log.format,
-        rows=log.rows,
-        total_steps=total_steps(log.config),
-        config=settings(log.config),
+        rows=rows_of_log(log.rows),
+        total_steps=planned_steps(log.config),
+        config=by_last_name(log.config),
         notes=list(log.notes),
     )
 
@@ -92,15 +91,13 @@ def source_of_run(view: RunView) -> Source:
     return Source(
         path=view.path,
         format=RUN,
-        rows=with_samples(
-            merged(view.iterate(stream="train"), view.iterate(stream="eval")), view.iterate(stream="system")
-        ),
+        rows=rows_of_run(view.iterate(stream="train"), view.iterate(stream="eval"), view.iterate(stream="system")),
         algorithm=view.info.algorithm,
         framework=view.info.framework,
-        total_steps=view.info.total_steps or total_steps(config),
-        config=settings(config),
+        total_steps=view.info.total_steps or planned_steps(config),
+        config=by_last_name(config),
         notes=[*view.problems, *notes],
-        own_findings=view.findings,
+        recorded=view.health_events,
         own_rules=rules,
     )
 
@@ -123,83 +120,42 @@ def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
         return None, [*notes, f"the rules it was watched with cannot be used: {error}"]
 
 
-def merged(train: Iterable[Row], evals: Iterable[Row], step: int | None = None) -> Iterator[Fields]:
-    """Rows of both streams in the order of time; in that of steps where rows carry no time. `step` is the last one
-    before them.
-    """
-    waiting = iter(evals)
-    held = next(waiting, None)
-    for row in train:
-        while held is not None and _is_before(held, row):
-            yield judged(held, "eval", step)
-            held = next(waiting, None)
-        yield judged(row, "train")
-        step = row.step
-    while held is not None:
-        yield judged(held, "eval", step)
-        held = next(waiting, None)
+def judge_source(source: Source, monitor: Monitor | None = None) -> Judge:
+    """Have all rows of a source judged, with what only its own clock and epochs could see."""
+    judge = Judge(monitor or new_monitor(source))
+    outside = deque(event for event in source.recorded if event.seen_in != "rows")
+    for row in source.rows:
+        while outside and outside[0].timestamp < row.get("timestamp", -math.inf):
+            judge.take_recorded(outside.popleft())
+        judge.take(row)
+    for event in outside:
+        judge.take_recorded(event)
+    return judge
 
 
-def with_samples(rows: Iterable[Fields], samples: Iterable[Row]) -> Iterator[Fields]:
-    """Rows with what was seen of the machine since the row before each, as the monitor of a live run has it. A row's
-    own values win.
-    """
-    joined, waiting = Samples(), iter(samples)
-    held = next(waiting, None)
-    for row in rows:
-        while held is not None and held.timestamp <= row.get("timestamp", -math.inf):
-            joined.add(held.numbers)
-            held = next(waiting, None)
-        seen = joined.take()
-        yield seen | row if seen else row
-
-
-def judged(row: Row, stream: Stream, step: int | None = None) -> Fields:
-    """A row as the monitor takes it. What an evaluation logged under a training name is marked as held out; its step
-    never falls below that of the training, which would look like a restart.
-    """
-    fields: Fields = {"step": row.step if step is None else max(step, row.step)}
-    if row.timestamp == row.timestamp:
-        fields["timestamp"] = row.timestamp
-    if stream == "train":
-        return fields | row.numbers
-    return fields | {name if is_held_out(name) else f"eval/{name}": number for name, number in row.numbers.items()}
-
-
-def is_held_out(name: str) -> bool:
-    """Whether a name itself says that it is an evaluation's."""
-    return _HELD_OUT.match(name) is not None
-
-
-def _is_before(evaluation: Row, training: Row) -> bool:
-    if evaluation.timestamp < training.timestamp or evaluation.timestamp > training.timestamp:
-        return evaluation.timestamp < training.timestamp
-    # Without times, or within one millisecond: an evaluation of step s comes after the row of step s.
-    return evaluation.step < training.step
-
-
-def settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's settings by their own names: nested ones by their last name, where only one has it."""
-    found: dict[str, Any] = {}
-    twice = set()
-    for path, value in flatten(config).items():
-        name = path.rpartition(".")[2]
-        if name in found and found[name] != value:
-            twice.add(name)
-        found[name] = value
-    for name in twice:
-        del found[name]
-    return found | {name: value for name, value in config.items() if not isinstance(value, dict)}
-
-
-def total_steps(config: dict[str, Any]) -> int | None:
-    """How many steps the settings plan."""
-    named = settings(config)
-    for key in _TOTAL_KEYS:
-        value = named.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
+def new_monitor(
+    source: Source | None,
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Monitor:
+    """A monitor that knows what the source and the user say of the run."""
+    if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
+        raise ConfigError(
+            f"no framework is called {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}"
+        )
+    given = dict(config or {})
+    total = given.get("total_steps") or given.get("max_steps")
+    if not isinstance(total, int):
+        total = source.total_steps if source else None
+    return Monitor(
+        algorithm=algorithm or (source.algorithm if source else None),
+        framework=framework or (source.framework if source else None),
+        total_steps=total,
+        config=(source.config if source else {}) | given,
+        rules=source.own_rules if rules is None and source else rules,
+    )
 
 
 def places_in(path: str | os.PathLike[str]) -> list[Path] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlvitals.store.cards import read_info
 from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import read_blocks
+from rlvitals.store.tail import RowTail, file_size
 from rlvitals.views.query import open_run
 
 LONGEST_CATCH_UP = 4 * 2**20
@@ -24,7 +24,7 @@ LONGEST_CATCH_UP = 4 * 2**20
 
 MOST_VALUES = 5_000
 _PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
-FIELDS = ("rule", "kind", "severity", "onset_step", "title", "metrics")
+FIELDS = ("rule", "kind", "severity", "step", "onset_step", "title", "metrics")
 
 
 @dataclass(slots=True)
@@ -37,6 +37,8 @@ class Added:
     values: dict[str, float | None] = field(default_factory=dict)
     """The newest value of every metric that has one."""
     findings: list[dict[str, Any]] = field(default_factory=list)
+    is_news_of_health: bool = False
+    """Whether anything came to the health log: an alarm that is over has no finding."""
 
 
 class RunTail:
@@ -44,23 +46,24 @@ class RunTail:
 
     def __init__(self, path: Path, place: str = "") -> None:
         self._dir = RunDir(path.absolute())
-        self._logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
+        logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
         known = _PLACE.fullmatch(place)
-        self._offsets = [int(part) for part in known.groups()] if known else [_size(log) for log in self._logs]
+        offsets = [int(part) for part in known.groups()] if known else [file_size(log) or 0 for log in logs]
+        self._tails = [RowTail(log, offset) for log, offset in zip(logs, offsets, strict=True)]
 
     @property
     def place(self) -> str:
-        return "-".join(map(str, self._offsets))
+        return "-".join(str(tail.offset) for tail in self._tails)
 
     def look(self) -> Added:
         """Whatever is new."""
         added = Added()
-        for position, log in enumerate(self._logs):
-            for line in self._new_lines(position, log):
-                if log == self._dir.findings:
+        for tail in self._tails:
+            for line in self._new_lines(tail):
+                if tail.path == self._dir.findings:
                     _take_finding(added, line)
                 else:
-                    _take_row(added, line, is_training=log == self._dir.train_log)
+                    _take_row(added, line, is_training=tail.path == self._dir.train_log)
         return added
 
     def status(self) -> dict[str, Any]:
@@ -71,20 +74,10 @@ class RunTail:
         except RlvitalsError as error:
             return {"status": "unreadable", "status_note": str(error), "ended": None}
 
-    def _new_lines(self, position: int, log: Path) -> list[bytes]:
-        size, start = _size(log), self._offsets[position]
-        if size < start:  # another run in the same place, or an archive now
-            start = self._offsets[position] = 0
-        if size == start:
-            return []
-        if size - start > LONGEST_CATCH_UP:
-            start = size - LONGEST_CATCH_UP  # in the middle of a line, which is then no row and is passed over
-        found: list[bytes] = []
+    def _new_lines(self, tail: RowTail) -> list[bytes]:
         with contextlib.suppress(RlvitalsError, OSError):  # `status` says that it cannot be read
-            for lines, after in read_blocks(log, start, size):
-                found += lines
-                self._offsets[position] = after
-        return found
+            return tail.lines(LONGEST_CATCH_UP)
+        return []
 
 
 def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
@@ -104,12 +97,9 @@ def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
 
 def _take_finding(added: Added, line: bytes) -> None:
     event = event_of(line)
-    if event is not None and event.type == "finding":
-        added.findings.append({"step": event.step} | {key: event.facts.get(key) for key in FIELDS})
-
-
-def _size(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
+    if event is None:
+        return
+    if event.finding is not None:
+        facts = asdict(event.finding)
+        added.findings.append({key: facts[key] for key in FIELDS})
+    added.is_news_of_health = added.is_news_of_health or event.type != "monitor"

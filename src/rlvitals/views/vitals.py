@@ -20,7 +20,7 @@ from rlvitals.render.steps import VITAL_GROUPS
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
-from rlvitals.views.findings import Diagnosis, was_watched
+from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.query import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED, Band, band_of, meaning_of
@@ -56,9 +56,9 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": diagnosis.verdict,
         "reason": diagnosis.reason,
         "judging": diagnosis.is_pending,
-        "was_watched": was_watched(view),
+        "was_watched": is_on_record(view),
         "tiles": tiles(view, diagnosis),
-        "step_bar": step_bar(view, diagnosis.findings, diagnosis.ongoing),
+        "step_bar": step_bar(view, diagnosis.findings),
         "now": now(view),
         "attempts": [asdict(attempt) for attempt in view.attempts],
         "config": view.config,
@@ -157,8 +157,7 @@ def change(values: NDArray[np.float64]) -> float | None:
 def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[str, str]:
     """ok, watch, act or unknown, and the sentence that says why: findings first, the catalogue's band second."""
     about = [found for found in diagnosis.findings if name in found.metrics and found.severity != "info"]
-    if diagnosis.ongoing is not None:
-        about = [found for found in about if found.rule in diagnosis.ongoing] or about
+    about = [found for found in about if found.recovered_step is None]
     if about:
         worst = max(about, key=lambda found: SEVERITIES.index(found.severity))
         return ("act" if worst.severity == "critical" else "watch"), worst.title
@@ -172,13 +171,9 @@ def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) 
     return ("ok", said) if is_inside else ("watch", said)
 
 
-def step_bar(
-    view: RunView, findings: Sequence[Finding], ongoing: frozenset[str] | None = frozenset()
-) -> list[dict[str, Any]]:
-    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list.
-
-    A finding covers its steps, and all after them if its rule is in `ongoing`. With None nobody knows whether it is
-    over: the cells after it have its severity as `since`, and are not called clear.
+def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list. A
+    finding covers the steps from its onset until it recovered.
     """
     columns, lives = view.columns("train")[0]
     steps = columns.steps[lives]
@@ -188,16 +183,14 @@ def step_bar(
     count = min(BAR_CELLS, last + 1 - first)
     edges = [first + (last + 1 - first) * place // count for place in range(count + 1)]
     cells: list[dict[str, Any]] = [
-        {"from": low, "to": high - 1, "severity": None, "since": None, "findings": []} for low, high in pairwise(edges)
+        {"from": low, "to": high - 1, "severity": None, "findings": []} for low, high in pairwise(edges)
     ]
     for place, found in enumerate(findings):
-        end = last if ongoing and found.rule in ongoing else found.step
+        end = last if found.recovered_step is None else found.recovered_step
         for cell in cells:
             if cell["from"] <= end and found.onset_step <= cell["to"]:
                 cell["findings"].append(place)
                 cell["severity"] = _worse(cell["severity"], found.severity)
-            elif ongoing is None and cell["from"] > end and found.severity != "info":
-                cell["since"] = _worse(cell["since"], found.severity)
     return cells
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RlvitalsError
-from rlvitals.views.findings import findings_told
+from rlvitals.views.diagnosis import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
 from rlvitals.views.query import RunView
 from rlvitals.views.tree import metric_list

@@ -21,8 +21,8 @@ from rlvitals.errors import RunNotFound
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
 from rlvitals.views.discovery import find_runs
-from rlvitals.views.findings import Diagnosis, diagnose, was_watched
 from rlvitals.views.headlines import Headlines, stamp, unreadable_line
 from rlvitals.views.query import RunView, open_run
 from rlvitals.views.tree import STREAMS
@@ -75,7 +75,7 @@ class Judging:
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
             return
-        pause = 0.0 if was_watched(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
+        pause = 0.0 if is_on_record(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
         self.good_until = time.monotonic() + pause
         self.diagnosis = found
 

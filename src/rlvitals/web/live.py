@@ -81,7 +81,7 @@ async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[
                 facts = {"step": added.step, "updated": added.updated, "rows": added.rows, "values": added.values}
                 yield event("rows", facts, tail.place)
                 told = heard = now
-            if added.findings:
+            if added.is_news_of_health:
                 yield event("findings", {"findings": added.findings}, tail.place)
                 told = heard = now
         if now - looked >= STATUS_SECONDS:

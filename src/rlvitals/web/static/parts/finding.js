@@ -57,7 +57,7 @@ export function card(finding, place) {
       ` · ${finding.kind.replaceAll("_", " ")} · rule `,
       el("code", {}, finding.rule),
       ` · right in about ${Math.round(finding.confidence * 100)} % of such cases`,
-      finding.ongoing === null ? "" : finding.ongoing ? " · still so at the end" : " · over at the end",
+      finding.recovered_step === null ? " · not recovered" : ` · recovered at step ${number(finding.recovered_step)}`,
     ),
     el(
       "dl",

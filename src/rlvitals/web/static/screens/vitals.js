@@ -127,8 +127,8 @@ function steps(facts) {
           el("span", {class: "unseen"}, ` ${cell.severity}, steps ${cell.from} to ${cell.to}`),
         )
       : el("span", {
-          class: cell.since ? `cell since ${styleOf(cell.since)}` : "cell clear",
-          title: `steps ${cell.from} to ${cell.to}: ${cell.since ? `nothing new since a ${cell.since} finding` : "nothing found"}`,
+          class: "cell clear",
+          title: `steps ${cell.from} to ${cell.to}: nothing found`,
         });
     made.style.flexGrow = String(cell.to - cell.from + 1);
     return made;
@@ -154,7 +154,7 @@ function merged(cells) {
   const out = [];
   for (const cell of cells) {
     const before = out[out.length - 1];
-    if (before && before.severity === cell.severity && (cell.severity || before.since === cell.since)) {
+    if (before && before.severity === cell.severity) {
       before.to = cell.to;
       before.findings = [...new Set([...before.findings, ...cell.findings])];
     } else out.push({...cell});

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 import rlvitals
-from rlvitals.records import Finding, Request
-from rlvitals.store.findings import Event, answer_line, append_event, finding_line, request_line
+from health_lines import finding_line, monitor_line, recovered_line
+from rlvitals.health.history import History
+from rlvitals.records import Finding, HealthEvent, Request
+from rlvitals.store.findings import answer_facts, append_event, event_line, request_facts
 from rlvitals.store.layout import RunDir
-from rlvitals.views.findings import MOST_TOLD, Diagnosis, diagnose, findings_told, requests_about
+from rlvitals.views.diagnosis import MOST_TOLD, Diagnosis, diagnose, findings_told
 from rlvitals.views.query import open_run
 
 ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="stop", metrics=("zq",))
@@ -38,20 +40,45 @@ def test_what_the_run_s_own_monitor_said_is_the_verdict_also_where_it_said_nothi
         for step, row in enumerate(dead, 1):
             run.log(row, step=step)
     told = diagnose(open_run(tmp_path / "watched"))
-    assert (told.verdict, told.findings, told.ongoing) == ("healthy", [], None)
+    assert (told.verdict, told.findings) == ("healthy", [])
     judged = diagnose(open_run(tmp_path / "unwatched"))
     assert judged.verdict == "act"
     assert "dead_gradient" in {found.kind for found in judged.findings}
-    assert "dead_gradient" in judged.ongoing
+    assert [found.recovered_step for found in judged.findings if found.rule == "dead_gradient"] == [None]
 
 
-def test_findings_on_file_count_though_nobody_watched_every_row(tmp_path):
-    """A clock outside the trainer writes them too."""
+def test_what_a_clock_found_counts_though_nobody_watched_every_row(tmp_path):
     view = write_run(tmp_path)
-    append_event(RunDir(tmp_path), finding_line(ALARM, 1.0, 1))
+    stall = replace(ALARM, kind="stall")
+    append_event(RunDir(tmp_path), event_line(HealthEvent("raised", 50, 1.0, seen_in="clock", finding=stall)))
     told = diagnose(view)
-    assert (told.verdict, told.findings) == ("act", [ALARM])
-    assert told.reason == "1 critical finding; first: kl explosion, since step 40"
+    assert (told.verdict, told.findings) == ("act", [stall])
+    assert told.reason == "1 critical finding; first: stall, since step 40"
+
+
+def test_a_stall_that_an_earlier_version_recorded_counts_too(tmp_path):
+    view = write_run(tmp_path)
+    stall = replace(ALARM, kind="stall")
+    line = finding_line(stall).replace(b'"type":"raised"', b'"type":"finding"')
+    append_event(RunDir(tmp_path), line)
+    assert diagnose(view).findings == [stall]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_recorded"),
+    [
+        ([monitor_line()], True),
+        ([monitor_line(), monitor_line(is_on=False, step=60)], False),
+        ([monitor_line(attempt=2)], False),
+        ([], False),
+    ],
+    ids=["watched", "put aside", "another attempt", "not watched"],
+)
+def test_a_record_counts_where_a_monitor_looked_at_every_row(tmp_path, lines, is_recorded):
+    view = write_run(tmp_path)
+    for line in (*lines, finding_line(ALARM)):
+        append_event(RunDir(tmp_path), line)
+    assert diagnose(view).findings == ([ALARM] if is_recorded else [])
 
 
 @pytest.mark.parametrize(("limit", "least"), [("MOST_CELLS", 60 * 3), ("MOST_METRICS", 3)])
@@ -59,9 +86,9 @@ def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_
     tmp_path, monkeypatch, limit, least
 ):
     view = write_run(tmp_path, rows=60, extra=["one", "two"])
-    monkeypatch.setattr(f"rlvitals.views.findings.{limit}", least)
+    monkeypatch.setattr(f"rlvitals.views.diagnosis.{limit}", least)
     assert "take long" not in diagnose(view).reason
-    monkeypatch.setattr(f"rlvitals.views.findings.{limit}", least - 1)
+    monkeypatch.setattr(f"rlvitals.views.diagnosis.{limit}", least - 1)
     told = diagnose(view)
     assert (told.verdict, told.findings) == ("cannot judge", [])
     assert "60 rows of 3 metrics" in told.reason
@@ -73,7 +100,7 @@ def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_
 
 def asked(number, finding, step):
     request = Request("stop", "because", finding, number=number)
-    return request, request_line(request, step, 100.0 + step, 1)
+    return request, event_line(HealthEvent("request", step, 100.0 + step, facts=request_facts(request)))
 
 
 def test_each_finding_has_the_requests_it_led_to_and_their_answers(tmp_path):
@@ -84,9 +111,9 @@ def test_each_finding_has_the_requests_it_led_to_and_their_answers(tmp_path):
     _, unanswered = asked(3, other, 52)
     for line in (
         finding_line(ALARM, 1.0, 1), finding_line(later, 1.0, 1), finding_line(other, 1.0, 1),
-        first_line, second_line, unanswered,
-        answer_line(second, "done", "stopped", step=92, timestamp=1.0, attempt=1),
-        answer_line(first, "declined", "not now", step=53, timestamp=1.0, attempt=1),
+        monitor_line(), first_line, second_line, unanswered,
+        event_line(HealthEvent("answer", 92, 1.0, facts=answer_facts(second, "done", "stopped"))),
+        event_line(HealthEvent("answer", 53, 1.0, facts=answer_facts(first, "declined", "not now"))),
     ):  # fmt: skip
         append_event(RunDir(tmp_path), line)
     told = findings_told(view, diagnose(view))["findings"]
@@ -101,21 +128,22 @@ def test_each_finding_has_the_requests_it_led_to_and_their_answers(tmp_path):
 
 def test_an_answer_to_no_known_request_and_a_request_without_a_number_are_harmless():
     facts = {"rule": "mine", "finding_step": 50}
-    events = [Event("request", 51, 1.0, 1, facts), Event("answer", 52, 1.0, 1, {"request": 7, "answer": "done"})]
-    (request,) = requests_about(ALARM, events)
-    assert (request["answer"], request["answer_text"]) == (None, "")
+    answer = {"request": 7, "answer": "done"}
+    events = [HealthEvent("request", 51, 1.0, facts=facts), HealthEvent("answer", 52, 1.0, facts=answer)]
+    assert History(events).asked_about(ALARM) == []
 
 
 # What is told of each
 
 
-def test_whether_a_finding_still_holds_is_told_where_it_is_known(tmp_path):
+def test_the_step_at_which_a_finding_recovered_is_told(tmp_path):
     view = write_run(tmp_path)
-    findings = [ALARM, replace(ALARM, rule="yours")]
-    for ongoing, expected in ((frozenset({"mine"}), [True, False]), (None, [None, None])):
-        told = findings_told(view, Diagnosis("act", "why", findings, ongoing))
-        assert [found["ongoing"] for found in told["findings"]] == expected
-        assert (told["verdict"], told["reason"], told["was_watched"], told["judging"]) == ("act", "why", False, False)
+    for line in (monitor_line(), finding_line(ALARM), finding_line(replace(ALARM, rule="yours"))):
+        append_event(RunDir(tmp_path), line)
+    append_event(RunDir(tmp_path), recovered_line("mine", 80))
+    told = findings_told(view, diagnose(view))
+    assert [(found["rule"], found["recovered_step"]) for found in told["findings"]] == [("mine", 80), ("yours", None)]
+    assert (told["verdict"], told["was_watched"], told["judging"]) == ("act", True, False)
 
 
 def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_path):

@@ -5,15 +5,14 @@ series is kept thinned. Nothing grows with the length of a run.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from rlvitals.health.history import MOST_FINDINGS, History
 from rlvitals.health.monitor import Monitor
-from rlvitals.records import Finding
-
-KEPT_OF_A_RULE = 10
-"""Findings kept of one rule and severity: an alarm that comes and goes for ever is counted."""
+from rlvitals.health.rows import Fields, is_training_row
+from rlvitals.records import Finding, HealthEvent
 
 MAX_BUCKETS = 240
 """Buckets of one series; when they are full, neighbours are joined."""
@@ -103,42 +102,55 @@ class Judge:
         self.monitor = monitor
         self.points = 0
         """Rows taken, restarts included."""
+        self.training_rows = 0
+        """Those of them that are not evaluations."""
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.said: list[Said] = []
-        self.times: Counter[tuple[str, str]] = Counter()
-        """How often each rule has spoken at each severity."""
+        self.history = History()
+        self._said_at: deque[int] = deque(maxlen=MOST_FINDINGS)
         self._traces: dict[str, Trace] = {}
         self._untraced: list[tuple[int, int, Mapping[str, Any]]] = []
         """The newest rows, which the traces do not hold yet: many at once cost a fraction of each alone."""
         self._known = (-1, -1)
 
-    def take(self, row: Mapping[str, Any]) -> list[Finding]:
+    def take(self, row: Fields) -> list[Finding]:
         """Judge one row, which is kept for a while and must not be changed; return what is new."""
         self.points += 1
+        self.training_rows += is_training_row(row)
         found = self.monitor.update(row)
         step = self.monitor.case.step
         if self.first_step is None:
             self.first_step = step
         self.last_step = step
         self._trace(row, step)
-        return self._keep(found)
+        self._keep(self.monitor.events)
+        return found
 
     def tick(self, now: float) -> list[Finding]:
         """Tell the time; return what the silence says."""
-        return self._keep(self.monitor.tick(now))
+        found = self.monitor.tick(now)
+        self._keep(self.monitor.events)
+        return found
+
+    def take_recorded(self, event: HealthEvent) -> None:
+        """Take what the run's own clock or epochs led to while it trained: its rows cannot tell it again."""
+        self._keep([event])
+
+    @property
+    def said(self) -> list[Said]:
+        """The findings so far, each with the row it was raised at."""
+        return [Said(point, finding) for point, finding in zip(self._said_at, self.history.findings, strict=True)]
 
     def trace(self, metric: str) -> Trace | None:
         """What is kept of a series."""
         self._catch_up()
         return self._traces.get(metric)
 
-    def _keep(self, found: list[Finding]) -> list[Finding]:
-        for finding in found:
-            self.times[finding.rule, finding.severity] += 1
-            if self.times[finding.rule, finding.severity] <= KEPT_OF_A_RULE:
-                self.said.append(Said(self.points, finding))
-        return found
+    def _keep(self, events: list[HealthEvent]) -> None:
+        for event in events:
+            self.history.take(event)
+            if event.finding is not None:
+                self._said_at.append(self.points)
 
     def _trace(self, row: Mapping[str, Any], step: int) -> None:
         """Keep the series some rule reads; a finding is about one of them."""

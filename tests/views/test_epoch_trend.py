@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rlvitals.views.verdicts import judge
+from rlvitals.views.epoch_trend import judge
 
 UNKNOWN = float("nan")
 

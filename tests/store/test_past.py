@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlvitals.health.rows import in_order
 from rlvitals.records import Attempt
-from rlvitals.store import story
+from rlvitals.store import past as past_module
 from rlvitals.store.cards import append_attempt
 from rlvitals.store.layout import RunDir
-from rlvitals.store.story import story_before
+from rlvitals.store.past import past_before
 
 
 def write_log(path, rows, noise=b""):
@@ -33,8 +34,8 @@ def write_attempts(run_dir, *from_steps):
 
 
 def told(run_dir, attempt, step, stream="train"):
-    past = story_before(run_dir, attempt, stream, step)
-    return [(item.stream, item.row.attempt, item.row.step) for item in past.rows()]
+    past = past_before(run_dir, attempt, stream, step)
+    return [(log, row.attempt, row.step) for log, row in in_order(past.rows("train"), past.rows("eval"))]
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_what_the_attempt_goes_back_behind_is_not_told(run_dir, from_steps):
     write_log(run_dir.log("train"), [*((1, step, step) for step in range(1, 6))])
     write_log(run_dir.log("eval"), [(1, 2, 2.5), (1, 4, 4.5)])
     assert told(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
-    is_abandoned = story_before(run_dir, 2, "train", 3).lineage.is_abandoned
+    is_abandoned = past_before(run_dir, 2, "train", 3).lineage.is_abandoned
     assert [is_abandoned(1, step) for step in (2, 3, 4)] == [False, True, True]
     assert not is_abandoned(2, 3)
 
@@ -137,9 +138,9 @@ def test_the_past_is_the_one_read_line_by_line(tmp_path_factory, past, noise):
     for item in known:
         append_attempt(run_dir, item)
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(story, "SCAN_BYTES", 100)  # so that these short logs are halved too
-        small.setattr(story, "LATE_BYTES", 200)
-        small.setattr(story, "_BLOCK_BYTES", 300)
+        small.setattr(past_module, "SCAN_BYTES", 100)  # so that these short logs are halved too
+        small.setattr(past_module, "LATE_BYTES", 200)
+        small.setattr(past_module, "_BLOCK_BYTES", 300)
         assert told(run_dir, attempt, step) == read_plainly(train, evals, known, step, attempt)
 
 
@@ -150,11 +151,11 @@ def test_of_a_long_past_the_first_and_the_last_rows_are_told(tmp_path_factory, l
     run_dir = RunDir(tmp_path_factory.mktemp("run"))
     write_log(run_dir.train_log, [(1 + step // 25, step, float(step)) for step in range(length)])
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(story, "FIRST_ROWS", first)
-        small.setattr(story, "LAST_ROWS", last)
-        small.setattr(story, "_BLOCK_BYTES", block)
-        past = story_before(run_dir, 9, "train", length)
-        steps = [item.row.step for item in past.rows()]
+        small.setattr(past_module, "FIRST_ROWS", first)
+        small.setattr(past_module, "LAST_ROWS", last)
+        small.setattr(past_module, "_BLOCK_BYTES", block)
+        past = past_before(run_dir, 9, "train", length)
+        steps = [row.step for _, row in in_order(past.rows("train"), past.rows("eval"))]
     middle = range(first, max(first, length - last))
     assert steps == [step for step in range(length) if step not in middle]
     assert past.has_gap is bool(middle)
@@ -170,12 +171,12 @@ def test_how_much_is_read_does_not_grow_with_the_log(tmp_path, monkeypatch):
     run_dir = RunDir(tmp_path)
     run_dir.logs.mkdir()
     decoded = []
-    decode = story.decode
-    monkeypatch.setattr(story, "decode", lambda line: (decoded.append(1), decode(line))[1])
-    monkeypatch.setattr(story, "FIRST_ROWS", 20)
-    monkeypatch.setattr(story, "LAST_ROWS", 80)
-    monkeypatch.setattr(story, "SCAN_BYTES", 1000)
-    monkeypatch.setattr(story, "LATE_BYTES", 1000)
+    decode = past_module.decode
+    monkeypatch.setattr(past_module, "decode", lambda line: (decoded.append(1), decode(line))[1])
+    monkeypatch.setattr(past_module, "FIRST_ROWS", 20)
+    monkeypatch.setattr(past_module, "LAST_ROWS", 80)
+    monkeypatch.setattr(past_module, "SCAN_BYTES", 1000)
+    monkeypatch.setattr(past_module, "LATE_BYTES", 1000)
     counts = []
     for length in (5_000, 80_000):
         # Two attempts; the second goes back to the first tenth of the run, so most of the first is abandoned.

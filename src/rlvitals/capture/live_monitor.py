@@ -1,4 +1,4 @@
-"""Ties a run to its monitor: rows in, findings recorded and told, requests kept for the trainer to ask for.
+"""The monitor of a run that is being recorded: rows in, health events recorded and told, requests kept for the trainer.
 
 The monitor is made at the first row, on rank 0 alone, and looks at a row once the row is durable. A resumed run's
 monitor first sees the rows of the run's living line again. That takes seconds, so a thread does it; rows that are
@@ -9,7 +9,6 @@ switched off with one warning.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
@@ -22,15 +21,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
-from rlvitals.config import Settings, flatten, with_secrets
+from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
+from rlvitals.guard import guarded, words_of
+from rlvitals.health.history import History, Verdict, verdict_of
+from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
-from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
+from rlvitals.records import (
+    Action,
+    Answer,
+    Attempt,
+    Finding,
+    HealthEvent,
+    HealthEventType,
+    OpenPhase,
+    Request,
+    RunInfo,
+    SeenIn,
+)
+from rlvitals.store.cards import read_attempts
 from rlvitals.store.files import put_file
-from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
+from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
 from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.past import past_before
 from rlvitals.store.process import renew_after_fork
-from rlvitals.store.samples import Samples
 from rlvitals.terminal import logger, put
 
 if TYPE_CHECKING:
@@ -39,15 +53,13 @@ if TYPE_CHECKING:
     from rlvitals.health.notify import Notifier
 
 
-KEPT_FINDINGS = 1000
+MOST_UNWRITTEN = 1000
 
 SETTLE_SECONDS = 30.0
 """How long the end of a run, or somebody who asks for its findings, waits for a monitor that still reads the past."""
 
 SLICE = 20
 """So many waiting rows are judged while the run's lock is held: 3 ms."""
-
-_HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
 
 
 def check_rules(settings: Settings) -> None:
@@ -71,16 +83,7 @@ def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | N
     return kept(rules) if isinstance(rules, str) else tuple(map(kept, rules))
 
 
-def held_out_name(name: str) -> str:
-    """What the monitor calls a metric of an evaluation: a bare `loss` would be taken for the training loss.
-
-    >>> held_out_name("loss"), held_out_name("eval_loss"), held_out_name("val/accuracy")
-    ('eval/loss', 'eval_loss', 'val/accuracy')
-    """
-    return name if _HELD_OUT.match(name) else f"eval/{name}"
-
-
-class Watching:
+class LiveMonitor:
     """The doctor at the side of one recording process."""
 
     def __init__(
@@ -103,17 +106,19 @@ class Watching:
         self._rank, self._lock, self._append = rank, lock, append
         renew_after_fork(self, "_lock")
         self._pid = os.getpid()
-        self._findings: deque[Finding] = deque(maxlen=KEPT_FINDINGS)
+        self._history = History()
+        self._reader = RowReader()
         self._monitor: Monitor | None = None
         self._has_begun = False
-        self._samples = Samples()
+        self._is_announced = False
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
         self._standing_epochs: frozenset[str] = frozenset()
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
-        self._unwritten: deque[bytes] = deque(maxlen=KEPT_FINDINGS)
+        self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
+        self._training_rows = 0
         self._problems_told = 0
         self._is_busy = False
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
@@ -126,7 +131,15 @@ class Watching:
         """
         self.settle()
         with self._lock:
-            return list(self._findings)
+            return self._history.findings
+
+    @property
+    def verdict(self) -> tuple[Verdict, str]:
+        """How the run is, and why."""
+        if not self._has_begun and not self.is_on:
+            return "cannot judge", "the run is not monitored"
+        findings = self.findings
+        return verdict_of(findings, self._training_rows, self._step if self._training_rows else None)
 
     def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
         """See a row as it was written. For a caller that holds the run's lock."""
@@ -137,9 +150,9 @@ class Watching:
             if self._attempt.number > 1:
                 self._begin_reading_past(stream, step)
         if self._backlog is None:
-            self._guarded(partial(self._judge, step, metrics, now, stream, self._samples.take()))
+            self._guarded(partial(self._judge, step, metrics, now, stream))
             return
-        self._backlog.append(partial(self._judge, step, dict(metrics), now, stream, self._samples.take()))
+        self._backlog.append(partial(self._judge, step, dict(metrics), now, stream))
         if self._has_read_past.is_set():
             self._work_off(SLICE)  # a loop that logs faster than rows are judged must not outrun the thread
 
@@ -147,7 +160,10 @@ class Watching:
         """The machine as it is now; the monitor sees it with the next row."""
         if self.is_on:
             with self._lock:
-                self._samples.add(sample)
+                if self._backlog is None:
+                    self._reader.add_sample(sample)
+                else:
+                    self._backlog.append(partial(self._reader.add_sample, dict(sample)))
 
     def tick(self, now: float, open_phases: Sequence[OpenPhase] = (), *, has_clock: bool = False) -> None:
         """Tell the monitor the time and the phases the trainer is in, for stalls. For a caller that holds the run's
@@ -161,21 +177,25 @@ class Watching:
 
     def _tick(self, now: float, open_phases: Sequence[OpenPhase], has_clock: bool) -> None:
         monitor = self._monitor or self._open_monitor()  # a phase may hang before the first row
-        for finding in monitor.tick(now, open_phases=open_phases):
-            self._take([finding], now, is_told_elsewhere=has_clock and self._is_outside(finding))
+        monitor.tick(now, open_phases=open_phases)
+        for event in monitor.events:
+            self._take([event], now, seen_in="clock", is_told_elsewhere=has_clock and self._is_outside(event.rule))
         self._write()
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
         """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
         if self._is_busy:
             return
-        self._standing_epochs = frozenset(standing)
-        if not found or not self.is_on:
+        before, self._standing_epochs = self._standing_epochs, frozenset(standing)
+        over = [HealthEvent("recovered", self._step, facts={"rule": rule}) for rule in before - self._standing_epochs]
+        events = [*over, *(HealthEvent("raised", finding.step, finding=finding) for finding in found)]
+        if not events or not self.is_on:
             return
+        take = partial(self._take, events, now, seen_in="epochs")
         if self._backlog is not None:
-            self._backlog.append(partial(self._take, found, now))
+            self._backlog.append(take)
         else:
-            self._guarded(partial(self._take, found, now))
+            self._guarded(take)
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
@@ -188,11 +208,11 @@ class Watching:
         request = replace(request, answer=self._take_answer) if request is not None else None
         if not everywhere:
             return request
-        try:
+        with guarded(
+            lambda error: logger.warning("a request could not be shared with the other ranks: %s", words_of(error))
+        ):
             return _shared(request, self._rank)
-        except Exception as error:  # noqa: BLE001 - ranks that cannot talk are the trainer's own trouble
-            logger.warning("a request could not be shared with the other ranks: %s", type(error).__name__)
-            return None
+        return None
 
     def settle(self) -> None:
         """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
@@ -216,6 +236,9 @@ class Watching:
     def close(self) -> None:
         """No row comes any more. Waits a little for notifications on their way."""
         self.settle()
+        with self._lock:
+            if self.is_on and self._backlog is None and os.getpid() == self._pid:
+                self._guarded(lambda: self._look_at(self._reader.flush()))
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -229,8 +252,8 @@ class Watching:
         monitor = Monitor(
             algorithm=self._info.algorithm,
             framework=self._info.framework,
-            total_steps=self._info.total_steps,
-            config=_by_last_name(self._settings.config),
+            total_steps=self._info.total_steps or planned_steps(self._settings.config),
+            config=by_last_name(self._settings.config),
             rules=self._settings.rules,
         )
         if self._settings.actions == "act":
@@ -246,34 +269,41 @@ class Watching:
         self._monitor = monitor
         return monitor
 
-    def _is_outside(self, finding: Finding) -> bool:
+    def _is_outside(self, rule: str) -> bool:
         """Whether the clock outside this process sees the same."""
         from rlvitals.health.rules import OUTSIDE
 
-        rule = self._monitor.rulebook.rules.get(finding.rule) if self._monitor is not None else None
-        return rule is not None and rule.function in OUTSIDE
+        known = self._monitor.rulebook.rules.get(rule) if self._monitor is not None else None
+        return known is not None and known.function in OUTSIDE
 
-    def _judge(
-        self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream, samples: Mapping[str, float]
-    ) -> None:
-        """Let the monitor see one row, with what the machine was like since the row before."""
+    def _judge(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> None:
+        """Let the monitor see one row."""
+        self._announce(now)
+        self._look_at(self._reader.take(stream, step, now, _numbers(metrics)))
+
+    def _look_at(self, rows: Iterable[Fields]) -> None:
         monitor = self._monitor or self._open_monitor()
-        row = self._row(step, metrics, now, stream)
-        found = monitor.update({**samples, **row} if samples else row)
-        if found or self._policy is not None:
-            self._take(found, now)
+        for row in rows:
+            self._step = row["step"]
+            self._training_rows += is_training_row(row)
+            monitor.update(row)
+            if monitor.events or self._policy is not None:
+                self._take(monitor.events, row.get("timestamp", time.time()))
         if len(monitor.problems) != self._problems_told:
             self._tell_problems(monitor)
+
+    def _announce(self, now: float) -> None:
+        """Put on record that this attempt is watched: without alarms, that is what its health log says."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._write(self._line("monitor", {"is_on": True}, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do a piece of the monitor's work. For a caller that holds the run's lock."""
         self._is_busy = True
-        try:
+        with guarded(self._put_aside):
             work()
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._put_aside(error)
-        finally:
-            self._is_busy = False
+        self._is_busy = False
 
     def _begin_reading_past(self, stream: Stream, step: int) -> None:
         """Have a thread show the monitor what came before this attempt's first row."""
@@ -285,10 +315,8 @@ class Watching:
             self._read_past(stream, step)
 
     def _read_past(self, stream: Stream, step: int) -> None:
-        try:
+        with guarded(self._put_aside):
             self._catch_up(stream, step)
-        except Exception as error:  # noqa: BLE001 - as in _guarded()
-            self._put_aside(error)
         self._has_read_past.set()
         while self._backlog is not None:
             with self._lock:
@@ -315,61 +343,64 @@ class Watching:
         Runs in a thread, and without the run's lock, which whoever waits for it may hold: until the backlog is over
         nobody else touches the monitor.
         """
-        from rlvitals.store.cards import read_attempts
-        from rlvitals.store.story import story_before
-
         monitor = self._monitor or self._open_monitor()
-        story = story_before(self._dir, self._attempt.number, stream, step)
+        past = past_before(self._dir, self._attempt.number, stream, step)
         begun = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
-        self._cuts = [(cut, begun.get(number, 0.0)) for number, cut in story.lineage.cuts.items()]
-        if story.has_gap:
+        self._cuts = [(cut, begun.get(number, 0.0)) for number, cut in past.lineage.cuts.items()]
+        if past.has_gap:
             logger.info("the monitor leaves out rows in the middle of the run's past")
         events = read_events(self._dir)
-        is_ghost = story.lineage.is_abandoned
-        known = [found for event, found in findings_in(events) if not is_ghost(event.attempt, event.step)]
-        seen: list[Finding] = []
-        for told in story.rows():
-            seen += monitor.update(self._row(told.row.step, told.row.numbers, told.row.timestamp, told.stream))
+        is_ghost = past.lineage.is_abandoned
+        known = [event for event in events if not is_ghost(event.attempt, event.step)]
+        logs = (past.rows("train"), past.rows("eval"), past.rows("system"))
+        for row in rows_of_run(*logs, reader=self._reader):
+            self._step = row["step"]
+            self._training_rows += is_training_row(row)
+            monitor.update(row)
             time.sleep(0)  # lets a training loop that waits for the interpreter have it at once, not after 5 ms
-        standing = [finding for finding in seen if finding.rule in monitor.case.raised]
-        on_record = {(finding.rule, finding.severity) for finding in known}
+        standing = [finding for finding in monitor.findings if finding.recovered_step is None]
+        recorded = History(event for event in known if event.seen_in == "rows").standing
         if self._policy is not None:
             self._policy.stand(standing)
             for event in events:
                 if event.type == "answer":
                     facts = event.facts
                     self._policy.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"))  # type: ignore[arg-type]
-        # What was missed (the monitor was off, or the process died right after the row) is said if it still holds.
-        missed = [finding for finding in standing if (finding.rule, finding.severity) not in on_record]
+        # What was missed (the monitor was off, or the process died right after the row) is told if it is still so.
+        missed = [
+            HealthEvent("escalated" if finding.rule in recorded else "raised", finding.step, finding=finding)
+            for finding in standing
+            if recorded.get(finding.rule) != finding.severity
+        ]
+        in_alarm = {finding.rule for finding in standing}
+        missed += [
+            HealthEvent("recovered", self._step, facts={"rule": rule, "severity": severity})
+            for rule, severity in recorded.items()
+            if rule not in in_alarm
+        ]
         if self._backlog is not None:
             self._backlog.appendleft(partial(self._take_past, known, missed))
 
-    def _take_past(self, known: list[Finding], missed: list[Finding]) -> None:
-        self._findings.extend(known)
+    def _take_past(self, known: list[HealthEvent], missed: list[HealthEvent]) -> None:
+        for event in known:
+            self._history.take(event)
+        self._announce(time.time())
         self._take(missed, time.time())
 
-    def _row(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> dict[str, Any]:
-        """A row as the monitor takes it: flat, non-finite numbers as such."""
-        if NONFINITE in metrics or MOMENTS in metrics:
-            marked = metrics.get(NONFINITE, "")
-            metrics = {name: value for name, value in metrics.items() if not name.startswith("_")}
-            metrics |= read_nonfinite(marked)
-        if stream == "eval":
-            # An evaluation may be of an earlier step; the monitor would take a step that falls for a restart.
-            step = max(step, self._step)
-            metrics = {held_out_name(name): value for name, value in metrics.items()}
-        self._step = step
-        return {"step": step, "timestamp": now, **metrics}
-
-    def _take(self, found: list[Finding], now: float, *, is_told_elsewhere: bool = False) -> None:
-        """Record and tell new findings, and see what they ask for."""
-        for finding in found:
-            self._findings.append(finding)
+    def _take(
+        self, events: list[HealthEvent], now: float, *, seen_in: SeenIn = "rows", is_told_elsewhere: bool = False
+    ) -> None:
+        """Record and tell what is new, and see what it asks for."""
+        found = [event.finding for event in events if event.finding is not None]
+        for event in events:
+            placed = replace(event, timestamp=now, attempt=self._attempt.number, seen_in=seen_in)
+            self._history.take(placed)
             if not is_told_elsewhere:
-                self._write(finding_line(finding, now, self._attempt.number))
-                if self._notifier is not None:
-                    self._notifier.tell(finding)
-            self._show(finding)
+                self._write(event_line(placed))
+                if event.finding is not None and self._notifier is not None:
+                    self._notifier.tell(event.finding)
+            if event.finding is not None:
+                self._show(event.finding)
         if self._policy is None or self._monitor is None:
             return
         withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs})
@@ -382,7 +413,7 @@ class Watching:
         if request is not None:
             if earlier is not None:
                 self._record_answer(earlier, "replaced", f"by request {request.number}: {request.action}", now)
-            self._write(request_line(request, self._step, now, self._attempt.number))
+            self._write(self._line("request", request_facts(request), now))
 
     def _show(self, finding: Finding) -> None:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
@@ -413,14 +444,10 @@ class Watching:
         """The trainer answers; the first answer counts."""
         if os.getpid() != self._pid or self._policy is None:
             return
-        try:
-            with self._lock:
-                if request.number in self._answered:
-                    return
+        with guarded(self._put_aside), self._lock:
+            if request.number not in self._answered:
                 self._policy.settle(request, answer)
                 self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
-        except Exception as error:  # noqa: BLE001 - as in look()
-            self._put_aside(error)
 
     def _write(self, *lines: bytes) -> None:
         """Append lines, after those that could not be written before."""
@@ -430,7 +457,10 @@ class Watching:
 
     def _record_answer(self, request: Request, answer: Answer, text: str, now: float) -> None:
         self._answered.add(request.number)
-        self._write(answer_line(request, answer, text, step=self._step, timestamp=now, attempt=self._attempt.number))
+        self._write(self._line("answer", answer_facts(request, answer, text), now))
+
+    def _line(self, kind: HealthEventType, facts: dict[str, Any], now: float) -> bytes:
+        return event_line(HealthEvent(kind, self._step, now, self._attempt.number, facts=facts))
 
     def _tell_problems(self, monitor: Monitor) -> None:
         for rule, problem in list(monitor.problems.items())[self._problems_told :]:
@@ -439,12 +469,8 @@ class Watching:
 
     def _put_aside(self, error: Exception) -> None:
         self.is_on = False
-        logger.warning(
-            "the monitor of %s is put aside, rows are still recorded: %s: %s",
-            self._dir.root,
-            type(error).__name__,
-            error,
-        )
+        self._unwritten.append(self._line("monitor", {"is_on": False, "reason": words_of(error)}, time.time()))
+        logger.warning("the monitor of %s is put aside, rows are still recorded: %s", self._dir.root, words_of(error))
 
 
 def _requests_in(run_dir: RunDir) -> int:
@@ -452,13 +478,12 @@ def _requests_in(run_dir: RunDir) -> int:
     return max((number for number in numbers if type(number) is int), default=0)
 
 
-def _by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's settings by the last part of their names, where only one has it: `grpo.num_generations` is found."""
-    flat = flatten(config)
-    named: dict[str, list[Any]] = {}
-    for name, value in flat.items():
-        named.setdefault(name.rpartition(".")[2], []).append(value)
-    return {name: values[0] for name, values in named.items() if len(values) == 1} | dict(config)
+def _numbers(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of a row as it was written, non-finite numbers as such."""
+    if NONFINITE not in metrics and MOMENTS not in metrics:
+        return metrics
+    plain = {name: value for name, value in metrics.items() if not name.startswith("_")}
+    return plain | read_nonfinite(metrics.get(NONFINITE, ""))
 
 
 def _shared(request: Request | None, rank: int) -> Request | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlvitals.render.numbers import number
 
-Verdict = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
+Trend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
 
 SURE = 2.0
 """Standard errors a difference must exceed to be more than noise."""
@@ -40,7 +40,7 @@ nothing was learned."""
 class Ending(NamedTuple):
     """The verdict and one sentence that says why."""
 
-    verdict: Verdict
+    verdict: Trend
     why: str
 
 

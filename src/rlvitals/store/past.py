@@ -1,14 +1,11 @@
-"""A run's past as whoever goes on with it must see it: the rows of its living line, in the order they were logged.
+"""A run's past as whoever goes on with it must see it: the rows of its living line, log by log.
 
-Training and evaluation rows are merged by their time. Ghosts (see `lineage`) are left out; so is the middle of a very
-long log. What has to be read does not grow with the log: places in it are found by halving, because one process at a
-time writes it and attempts only count up.
+Ghosts (see `lineage`) are left out; so is the middle of a very long log. What has to be read does not grow with the
+log: places in it are found by halving, because one process at a time writes it and attempts only count up.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 from rlvitals.records import Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import Forwarded, RunDir, Stream
 from rlvitals.store.lineage import Lineage, lineage_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
@@ -38,13 +35,6 @@ LATE_BYTES = 2**20
 _BLOCK_BYTES = 2**20
 
 
-class Told(NamedTuple):
-    """One row of the story."""
-
-    stream: Stream
-    row: Row
-
-
 class Stretch(NamedTuple):
     """A byte range of a log: whole lines."""
 
@@ -53,38 +43,32 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Past:
     """What came before an attempt's first row."""
 
     lineage: Lineage
     has_gap: bool
-    """Whether rows in the middle are not told."""
+    """Whether rows in the middle are left out."""
     _attempt: int
-    _logs: dict[Stream, tuple[Path, list[Stretch]]]
+    _logs: dict[Forwarded, tuple[Path, list[Stretch]]]
 
-    def rows(self) -> Iterator[Told]:
-        """The rows, in the order they were logged."""
-        for _, told in heapq.merge(self._of("train", 0), self._of("eval", 1), key=lambda item: item[0]):
-            yield told
-
-    def _of(self, stream: Stream, order: int) -> Iterator[tuple[tuple[float, int], Told]]:
-        log, stretches = self._logs[stream]
-        latest = -math.inf
+    def rows(self, log: Forwarded) -> Iterator[Row]:
+        """The rows of one log, in file order."""
+        path, stretches = self._logs[log]
         for stretch in stretches:
-            for row in _rows(log, stretch):
+            for row in _rows(path, stretch):
                 if row.attempt < self._attempt and not self.lineage.is_abandoned(row.attempt, row.step):
-                    latest = max(latest, row.timestamp)  # a clock that was set back, or no time: file order decides
-                    yield (latest, order), Told(stream, row)
+                    yield row
 
 
-def story_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Story:
-    """The story up to an attempt whose first row is at `step` of `stream`."""
-    streams: tuple[Stream, Stream] = ("train", "eval")
+def past_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Past:
+    """The past of an attempt whose first row is at `step` of `stream`."""
+    streams: tuple[Forwarded, ...] = ("train", "eval", "system")
     pieces = {name: _pieces(run_dir.log(name), attempt) for name in streams}
     first = {name: {piece.attempt: piece.first_step for piece in reversed(pieces[name])} for name in streams}
     first[stream][attempt] = step
     lineage = lineage_of(read_attempts(run_dir), first["train"], first["eval"])
-    logs: dict[Stream, tuple[Path, list[Stretch]]] = {}
+    logs: dict[Forwarded, tuple[Path, list[Stretch]]] = {}
     has_gap = False
     for name in streams:
         log = run_dir.log(name)
@@ -92,7 +76,7 @@ def story_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> St
         ends = _both_ends(log, whole)
         logs[name] = (log, ends)
         has_gap = has_gap or _size(ends) < _size(whole)
-    return Story(lineage, has_gap, attempt, logs)
+    return Past(lineage, has_gap, attempt, logs)
 
 
 class _Piece(NamedTuple):

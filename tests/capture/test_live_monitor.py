@@ -19,14 +19,15 @@ import pytest
 
 import rlvitals
 from conftest import until
+from health_lines import finding_line
 from rlvitals import values
 from rlvitals.errors import ConfigError, RuleError
 from rlvitals.health.monitor import Monitor
 from rlvitals.records import Finding
-from rlvitals.store import story
-from rlvitals.store.findings import findings_in, read_events
+from rlvitals.store import past
+from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.store.story import FIRST_ROWS, LAST_ROWS
+from rlvitals.store.past import FIRST_ROWS, LAST_ROWS
 from rlvitals.views.sources import open_source
 
 FINDINGS = Path("logs/findings.jsonl")
@@ -38,10 +39,11 @@ def refuse_constant(name):
 
 
 def events_of(folder, kind=None):
-    """The lines of the findings file, parsed as strictly as the standard library can."""
+    """The lines of the health log but for the monitor's own, parsed as strictly as the standard library can."""
     text = (Path(folder) / FINDINGS).read_text(encoding="utf-8")
     lines = [json.loads(line, parse_constant=refuse_constant) for line in text.splitlines()]
-    return [line for line in lines if kind in (None, line["type"])]
+    kinds = ("raised", "escalated") if kind == "finding" else (kind,)
+    return [line for line in lines if (line["type"] in kinds if kind else line["type"] != "monitor")]
 
 
 def dead(step):
@@ -99,10 +101,12 @@ def test_a_dead_run_is_found_recorded_and_read_back(tmp_path):
     }
 
 
-def test_a_healthy_run_has_no_such_file(tmp_path):
+def test_of_a_healthy_run_it_is_on_record_that_it_was_watched(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo") as run:
         log_rows(run, alive, range(1, 6))
-    assert not (tmp_path / FINDINGS).exists()
+    (line,) = events_of(tmp_path, "monitor")
+    assert (line["attempt"], line["is_on"]) == (1, True)
+    assert events_of(tmp_path) == []
     assert rlvitals.open_run(tmp_path).findings == []
 
 
@@ -122,7 +126,7 @@ def test_torn_lines_unknown_types_and_unknown_keys_are_tolerated(tmp_path):
         log_rows(run, dead, range(1, 15))
         said = run.findings
     path = tmp_path / FINDINGS
-    good = path.read_bytes().splitlines()[0]
+    good = path.read_bytes().splitlines()[1]
     newer = json.dumps({**json.loads(good), "rule": "newer", "new_key": {"a": 1}, "action": "new_action"}).encode()
     damaged = [b"{", b"[]", b'{"type":"finding","step":1}', b'{"type":"future","step":1}', b"\xff", newer, good[:40]]
     path.write_bytes(path.read_bytes() + b"\n".join(damaged))
@@ -132,7 +136,6 @@ def test_torn_lines_unknown_types_and_unknown_keys_are_tolerated(tmp_path):
 
 
 def test_evidence_that_is_not_finite_is_strict_json_and_comes_back(tmp_path):
-    from rlvitals.store.findings import finding_line
 
     finding = Finding("r", "data", "info", 3, 2, "t\ud800", evidence={"value": float("inf"), "metric": "loss"})
     run_dir = RunDir(tmp_path)
@@ -140,7 +143,7 @@ def test_evidence_that_is_not_finite_is_strict_json_and_comes_back(tmp_path):
     run_dir.findings.write_bytes(finding_line(finding, 1.0, 1))
     (line,) = events_of(tmp_path)
     assert line["evidence"] == {"value": "inf", "metric": "loss"}
-    ((_, back),) = findings_in(read_events(run_dir))
+    (back,) = [event.finding for event in read_events(run_dir)]
     assert back.evidence == finding.evidence
 
 
@@ -313,7 +316,7 @@ def test_without_the_monitor_nothing_of_it_is_imported_or_written(tmp_path):
         f"import sys, rlvitals\nrun = rlvitals.start({str(tmp_path / 'run')!r}, monitor=False)\n"
         "for step in range(20): run.log({'grad_norm': 0.0, 'loss': 1.0}, step=step)\n"
         "assert run.findings == [] and run.request() is None\nrun.finish()\n"
-        "print([name for name in sys.modules if name.startswith('rlvitals.health')])"
+        "print([name for name in ('rlvitals.health.monitor', 'rlvitals.catalog') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
@@ -528,7 +531,7 @@ def test_a_past_that_cannot_be_read_puts_the_monitor_aside_and_not_the_run(tmp_p
     def broken(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(story, "read_blocks", broken)
+    monkeypatch.setattr(past, "read_blocks", broken)
     with rlvitals.start(tmp_path, resume=True) as run:
         log_rows(run, alive, range(6, 12))
         assert run.findings == []
@@ -552,9 +555,9 @@ def test_a_very_long_past_is_told_by_its_beginning_and_its_end(tmp_path):
     total = FIRST_ROWS + LAST_ROWS + 300
     with rlvitals.start(tmp_path, monitor=False) as run:
         log_rows(run, lambda step: {"x": float(step)}, range(total))
-    past = story.story_before(RunDir(tmp_path), 2, "train", total)
-    assert past.has_gap
-    steps = [told.row.step for told in past.rows()]
+    found = past.past_before(RunDir(tmp_path), 2, "train", total)
+    assert found.has_gap
+    steps = [row.step for row in found.rows("train")]
     assert steps == [*range(FIRST_ROWS), *range(FIRST_ROWS + 300, total)]
 
 
@@ -567,7 +570,7 @@ def test_advice_alone_asks_for_nothing(tmp_path):
             run.log(dead(step), step=step)
             assert run.request() is None
         assert [finding.action for finding in run.findings if finding.kind == "dead_gradient"] == ["stop"]
-    assert {line["type"] for line in events_of(tmp_path)} == {"finding"}
+    assert {line["type"] for line in events_of(tmp_path)} == {"raised"}
 
 
 def test_a_plain_loop_asks_is_told_and_answers(tmp_path):

@@ -1,0 +1,162 @@
+"""What the events of a run's health amount to: the findings, which of them have recovered, and the verdict.
+
+Everything that tells how a run is asks here, while it trains and afterwards: the events come from a monitor that judges
+rows now, or from `logs/findings.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent
+
+Verdict = Literal["healthy", "watch", "act", "cannot judge"]
+VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
+"""From good to grave; what could not be judged is worse than healthy."""
+
+FEW_ROWS = 8
+"""Below so many rows silence says nothing."""
+
+MOST_FINDINGS = 1000
+"""Findings that are kept, the newest: an alarm may come and go for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked of the trainer because of a finding, and what became of it."""
+
+    request: int
+    """Its number in the run."""
+    step: int
+    timestamp: float
+    action: Action
+    reason: str = ""
+    answer: Answer | None = None
+    """None: not answered."""
+    answer_text: str = ""
+
+
+class History:
+    """Events in, one by one; findings out, each with the step at which it recovered.
+
+    >>> history = History()
+    >>> finding = Finding("kl_high", "kl_explosion", "warning", step=20, onset_step=12, title="KL is high")
+    >>> history.take(HealthEvent("raised", 20, finding=finding))
+    >>> history.standing
+    {'kl_high': 'warning'}
+    >>> history.take(HealthEvent("recovered", 60, facts={"rule": "kl_high"}))
+    >>> [(finding.step, finding.recovered_step) for finding in history.findings], history.standing
+    ([(20, 60)], {})
+    """
+
+    def __init__(self, events: Iterable[HealthEvent] = (), most: int = MOST_FINDINGS) -> None:
+        self._most = most
+        self._findings: dict[int, Finding] = {}
+        self._taken = 0
+        self._open: dict[str, list[int]] = {}
+        """By rule: the findings that have not recovered."""
+        self._requests: dict[int, tuple[tuple[str, int], Asked]] = {}
+        """By number: the finding's rule and step, and what was asked."""
+        for event in events:
+            self.take(event)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """In the order they were raised."""
+        return list(self._findings.values())
+
+    @property
+    def standing(self) -> dict[str, str]:
+        """The rules in alarm, each with its severity."""
+        return {found.rule: found.severity for found in (self._findings[places[-1]] for places in self._open.values())}
+
+    def take(self, event: HealthEvent) -> None:
+        """One event more."""
+        if event.finding is not None:
+            self._findings[self._taken] = event.finding
+            self._open.setdefault(_key(event), []).append(self._taken)
+            self._taken += 1
+            if len(self._findings) > self._most:
+                self._forget_oldest()
+        elif event.type == "recovered":
+            for place in self._open.pop(_key(event), ()):
+                self._findings[place] = replace(self._findings[place], recovered_step=event.step)
+        elif event.type in ("request", "answer") and isinstance(number := event.facts.get("request"), int):
+            self._take_request(number, event)
+
+    def asked_about(self, finding: Finding) -> list[Asked]:
+        """What was asked of the trainer because of a finding."""
+        about = (finding.rule, finding.step)
+        return [asked for key, asked in self._requests.values() if key == about]
+
+    def _take_request(self, number: int, event: HealthEvent) -> None:
+        facts = event.facts
+        if event.type == "request":
+            about = (event.rule, facts.get("finding_step", event.step))
+            action = facts.get("action", "none")
+            self._requests[number] = about, Asked(number, event.step, event.timestamp, action, facts.get("reason", ""))
+        elif number in self._requests:
+            about, asked = self._requests[number]
+            answered = replace(asked, answer=facts.get("answer"), answer_text=facts.get("text", ""))
+            self._requests[number] = about, answered
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._findings))
+        del self._findings[oldest]
+        for key, places in self._open.items():
+            if places[0] == oldest:
+                self._open[key] = places[1:]
+                break
+        self._open = {key: places for key, places in self._open.items() if places}
+
+
+def _key(event: HealthEvent) -> str:
+    """An epoch's rule may have the name of a row's."""
+    return f"epochs:{event.rule}" if event.seen_in == "epochs" else event.rule
+
+
+def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
+    """The verdict findings amount to, with its reason."""
+    grave = by_gravity(findings)
+    if grave:
+        return worst(grave), counted(grave)
+    if rows < FEW_ROWS:
+        return "cannot judge", f"{plural(rows, 'row')}: too few to say anything; {FEW_ROWS} are the least"
+    return "healthy", "nothing to act on" + ("" if last_step is None else f" up to step {last_step:,}")
+
+
+def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
+    """Warnings and criticals: the worst first, then as they were raised."""
+    grave = [finding for finding in findings if finding.severity != "info"]
+    return sorted(grave, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """The verdict findings amount to, whether they have recovered or not."""
+    severities = {finding.severity for finding in findings}
+    return "act" if "critical" in severities else "watch" if "warning" in severities else "healthy"
+
+
+def counted(findings: list[Finding]) -> str:
+    """How many rules speak at their worst, and the first of the gravest."""
+    gravest: dict[str, Finding] = {}
+    for finding in findings:
+        gravest.setdefault(finding.rule, finding)
+    criticals = [finding for finding in gravest.values() if finding.severity == "critical"]
+    warnings = len(gravest) - len(criticals)
+    parts = [plural(len(criticals), "critical finding")] if criticals else []
+    parts += [plural(warnings, "warning")] if warnings else []
+    first = min(criticals or gravest.values(), key=lambda finding: finding.step)
+    over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
+    return f"{', '.join(parts)}; first: {first.kind.replace('_', ' ')}, since step {first.onset_step}{over}"
+
+
+def plural(count: int, noun: str) -> str:
+    """So many of something.
+
+    >>> plural(1, "row"), plural(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

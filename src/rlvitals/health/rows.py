@@ -1,0 +1,238 @@
+"""Logged rows as the monitor reads them.
+
+The only place that decides it: a live run, a resumed one, a follower, `check`, `backtest` and the dashboard all read
+through `RowReader`, so that the same rows lead to the same findings.
+
+- Training and evaluation rows come in the order they were logged (`in_order`).
+- Metrics of an evaluation get a name that says so, and its step never falls behind the training's: the monitor would
+  take that for a restart.
+- Some frameworks log one step in several rows, the loss in one and the reward in another. Such rows are one row for the
+  monitor. A row is held back only in a run that was seen to do this for two steps in a row.
+- Samples of the machine are joined to the next row.
+- Of several ranks, rank 0's rows are read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rlvitals.records import Row, Stream
+from rlvitals.splits import held_out_name, is_held_out
+
+Fields = dict[str, Any]
+"""One flat row with `step`, and `timestamp` where it is known."""
+
+_PLACES = frozenset({"step", "timestamp", "attempt", "epoch"})
+_CLOCK = re.compile(r"(^|[/_.])(wall_?time|time|timestamp|runtime|elapsed)$", re.IGNORECASE)
+"""Names that may differ between the rows of one step: each row has its own time."""
+
+_AVERAGED = ("System/CPU_Percent", "System/GPU_Utilization")
+"""Shares of time. Of everything else the highest counts: memory that was full for a moment was full."""
+
+
+class Samples:
+    """The samples of the machine since the last row, as one.
+
+    >>> samples = Samples()
+    >>> samples.add({"System/GPU_Utilization": 90.0, "System/GPU_Memory_Percent": 60.0})
+    >>> samples.add({"System/GPU_Utilization": 50.0, "System/GPU_Memory_Percent": 80.0})
+    >>> samples.take(), samples.take()
+    ({'System/GPU_Utilization': 70.0, 'System/GPU_Memory_Percent': 80.0}, {})
+    """
+
+    def __init__(self) -> None:
+        self._joined: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, sample: Mapping[str, float]) -> None:
+        """One more. The values of single cards, `.../0`, are left to those who read the samples themselves."""
+        for name, value in sample.items():
+            if name.count("/") > 1:
+                continue
+            count = self._counts[name] = self._counts.get(name, 0) + 1
+            known = self._joined.get(name, value)
+            self._joined[name] = known + (value - known) / count if name in _AVERAGED else max(known, value)
+
+    def take(self) -> dict[str, float]:
+        """All since the last call as one; empty without any."""
+        joined = self._joined
+        if joined:
+            self._joined, self._counts = {}, {}
+        return joined
+
+
+class RowReader:
+    """Turns the rows of one run, one by one, into those the monitor takes.
+
+    >>> reader = RowReader()
+    >>> reader.take("train", 10, 60.0, {"loss": 0.5})
+    [{'step': 10, 'timestamp': 60.0, 'loss': 0.5}]
+    >>> reader.take("eval", 8, 61.0, {"loss": 0.7})
+    [{'step': 10, 'timestamp': 61.0, 'eval/loss': 0.7}]
+    """
+
+    def __init__(self) -> None:
+        self._samples = Samples()
+        self._later_samples: deque[tuple[float, Mapping[str, float]]] = deque()
+        self._last_step = -1  # of any row, for evaluations
+        self._step: Any = None  # the training step whose rows are coming
+        self._seen: Fields = {}  # all that has come of it
+        self._parts = 0  # rows that it came in
+        self._closing: frozenset[str] = frozenset()  # names of the last of them
+        self._usual = (1, 1)  # rows of the two steps before
+        self._usual_closing: frozenset[str] = frozenset()
+        self._held: Fields | None = None
+        self._behind: list[Fields] = []  # evaluations that came after the held row
+
+    def add_sample(self, sample: Mapping[str, float], timestamp: float = -math.inf) -> None:
+        """The machine as it was; it is joined to the next row that is not older."""
+        self._later_samples.append((timestamp, sample))
+
+    def take(self, stream: Stream, step: int, timestamp: float, numbers: Mapping[str, Any]) -> list[Fields]:
+        """One row of a recorded run; returns the rows that are complete with it."""
+        head: Fields = {"step": step}
+        if not math.isnan(timestamp):
+            head["timestamp"] = timestamp
+        if stream == "train":
+            self._last_step = step
+            return self._take_training({**head, **numbers})
+        head["step"] = self._last_step = max(step, self._last_step)
+        return self._take_evaluation(head | {held_out_name(name): number for name, number in numbers.items()})
+
+    def take_foreign(self, row: Fields) -> list[Fields]:
+        """One row of another tool's log; whether it is an evaluation's is told by its names alone."""
+        return self._take_evaluation(row) if _is_evaluation(row) else self._take_training(row)
+
+    def flush(self) -> list[Fields]:
+        """The row that was held back, where one was: no more comes of its step."""
+        if self._held is None:
+            return []
+        done = [self._held, *self._behind]
+        self._held, self._behind = None, []
+        return done
+
+    def _take_evaluation(self, row: Fields) -> list[Fields]:
+        row = self._with_samples(row)
+        if self._held is None:
+            return [row]
+        self._behind.append(row)
+        return []
+
+    def _take_training(self, row: Fields) -> list[Fields]:
+        if self._parts and row.get("step") == self._step and self._is_part(row):
+            return self._take_part(row)
+        done = self.flush()
+        if self._parts:
+            self._usual = (self._usual[1], self._parts)
+            self._usual_closing = self._closing
+        self._step, self._seen, self._parts, self._closing = row.get("step"), row, 1, frozenset()
+        row = self._with_samples(row)
+        if min(self._usual) > 1:
+            self._held = row
+        else:
+            done.append(row)
+        return done
+
+    def _take_part(self, row: Fields) -> list[Fields]:
+        self._parts += 1
+        self._seen = self._seen | row
+        self._closing = frozenset(row)
+        row = self._with_samples(row)
+        if self._held is None:
+            return [row]
+        self._held |= row
+        is_last = self._parts >= self._usual[1] and self._closing >= self._usual_closing
+        return self.flush() if is_last else []
+
+    def _is_part(self, row: Fields) -> bool:
+        """Whether a row goes on with the step before it; one that repeats a metric with another value does not."""
+        seen = self._seen
+        return all(
+            name not in seen or seen[name] == value or name in _PLACES or name.startswith("_") or _CLOCK.search(name)
+            for name, value in row.items()
+        )
+
+    def _with_samples(self, row: Fields) -> Fields:
+        later = self._later_samples
+        if not later:
+            return row
+        now = row.get("timestamp", -math.inf)
+        while later and later[0][0] <= now:
+            self._samples.add(later.popleft()[1])
+        return self._samples.take() | row
+
+
+def is_training_row(row: Fields) -> bool:
+    """Whether a row has anything that is not of held-out data."""
+    return not all(name in _PLACES or is_held_out(name) or name.startswith("System/") for name in row)
+
+
+def _is_evaluation(row: Fields) -> bool:
+    """Whether a row has metrics of held-out data and no others."""
+    is_any = False
+    for name in row:
+        if is_held_out(name):
+            is_any = True
+        elif name not in _PLACES and not name.startswith("_") and not _CLOCK.search(name):
+            return False
+    return is_any
+
+
+def in_order(train: Iterable[Row], evals: Iterable[Row]) -> Iterator[tuple[Stream, Row]]:
+    """The rows of both logs in the order they were logged.
+
+    Their times decide. Within one millisecond, or without times, an evaluation comes after the training rows of its
+    step and before those of later ones. Where a clock was set back, file order decides.
+    """
+    waiting = iter(evals)
+    held = next(waiting, None)
+    held_at = _time(held, -math.inf)
+    now = -math.inf
+    for row in train:
+        now = _time(row, now)
+        while held is not None and (held_at < now or (held_at == now and held.step < row.step)):
+            yield "eval", held
+            held = next(waiting, None)
+            held_at = _time(held, held_at)
+        yield "train", row
+    while held is not None:
+        yield "eval", held
+        held = next(waiting, None)
+
+
+def _time(row: Row | None, before: float) -> float:
+    return max(before, row.timestamp) if row is not None and not math.isnan(row.timestamp) else before
+
+
+def rows_of_run(
+    train: Iterable[Row], evals: Iterable[Row], samples: Iterable[Row] = (), reader: RowReader | None = None
+) -> Iterator[Fields]:
+    """Logged rows of a run, each with what was seen of the machine before it. With a `reader` of one's own, samples and
+    a row that it holds back wait for more; otherwise these are all there are.
+    """
+    reading = reader or RowReader()
+    waiting = iter(samples)
+    sample = next(waiting, None)
+    for stream, row in in_order(train, evals):
+        while sample is not None and sample.timestamp <= row.timestamp:
+            reading.add_sample(sample.numbers, sample.timestamp)
+            sample = next(waiting, None)
+        yield from reading.take(stream, row.step, row.timestamp, row.numbers)
+    if reader is None:
+        yield from reading.flush()
+    elif sample is not None:
+        for later in (sample, *waiting):
+            reader.add_sample(later.numbers, later.timestamp)
+
+
+def rows_of_log(rows: Iterable[Fields], reader: RowReader | None = None) -> Iterator[Fields]:
+    """Rows of another tool's log."""
+    reading = reader or RowReader()
+    for row in rows:
+        yield from reading.take_foreign(row)
+    if reader is None:
+        yield from reading.flush()

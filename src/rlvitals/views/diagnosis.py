@@ -1,0 +1,107 @@
+"""How a run is: the verdict, what was found, and what was asked and seen around each finding. One answer for every
+page, list, plot and notebook.
+
+A run whose monitor looked at every row has its events on record. Another one, such as an imported log or a run of an
+earlier version, is judged from its rows, as `check` does; a very long one is not, because nobody waits a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlvitals.health.history import History, Verdict, verdict_of
+from rlvitals.records import Finding, HealthEvent
+from rlvitals.views.judge import Judge
+from rlvitals.views.lines import Window, lines
+from rlvitals.views.query import RunView
+from rlvitals.views.sources import judge_source, source_of_run
+
+MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
+"""Rows times metrics, and metrics, of a log that is judged while somebody waits."""
+
+TRACED_METRICS = 2
+TRACE_POINTS = 120
+MOST_TOLD = 500
+"""Findings that are told, the newest: an alarm may come and go for ever."""
+
+NOT_MONITORED = "not monitored during training"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The verdict on a run, its reason, and what was found."""
+
+    verdict: Verdict
+    reason: str
+    findings: list[Finding]
+    """In the order they were raised."""
+    is_pending: bool = False
+    """Whether its rows are still being judged."""
+
+
+def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
+    states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
+    return all(states.get(attempt, False) for attempt in attempts)
+
+
+def diagnose(view: RunView) -> Diagnosis:
+    """What is on record of a run that was watched, or what the doctor says of its rows."""
+    if is_on_record(view):
+        return recorded(view)
+    if view.rows * len(view.metrics) > MOST_CELLS or len(view.metrics) > MOST_METRICS:
+        if view.findings:  # by an earlier version, which had no word for recovery
+            return recorded(view)
+        size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
+        return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
+    return of_judge(judge_source(source_of_run(view)))
+
+
+def is_on_record(view: RunView) -> bool:
+    """Whether the run's own monitor looked at every row of it."""
+    return was_watched(view.health_events, view.living_attempts)
+
+
+def recorded(view: RunView) -> Diagnosis:
+    """The diagnosis by what is on record."""
+    findings = view.findings
+    return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
+
+
+def of_judge(judge: Judge) -> Diagnosis:
+    """The diagnosis after the rows a judge has taken."""
+    findings = judge.history.findings
+    verdict, reason = verdict_of(findings, judge.training_rows, judge.last_step)
+    if verdict == "healthy" and not judge.monitor.case.signals:
+        verdict, reason = "cannot judge", "none of its metrics is one that a rule reads"
+    return Diagnosis(verdict, reason, findings)
+
+
+def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
+    """What `/api/findings` answers."""
+    history = History(view.health_events)
+    told = diagnosis.findings[-MOST_TOLD:]
+    return {
+        "verdict": diagnosis.verdict,
+        "reason": diagnosis.reason,
+        "judging": diagnosis.is_pending,
+        "was_watched": is_on_record(view),
+        "findings": [
+            asdict(found)
+            | {"requests": [asdict(asked) for asked in history.asked_about(found)], "trace": _trace(view, found)}
+            for found in told
+        ],
+        "left_out": len(diagnosis.findings) - len(told),
+    }
+
+
+def _trace(view: RunView, finding: Finding) -> list[dict[str, Any]]:
+    """The series around a finding: as far before its onset and after its word as the two are apart, and a bit."""
+    around = max(20, 2 * (finding.step - finding.onset_step))
+    window = Window("step", finding.onset_step - around, finding.step + around, TRACE_POINTS)
+    known = set(view.metrics)
+    names = [name for name in finding.metrics if name in known][:TRACED_METRICS]
+    drawn = lines(view, names, window)
+    return [line | {"band": drawn["bands"].get(line["name"])} for line in drawn["lines"]]
