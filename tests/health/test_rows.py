@@ -146,10 +146,11 @@ def test_what_is_held_back_comes_at_the_end():
     assert reader.flush() == []
 
 
+NAMES = ("a", "b", "c", "d", "eval_x")
+
+
 @given(
-    st.lists(
-        st.lists(st.sampled_from(["a", "b", "c", "d", "eval_x"]), min_size=1, max_size=4, unique=True), max_size=40
-    ),
+    st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True), max_size=40),
     st.lists(st.integers(0, 1), min_size=40, max_size=40),
 )
 def test_no_value_is_lost_and_steps_keep_their_order(names, moves):
@@ -159,7 +160,7 @@ def test_no_value_is_lost_and_steps_keep_their_order(names, moves):
         rows.append({"step": step, **{name: float(place) for name in some}})
     read = list(rows_of_log(rows))
     assert [found["step"] for found in read] == sorted(found["step"] for found in read)
-    for name in ("a", "b", "c", "d", "eval_x"):
+    for name in NAMES:
         given_values = [(found["step"], found[name]) for found in rows if name in found]
         assert [(found["step"], found[name]) for found in read if name in found] == given_values
 

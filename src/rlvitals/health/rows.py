@@ -76,6 +76,8 @@ class RowReader:
     """
 
     def __init__(self) -> None:
+        self.logged_names: dict[str, str] = {}
+        """Of each name that was marked as held out: the name it was logged under."""
         self._samples = Samples()
         self._later_samples: deque[tuple[float, Mapping[str, float]]] = deque()
         self._last_step = -1  # of any row, for evaluations
@@ -101,7 +103,12 @@ class RowReader:
             self._last_step = step
             return self._take_training({**head, **numbers})
         head["step"] = self._last_step = max(step, self._last_step)
-        return self._take_evaluation(head | {held_out_name(name): number for name, number in numbers.items()})
+        for name, number in numbers.items():
+            marked = held_out_name(name)
+            head[marked] = number
+            if marked != name:
+                self.logged_names[marked] = name
+        return self._take_evaluation(head)
 
     def take_foreign(self, row: Fields) -> list[Fields]:
         """One row of another tool's log; whether it is an evaluation's is told by its names alone."""

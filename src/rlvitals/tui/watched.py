@@ -19,6 +19,7 @@ from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
+from rlvitals.splits import held_out_name
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
@@ -96,7 +97,9 @@ class Watched:
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            return vital_names(list(self._traces), self.framework, self.algorithm)
+            both = self._feed.logged_names  # what is left of them is logged in training too
+            names = [name for name in self._traces if name not in both]
+            return vital_names(names, self.framework, self.algorithm)
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -209,15 +212,17 @@ class Watched:
         self.left_out = 0
         """Values of names beyond MOST_METRICS."""
         self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
+        self._evaluated_only: set[str] = set()
 
     def _keep(self, row: dict[str, Any]) -> None:
         step = self._judge.last_step or 0
         stamp = row.get("timestamp")
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
-        for name, value in row.items():
-            if name in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
+        for taken, value in row.items():
+            if taken in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
                 continue
+            name = self._shown_name(taken)
             trace = self._traces.get(name)
             if trace is None:
                 if len(self._traces) >= MOST_METRICS:
@@ -230,6 +235,17 @@ class Watched:
                 number = math.inf
             trace.add(self._judge.points, step, number)
             self.latest[name] = number
+
+    def _shown_name(self, name: str) -> str:
+        """The name a metric was logged under, where training does not log it too."""
+        logged = self._feed.logged_names.get(name)
+        if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
+            self._evaluated_only.add(logged)
+            return logged
+        if logged is None and name in self._evaluated_only:
+            self._evaluated_only.remove(name)
+            self._traces[held_out_name(name)] = self._traces.pop(name)
+        return name
 
     def _tile(self, name: str, diagnosis: Diagnosis) -> Tile:
         value, band, trace = self.latest[name], self.band(name), self._traces[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,11 @@ class Feed(Protocol):
     is_watched: bool
     """Whether the run has a monitor and a clock of its own, so that silence need not be judged here."""
 
+    @property
+    def logged_names(self) -> Mapping[str, str]:
+        """Of each metric that only its log marks as held out: the name it was logged under."""
+        ...
+
     def poll(self) -> News: ...
 
     def flush(self) -> list[Fields]:
@@ -75,6 +80,7 @@ class LogFeed:
 
     ending = ""
     is_watched = False
+    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,6 +135,10 @@ class RunFeed:
 
     def flush(self) -> list[Fields]:
         return self._reader.flush()
+
+    @property
+    def logged_names(self) -> Mapping[str, str]:
+        return self._reader.logged_names
 
     def poll(self) -> News:
         is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten: another run in the same place

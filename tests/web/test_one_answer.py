@@ -1,0 +1,252 @@
+"""The same run judged the same everywhere: live, by `check`, in `watch`, in the report, the dashboard and the notebook.
+
+Runs of every family of trainers: healthy, failing, recovered, resumed, evaluated, written by several ranks,
+and whose steps came in several rows. Of each, all must give the same verdict, findings, steps and vital signs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict
+
+import pytest
+
+import rlvitals
+from conftest import until
+from rlvitals.errors import RlvitalsError
+from rlvitals.tui.watched import Watched
+from rlvitals.views.report import gather
+
+STEPS = 160
+FAIL_AT, BETTER_AT = 60, 80
+
+
+def wobble(step, seed):
+    """A repeatable number between -1 and 1."""
+    return math.sin(step * 12.9898 + seed * 78.233) * math.cos(step * 3.7 + seed)
+
+
+def preference(step):
+    return {
+        "loss": 0.69 - 0.001 * step + 0.01 * wobble(step, 1),
+        "grad_norm": 1.0 + 0.1 * wobble(step, 2),
+        "learning_rate": 5e-7 * (1 - step / 400),
+        "rewards/chosen": 0.002 * step + 0.02 * wobble(step, 3),
+        "rewards/rejected": -0.004 * step + 0.02 * wobble(step, 4),
+        "rewards/margins": 0.006 * step + 0.03 * wobble(step, 5),
+        "logps/chosen": -120 - 0.02 * step + wobble(step, 6),
+        "logps/rejected": -140 - 0.1 * step + wobble(step, 7),
+    }
+
+
+def online(step):
+    return {
+        "loss": 0.02 + 0.005 * wobble(step, 1),
+        "grad_norm": 0.6 + 0.06 * wobble(step, 2),
+        "learning_rate": 1e-6,
+        "reward": 0.3 + 0.003 * step + 0.03 * wobble(step, 3),
+        "kl": 0.002 + 0.0001 * step + 0.0005 * wobble(step, 4),
+        "entropy": 0.9 - 0.001 * step + 0.02 * wobble(step, 5),
+        "completions/mean_length": 220 + 0.2 * step + 8 * wobble(step, 6),
+        "reward_std": 0.3 + 0.02 * wobble(step, 7),
+    }
+
+
+def verl(step):
+    row = online(step)
+    return {
+        "actor/pg_loss": row["loss"],
+        "actor/grad_norm": row["grad_norm"],
+        "actor/lr": row["learning_rate"],
+        "actor/entropy": row["entropy"],
+        "actor/ppo_kl": 0.0005 + 0.0001 * wobble(step, 8),
+        "critic/score/mean": row["reward"],
+        "critic/vf_loss": 0.3 - 0.0005 * step + 0.01 * wobble(step, 9),
+        "response_length/mean": row["completions/mean_length"],
+    }
+
+
+FAMILIES = {
+    "kto": ("trl", lambda step: preference(step) | {"kl": 0.0 if step < 10 else 0.05 + 0.01 * wobble(step, 8)}),
+    "dpo": ("trl", lambda step: preference(step) | {"rewards/accuracies": 0.5 + 0.002 * step + 0.03 * wobble(step, 9)}),
+    "grpo": ("trl", online),
+    "rloo": ("trl", online),
+    "ppo": ("verl", verl),
+    "rlaif": (None, lambda step: online(step) | {"distill_loss": 1.2 - 0.003 * step + 0.02 * wobble(step, 9)}),
+    "sft": ("trl", lambda step: {
+        name: value for name, value in preference(step).items() if name in ("loss", "grad_norm", "learning_rate")
+    } | {"mean_token_accuracy": 0.5 + 0.001 * step}),
+}  # fmt: skip
+
+
+def failing(make):
+    """Its gradient dies and does not come back."""
+
+    def row(step):
+        found = make(step)
+        dead = next(name for name in found if name.endswith("grad_norm"))
+        return found | {dead: 0.0} if step >= FAIL_AT else found
+
+    return row
+
+
+def recovering(make):
+    """Its gradient is dead for a while."""
+
+    def row(step):
+        return failing(make)(step) if step < BETTER_AT else make(step)
+
+    return row
+
+
+def settings(algorithm, framework):
+    return {"algorithm": algorithm, "framework": framework, "total_steps": STEPS, "display": "none", "hardware": False,
+            "config": {"model": {"lr": 1e-6}, "optim": {"lr": 1e-6}, "num_generations": 8}}  # fmt: skip
+
+
+def record(path, algorithm, case):
+    """A run of a family; returns what its own monitor says at the end."""
+    framework, healthy = FAMILIES[algorithm]
+    make = failing(healthy) if "failing" in case else recovering(healthy) if "recovered" in case else healthy
+    given = settings(algorithm, framework)
+    if case == "resumed while failing":
+        with rlvitals.start(path, **given) as run:
+            log(run, make, range(1, 121))
+        with rlvitals.start(path, resume=100, **given) as run:
+            log(run, make, range(101, STEPS + 1))
+    elif case == "resumed and recovered":
+        with rlvitals.start(path, **given) as run:
+            log(run, make, range(1, 71))
+        with rlvitals.start(path, resume=True, **given) as run:
+            log(run, make, range(71, STEPS + 1))
+    else:
+        with rlvitals.start(path, **given) as run:
+            log(run, make, range(1, STEPS + 1), case)
+            if case == "failing on two ranks":
+                with rlvitals.start(path, rank=1, **given) as other:
+                    log(other, healthy, range(1, STEPS + 1))
+    return run
+
+
+def log(run, make, steps, case=""):
+    for step in steps:
+        row = make(step)
+        if "in parts" in case:
+            names = list(row)
+            run.log({name: row[name] for name in names[::2]}, step=step)
+            run.log({name: row[name] for name in names[1::2]}, step=step)
+        else:
+            run.log(row, step=step)
+        if "evaluated" in case and step % 20 == 0:
+            run.log_eval({"loss": 0.7 - 0.001 * step, "accuracy": 0.4 + 0.002 * step}, step=step)
+
+
+CASES = (
+    "healthy", "failing", "recovered", "healthy, evaluated", "failing, evaluated", "healthy, in parts",
+    "failing, in parts", "resumed while failing", "resumed and recovered", "failing on two ranks",
+)  # fmt: skip
+
+
+def facts(finding):
+    get = finding.get if isinstance(finding, dict) else asdict(finding).get
+    return tuple(get(key) for key in ("rule", "severity", "step", "onset_step", "recovered_step"))
+
+
+def told(findings):
+    return sorted(facts(finding) for finding in findings)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder of runs and a dashboard on it."""
+    pytest.importorskip("starlette")
+    from serving import serving
+
+    folder = tmp_path_factory.mktemp("runs")
+    with serving(folder) as client:
+        yield folder, client
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("algorithm", FAMILIES)
+def test_everything_that_tells_how_a_run_is_tells_the_same(served, algorithm, case):
+    folder, client = served
+    name = re.sub(r"\W+", "-", f"{algorithm} {case}")
+    run = record(folder / name, algorithm, case)
+    live = (run.verdict, told(run.findings))
+    assert (live[0][0] == "act") is (not case.startswith("healthy")), live
+
+    view = rlvitals.open_run(folder / name)
+    report = rlvitals.check(folder / name)
+    assert ((report.verdict, report.reason), told([*report.findings, *report.normal])) == live
+    assert not any("own monitor said" in note for note in report.notes)
+    assert told(view.findings) == live[1]
+
+    watched = Watched(folder / name)
+    while watched.poll():
+        pass
+    assert ((watched.diagnosis.verdict, watched.diagnosis.reason), told(watched.findings)) == live
+
+    page = gather(folder / name)
+    assert (page.check["verdict"], page.check["reason"]) == live[0]
+    assert told([*page.check["findings"], *page.check["normal"]]) == live[1]
+
+    health, vitals = client.api("findings", run=name).facts, client.api("run", run=name).facts
+    assert ((health["verdict"], health["reason"]), told(health["findings"])) == live
+    assert (vitals["verdict"], vitals["reason"]) == live[0]
+    lines = []
+    assert until(
+        lambda: lines.extend(line for line in client.api("runs").facts["runs"] if line["run"] == name) or lines
+    )
+    assert (lines[0]["verdict"], lines[0]["reason"]) == live[0]
+
+    card = view._repr_html_()
+    assert live[0][1] in card
+    grave = [finding for finding in view.findings if finding.severity != "info"]
+    assert all(finding.title in card for finding in grave[:1])
+
+    signs = [tile["name"] for tile in vitals["tiles"]]
+    assert signs
+    assert [tile["name"] for tile in page.tiles] == signs
+    assert [tile.name for tile in watched.tiles()] == signs
+    statuses = [(tile["name"], tile["status"]) for tile in vitals["tiles"]]
+    assert [(tile["name"], tile["status"]) for tile in page.tiles] == statuses
+    assert [(tile.name, tile.status) for tile in watched.tiles()] == statuses
+
+
+def test_a_run_that_was_not_watched_is_judged_as_if_it_had_been(served):
+    folder, client = served
+    framework, make = FAMILIES["grpo"]
+    live = record(folder / "watched", "grpo", "recovered")
+    with rlvitals.start(folder / "unwatched", monitor=False, **settings("grpo", framework)) as run:
+        log(run, recovering(make), range(1, STEPS + 1))
+    assert run.verdict[0] == "cannot judge"
+    health = client.api("findings", run="unwatched").facts
+    assert ((health["verdict"], health["reason"]), told(health["findings"])) == (live.verdict, told(live.findings))
+
+
+def test_a_health_log_of_an_earlier_version_is_read(served):
+    """Such a log has no word for recovery, and does not say that a monitor watched: its rows are judged again."""
+    folder, client = served
+    live = record(folder / "old", "grpo", "recovered")
+    path = folder / "old" / "logs" / "findings.jsonl"
+    kept = [line for line in path.read_text().splitlines() if '"type":"raised"' in line]
+    assert kept
+    path.write_text("".join(line.replace('"type":"raised"', '"type":"finding"') + "\n" for line in kept))
+    assert [finding.rule for finding in rlvitals.open_run(folder / "old").findings]
+    health = client.api("findings", run="old").facts
+    assert ((health["verdict"], health["reason"]), told(health["findings"])) == (live.verdict, told(live.findings))
+
+
+def test_a_run_of_nothing_is_the_same_everywhere(served):
+    folder, client = served
+    with rlvitals.start(folder / "short", display="none", hardware=False) as run:
+        log(run, online, range(1, 4))
+    live = run.verdict
+    assert live[0] == "cannot judge"
+    report = rlvitals.check(folder / "short")
+    assert (report.verdict, report.reason) == live
+    assert client.api("run", run="short").facts["verdict"] == "cannot judge"
+    with pytest.raises(RlvitalsError):
+        rlvitals.check(folder / "not there")
