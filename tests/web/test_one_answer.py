@@ -176,7 +176,7 @@ def combinations():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "case"), combinations())
+@pytest.mark.parametrize(("algorithm", "case"), list(combinations()))
 def test_everything_that_tells_how_a_run_is_tells_the_same(served, algorithm, case):
     folder, client = served
     name = re.sub(r"\W+", "-", f"{algorithm} {case}")
