@@ -60,6 +60,11 @@ class Report:
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
 
+    @property
+    def ongoing(self) -> frozenset[str]:
+        """The rules that have not recovered."""
+        return frozenset(finding.rule for finding in self.findings if finding.recovered_step is None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
         return {
