@@ -50,7 +50,7 @@ class Place:
         return (self.reader is None or self.reader() is None) and self.is_reached()
 
 
-class Landing:
+class HostPlaces:
     """All places of one size, by device. Threads may share it: a place that is in use is in nobody else's reach."""
 
     def __init__(self, size: int) -> None:

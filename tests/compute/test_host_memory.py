@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlvitals.compute.landing import LOOKED_AT, Landing
+from rlvitals.compute.host_memory import LOOKED_AT, HostPlaces
 
 CPU = torch.device("cpu")
 
@@ -14,7 +14,7 @@ class Reader:
 
 
 def test_a_place_is_used_again_when_its_reader_is_gone():
-    landing = Landing(3)
+    landing = HostPlaces(3)
     place, reader = landing.take(CPU), Reader()
     landing.expect(place, CPU, reader)
     assert landing.take(CPU) is not place
@@ -23,14 +23,14 @@ def test_a_place_is_used_again_when_its_reader_is_gone():
 
 
 def test_a_place_that_was_taken_is_nobody_elses():
-    landing = Landing(3)
+    landing = HostPlaces(3)
     landing.expect(first := landing.take(CPU), CPU, Reader())
     assert landing.take(CPU) is first
     assert landing.take(CPU) is not first
 
 
 def test_readers_who_stay_do_not_make_every_further_call_take_new_memory():
-    landing = Landing(3)
+    landing = HostPlaces(3)
     stay = [Reader() for _ in range(LOOKED_AT - 1)]
     for reader in stay:
         landing.expect(landing.take(CPU), CPU, reader)
@@ -43,6 +43,6 @@ def test_readers_who_stay_do_not_make_every_further_call_take_new_memory():
 
 
 def test_a_kept_place_is_given_to_nobody():
-    landing = Landing(3)
+    landing = HostPlaces(3)
     kept = landing.keep(CPU)
     assert all(landing.take(CPU) is not kept for _ in range(5))
