@@ -16,8 +16,8 @@ import rlvitals
 from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.codec import to_json
 from rlvitals.errors import ConfigError, RlvitalsError, RuleError
+from rlvitals.importers import NotALog, read_log
 from rlvitals.records import Finding
-from rlvitals.store.importers import NotALog, read_log
 from rlvitals.views.check import FEW_ROWS, FolderReport, check, check_source, new_monitor, report_on
 from rlvitals.views.judging import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed

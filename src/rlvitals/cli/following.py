@@ -13,11 +13,11 @@ from rlvitals.cli.check import present, write_page
 from rlvitals.cli.output import print_json_line, printable
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError
+from rlvitals.importers import NotALog
 from rlvitals.records import Finding
 from rlvitals.render.check import announcement
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
-from rlvitals.store.importers import NotALog
 from rlvitals.terminal import put_status, warn
 from rlvitals.views.check import Report, new_monitor, report_on
 from rlvitals.views.judging import Judge

@@ -15,8 +15,8 @@ from typing import Any, overload
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunUnreadable, did_you_mean
 from rlvitals.health.monitor import Monitor
+from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding
-from rlvitals.store.importers import NotALog
 from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
 from rlvitals.views.sources import RUN, Source, is_run, open_all, open_source, places_in
 from rlvitals.views.unjudged import Unjudged, unjudged
@@ -139,7 +139,7 @@ def check(
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:
-        raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
+        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
     return FolderReport(str(path), reports, passed_over)
 
 

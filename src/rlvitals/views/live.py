@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.errors import RlvitalsError
+from rlvitals.importers import LogTail
 from rlvitals.records import Row
 from rlvitals.store.cards import read_attempts
-from rlvitals.store.importers import LogTail
 from rlvitals.store.layout import RunDir, SideLog, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lines import BadLine, decode
@@ -66,7 +66,8 @@ class LogFeed:
         self._tail = LogTail(path)
 
     def poll(self) -> News:
-        return News(self._tail.poll())
+        growth = self._tail.poll()
+        return News(growth.rows, growth.before)
 
     def source(self) -> Source:
         config = self._tail.config

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlvitals.codec import encode
+from rlvitals.importers.base import Fields, ForeignLog
+from rlvitals.importers.padding import family
+from rlvitals.importers.steps import RestartWatch
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, RunInfo
+from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
 from rlvitals.store.files import make_folder, sync_folder
-from rlvitals.store.importers.base import Fields, ForeignLog
-from rlvitals.store.importers.padding import family
-from rlvitals.store.importers.steps import RestartWatch
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
 from rlvitals.store.lock import RunLock
@@ -78,11 +78,12 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
     attempt = 0
     make_folder(run_dir.logs)
     with _Files(run_dir) as files:
-        for stream, line in stored_lines(log):
-            if line["attempt"] > attempt:
-                attempt = line["attempt"]
-                append_attempt(run_dir, Attempt(number=attempt, started=line.get("timestamp", begun)))
-            files.open(stream).write(encode(line))
+        for stream, row in stored_rows(log):
+            if row.attempt > attempt:
+                attempt = row.attempt
+                started = row.timestamp if math.isfinite(row.timestamp) else begun
+                append_attempt(run_dir, Attempt(number=attempt, started=started))
+            files.open(stream).write(encode(_line(row)))
             counts[stream] += 1
         files.sync()
     sync_folder(run_dir.logs)
@@ -117,12 +118,13 @@ class _Files:
             os.fsync(file.fileno())
 
 
-def stored_lines(log: ForeignLog) -> Iterator[tuple[Stream, dict[str, Any]]]:
-    """Each row as a line of a run's logs; where the file starts again, a new attempt begins."""
-    watch, number = RestartWatch(), 1
+def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
+    """Each row as a run has it; where the file starts again, a new attempt begins."""
+    watch, attempt = RestartWatch(), 1
     for row in log.rows:
-        number += watch.is_restart(row)
-        yield _stream(row), _line(row, number)
+        attempt += watch.is_restart(row)
+        numbers = {_stored_name(name): value for name, value in row.items() if name not in ("step", "timestamp")}
+        yield _stream(row), Row(row["step"], row.get("timestamp", math.nan), attempt, numbers)
 
 
 def _stream(row: Fields) -> Stream:
@@ -130,20 +132,17 @@ def _stream(row: Fields) -> Stream:
     return "eval" if {family(name) for name in row} <= {"eval", "axis"} else "train"
 
 
-def _line(row: Fields, attempt: int) -> dict[str, Any]:
-    line: dict[str, Any] = {"step": row["step"]}
-    if "timestamp" in row:
-        line["timestamp"] = row["timestamp"]
-    line["attempt"] = attempt
-    nonfinite: dict[str, float] = {}
-    for name, value in row.items():
-        if name in ("step", "timestamp"):
-            continue
-        key = f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
-        if isinstance(value, float) and not math.isfinite(value):
-            nonfinite[key] = value
-        else:
-            line[key] = value
+def _stored_name(name: str) -> str:
+    return f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
+
+
+def _line(row: Row) -> dict[str, Any]:
+    line: dict[str, Any] = {"step": row.step}
+    if math.isfinite(row.timestamp):
+        line["timestamp"] = row.timestamp
+    line["attempt"] = row.attempt
+    line.update({name: number for name, number in row.numbers.items() if math.isfinite(number)})
+    nonfinite = {name: number for name, number in row.numbers.items() if not math.isfinite(number)}
     if nonfinite:
         line[NONFINITE] = write_nonfinite(nonfinite)
     return line

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.importers.base import Notes, open_foreign
+from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.records import Group
-from rlvitals.store.importers.base import Notes
-from rlvitals.store.importers.detect import open_foreign
-from rlvitals.store.importers.jsonl import parse_lenient
 from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import group_of, prompt_text
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rlvitals.store.importers import LogTail, follow_log, read_log
+from rlvitals.importers import LogTail, read_log
 
 WRITER = """
 import json, os, random, sys, time
@@ -40,7 +40,11 @@ for step in range(1, 301):
 def test_a_process_that_really_writes_is_followed_row_by_row(tmp_path, kind):
     path = tmp_path / "log"
     writer = subprocess.Popen([sys.executable, "-c", WRITER, path, kind])
-    polls = [rows for rows in follow_log(path, interval=0.01, is_over=lambda: writer.poll() is not None) if rows]
+    tail, polls, is_over = LogTail(path), [], False
+    while not is_over:
+        is_over = writer.poll() is not None  # asked before the poll: what was written until then is still read
+        polls += [rows] if (rows := tail.poll().rows) else []
+        time.sleep(0.01)
     assert writer.wait() == 0
     rows = [row for rows in polls for row in rows]
     assert [(row["step"], row["loss"], row["kl"]) for row in rows] == [(n, 1 / n, n / 1000) for n in range(1, 301)]
@@ -54,14 +58,14 @@ def add(path, *rows, mode="a"):
 
 
 def steps(tail):
-    return [row["step"] for row in tail.poll()]
+    return [row["step"] for row in tail.poll().rows]
 
 
 def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path):
     tail = LogTail(tmp_path / "log")
-    assert tail.poll() == []
+    assert tail.poll().rows == []
     (tmp_path / "log").touch()
-    assert tail.poll() == []
+    assert tail.poll().rows == []
     add(tmp_path / "log", 1, 2)
     assert steps(tail) == [1, 2]
     assert tail.format == "jsonl"
@@ -77,7 +81,7 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path):
     assert steps(tail) == []
     with path.open("a") as file:
         file.write('ss": 0.25}\n')
-    assert tail.poll() == [{"step": 2, "loss": 0.25}]
+    assert tail.poll().rows == [{"step": 2, "loss": 0.25}]
 
 
 def test_letters_cut_in_the_middle_are_put_together(tmp_path):
@@ -85,7 +89,7 @@ def test_letters_cut_in_the_middle_are_put_together(tmp_path):
     tail, rows = LogTail(path), []
     for end in range(1, len(line) + 1):
         path.write_bytes(line[:end])
-        rows += tail.poll()
+        rows += tail.poll().rows
     assert rows == [{"step": 1, "längd": 0.5}]
 
 
@@ -116,11 +120,11 @@ def test_another_log_that_ends_the_same_way_is_read_from_its_beginning(tmp_path)
     path, draft, lines = tmp_path / "log", tmp_path / "draft", "=" * 300
     path.write_text(f'{{"step": 1, "loss": 0.5}}\n{lines}\n')
     tail = LogTail(path)
-    assert tail.poll() == [{"step": 1, "loss": 0.5}]
+    assert tail.poll().rows == [{"step": 1, "loss": 0.5}]
     draft.write_text(f'{{"step": 1, "loss": 0.7}}\n{lines}\n')
     os.replace(draft, path)
-    assert tail.poll() == [{"step": 1, "loss": 0.7}]
-    assert tail.poll() == []
+    assert tail.poll().rows == [{"step": 1, "loss": 0.7}]
+    assert tail.poll().rows == []
 
 
 def test_a_longer_copy_in_a_log_s_place_goes_on_where_it_ended(tmp_path):
@@ -140,7 +144,7 @@ def test_a_first_line_of_settings_does_not_decide_what_it_is(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"model": "tiny", "seed": 1, "output_dir": "out"}\n')
     tail = LogTail(path)
-    assert tail.poll() == []
+    assert tail.poll().rows == []
     with path.open("a") as file:
         file.write("step:1 - actor/pg_loss:0.5\nstep:2 - actor/pg_loss:0.4\n")
     assert steps(tail) == [1, 2]
@@ -183,7 +187,7 @@ def test_polling_costs_what_was_added(tmp_path):
     path = tmp_path / "log"
     add(path, *range(100_000))
     tail = LogTail(path)
-    assert len(tail.poll()) == 100_000
+    assert len(tail.poll().rows) == 100_000
     begun = time.perf_counter()
     for step in range(50):
         add(path, 100_000 + step)

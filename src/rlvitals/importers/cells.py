@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.store.importers.base import Fields
+from rlvitals.importers.base import Fields
 
 MAX_DEPTH = 16
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlvitals.store.importers.cells import number_in, number_of
+from rlvitals.importers.cells import number_in, number_of
 
 SETTINGS = frozenset(
     {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlvitals.store.importers.cells import number_in
+from rlvitals.importers.cells import number_in
 
 MAX_DEPTH = 24
 
