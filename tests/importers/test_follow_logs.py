@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from rlvitals.importers import LogTail, read_log
+from followed import with_growth
+from rlvitals.importers import LogTail, NotALog, read_log
 
 WRITER = """
 import json, os, random, sys, time
@@ -50,6 +55,156 @@ def test_a_process_that_really_writes_is_followed_row_by_row(tmp_path, kind):
     assert [(row["step"], row["loss"], row["kl"]) for row in rows] == [(n, 1 / n, n / 1000) for n in range(1, 301)]
     assert len(polls) > 3
     assert rows == read_log(path).rows
+
+
+def verl_lines():
+    yield "loading the model\n"
+    yield "(\"Initial validation metrics: {'val-core/acc': 0.25, \"\n \"'val-core/score': np.float64(0.5)}\")\n"
+    for step in range(1, 6):
+        yield f"(Runner pid=7) step:{step} - actor/pg_loss:{1 / step} - critic/score/mean:np.float64(0.{step})\n"
+
+
+def console_lines():
+    """Each kind of row is more telling than those before; a mapping over two lines, and bars that draw themselves."""
+    yield "step 1: loss=0.9\r\nstep 2: loss=0.8\r\n"
+    for done in range(1, 4):
+        yield f"\rTrain: {done * 10}%|█▊  | {done}/10 [00:10<08:15, 1.0s/it, policy_loss=0.{done}, kl=nan]"
+    yield "\n"
+    for step in range(1, 4):
+        yield f"\r{step * 10}%|█▊  | {step}/10 [00:10<08:15]\r{{'loss': 0.{step},\n 'grad_norm': 1.{step}}}\n"
+    yield "{'train_runtime': 10.0, 'train_loss': 0.5}\n"
+
+
+def bar_lines():
+    for done in range(1, 6):
+        yield f"\rTrain: {done * 10}%|█▊  | {done}/10 [00:10<08:15, 1.0s/it, policy_loss=0.{done}]"
+
+
+def notebook_lines():
+    pieces = [f"{{'loss': 0.{n}, 'epoch': 0.{n}}}\n{n * 10}%|█ | {n}/9 [00:01]" for n in range(1, 6)]
+    lines = [json.dumps({"stream_name": "stdout", "time": n, "data": piece}) for n, piece in enumerate(pieces)]
+    return ["[" + lines[0] + "\n", *("," + line + "\n" for line in lines[1:]), "]\n"]
+
+
+ROWS = [{"step": step, "loss": 1 / step, "kl": math.nan if step == 3 else 0.5} for step in range(1, 7)]
+JSONL = ['{"model": "tiny", "seed": 1, "output_dir": "out"}\n', *(json.dumps(row) + "\n" for row in ROWS)]
+SAMPLES = {
+    "jsonl": JSONL,
+    "jsonl, torn": [*JSONL, '{"step": 7, "loss": 0.1}'],
+    "trainer_state": [f"{json.dumps({'max_steps': 9, 'log_history': ROWS}, indent=1)}\n"],
+    "json without an end of line": [json.dumps(ROWS)],
+    "csv": ["step,note,loss\r\n", *(f'{n},"two\r\nlines",{1 / n}\r\n' for n in range(1, 6)), "6,x,0.1"],
+    "csv with padding": ["step,loss,reward,len/mean,len/min,eval_loss\n",
+                         *(f"{n},0.5,{'nan,nan,nan' if n % 2 else '1.0,64.0,60.0'},nan\n" for n in range(12))],
+    "csv that turns out to have no padding": ["step,loss,eval_loss\n", "1,0.5,nan\n", "2,nan,0.5\n", "3,,0.5\n"],
+    "csv of epochs": ["epoch,loss\n", *(f"{n},{0.5 + n}\n" for n in range(4))],
+    "csv of epochs that come again": ["epoch,loss\n", *(f"{n // 2},{0.5 + n}\n" for n in range(4))],
+    "verl": list(verl_lines()),
+    "console": list(console_lines()),
+    "progress bars": list(bar_lines()),
+    "notebook log": notebook_lines(),
+}  # fmt: skip
+FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
+FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")
+FILES["a very long head"] = "".join([*(f"loading {n}\n" for n in range(9000)), *console_lines()]).encode()
+
+
+def events():
+    """The bytes of an event file, tag by tag; the evaluation of a step comes after the next one."""
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason="needs tensorboard")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = writer.EventFileWriter(folder)
+        for step, tag in [(1, "loss"), (1, "kl"), (2, "loss"), (1, "eval/acc"), (2, "kl"), (3, "loss")]:
+            value = Summary.Value(tag=tag, simple_value=step / 4)
+            file.add_event(Event(step=step, wall_time=1_764_000_000.0, summary=Summary(value=[value])))
+        file.close()
+        (path,) = Path(folder).iterdir()
+        return path.read_bytes()
+
+
+def bytes_of(kind):
+    return events() if kind == "tensorboard" else FILES[kind]
+
+
+def rows_in(path):
+    try:
+        return read_log(path).rows
+    except NotALog:
+        return []
+
+
+def follow(path, data, sizes, rows=(), tail=None):
+    """Append to a file piece by piece; what a follower knows in the end, before the writer is known to be done."""
+    tail, rows, at = tail or LogTail(path), list(rows), 0
+    for size in itertools.cycle(sizes):
+        with path.open("ab") as file:
+            file.write(data[at : at + size])
+        at += size
+        rows = with_growth(rows, tail.poll())
+        if at >= len(data):
+            return tail, rows
+
+
+KINDS = [*FILES, "tensorboard"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [[1], [3, 50, 1, 200], [100_000]], ids=["bytes", "pieces", "at once"])
+def test_following_gives_the_rows_that_reading_gives(tmp_path, kind, sizes):
+    path, data = tmp_path / "log", bytes_of(kind)
+    if len(data) > 10_000:
+        sizes = [size * 1000 for size in sizes]
+    tail, rows = follow(path, data, sizes)
+    rows = with_growth(rows, tail.finish())
+    assert rows
+    assert repr(rows) == repr(rows_in(path))
+    assert tail.format == read_log(path).format
+    assert tail.config == read_log(path).config
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a very long head"])
+def test_a_log_torn_anywhere_is_followed_to_what_reading_it_gives(tmp_path, kind):
+    data = bytes_of(kind)
+    for end in range(1, len(data), max(1, len(data) // 60)):
+        path = tmp_path / f"log{end}"
+        tail, rows = follow(path, data[:end], [end // 2 + 1])
+        assert repr(with_growth(rows, tail.finish())) == repr(rows_in(path)), data[:end]
+
+
+@pytest.mark.parametrize("how", ["cut in place", "rotated", "replaced"])
+@pytest.mark.parametrize(("old", "new"), [*zip(KINDS, KINDS, strict=True), *itertools.pairwise(KINDS)])
+def test_another_log_in_a_log_s_place_is_read_from_its_beginning(tmp_path, old, new, how):
+    path, before, after = tmp_path / "log", bytes_of(old), bytes_of(new)
+    after = after.replace(b"0.5", b"0.7").replace(b"loss", b"cost") if new != "tensorboard" else after
+    tail, rows = follow(path, before, [1000])
+    if how == "cut in place":
+        path.write_bytes(after[:40])
+    elif how == "rotated":
+        path.rename(tmp_path / "log.1")
+        rows = with_growth(rows, tail.poll())
+        path.write_bytes(after[:40])
+    else:
+        (tmp_path / "draft").write_bytes(after[:40])
+        os.replace(tmp_path / "draft", path)
+    _, rows = follow(path, after[40:], [70, 1000], rows, tail)
+    assert repr(with_growth(rows, tail.finish())) == repr(rows_in(path))
+
+
+def test_a_longer_copy_of_each_log_goes_on_where_it_ended(tmp_path):
+    """rsync writes a whole new file and renames it: nothing is judged anew, unless the rows themselves change."""
+    path, draft, data = tmp_path / "log", tmp_path / "draft", FILES["verl"]
+    tail, rows = LogTail(path), []
+    for end in range(50, len(data) + 50, 50):
+        draft.write_bytes(data[:end])
+        os.replace(draft, path)
+        growth = tail.poll()
+        assert growth.before is None
+        rows = with_growth(rows, growth)
+    assert repr(rows) == repr(rows_in(path))
+    assert tail.notes == []
 
 
 def add(path, *rows, mode="a"):
