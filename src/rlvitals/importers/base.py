@@ -87,9 +87,6 @@ class Importer(ABC):
 class LineImporter(Importer):
     """A format that is read line by line."""
 
-    revises: ClassVar[bool] = False
-    """Whether later lines can change rows that were given; `settled` then says what has become of them."""
-
     @abstractmethod
     def feed(self, line: str) -> list[Fields]:
         """The rows that one more line completes. It ends with a newline, unless it is the file's last and torn."""
@@ -99,7 +96,7 @@ class LineImporter(Importer):
         return []
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """All rows given so far, judged together. Gives a new list and new rows where it changes something."""
+        """What all rows so far are when they are judged together. What changes is a new row in a new list."""
         return rows
 
     def rows(self, path: Path) -> list[Fields]:

@@ -62,7 +62,6 @@ class ConsoleImporter(LineImporter):
     description = "console output of verl, TRL and transformers, trlX, OpenRLHF"
     marks: ClassVar[tuple[str, ...]] = ("files/output.log",)  # as W&B keeps it
     names: ClassVar[tuple[str, ...]] = ("output.log",)
-    revises = True  # a more telling kind of row makes those before void
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,21 +10,10 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, text_in, text_of
 from rlvitals.importers.cells import number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
+from rlvitals.importers.settings import SETTINGS
 from rlvitals.importers.steps import count_epochs
 
-SETTINGS = (
-    "max_steps",
-    "num_train_epochs",
-    "logging_steps",
-    "eval_steps",
-    "save_steps",
-    "train_batch_size",
-    "num_generations",
-    "max_completion_length",
-    "learning_rate",
-    "beta",
-    "total_steps",
-)
+_SETTINGS = (*SETTINGS, "logging_steps", "eval_steps", "save_steps", "train_batch_size", "total_steps")
 
 
 class DocumentImporter(Importer):
@@ -100,5 +89,5 @@ def _settings(document: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for source in (document.get("config"), document.get("args"), document):
         if isinstance(source, dict):
-            found.update({name: source[name] for name in SETTINGS if number_of(source.get(name)) is not None})
+            found.update({name: source[name] for name in _SETTINGS if number_of(source.get(name)) is not None})
     return found

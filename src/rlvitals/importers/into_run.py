@@ -6,10 +6,11 @@ import contextlib
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rlvitals.codec import encode
 from rlvitals.importers.base import Fields, ForeignLog
@@ -18,7 +19,7 @@ from rlvitals.importers.steps import RestartWatch
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
-from rlvitals.store.files import make_folder, sync_folder
+from rlvitals.store.files import make_folder, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
 from rlvitals.store.lock import RunLock
@@ -61,6 +62,20 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
     times = [row["timestamp"] for row in log.rows if "timestamp" in row]
     changed = log.path.stat().st_mtime
     begun, ended = (min(times), max(times)) if times else (changed, changed)
+    origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
+    write_config(run_dir, masked({**log.config, "rlvitals": origin}))
+    make_folder(run_dir.logs)
+    rows = list(stored_rows(log))
+    attempt = 0
+    for _, row in rows:
+        if row.attempt > attempt:
+            attempt = row.attempt
+            started = row.timestamp if math.isfinite(row.timestamp) else begun
+            append_attempt(run_dir, Attempt(number=attempt, started=started))
+    counts = Counter(stream for stream, _ in rows)
+    for stream in counts:
+        replace_file(run_dir.log(stream), (encode(_line(row)) for kind, row in rows if kind == stream))
+    sync_folder(run_dir.logs)
     total = log.config.get("max_steps")
     info = RunInfo(
         id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
@@ -69,53 +84,13 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         created=begun,
         updated=ended,
         written_by=version,
+        attempt=attempt,
         total_steps=total if isinstance(total, int) and total > 0 else None,
         ended=ended,
     )
-    origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
-    write_config(run_dir, masked({**log.config, "rlvitals": origin}))
-    counts: dict[Stream, int] = {"train": 0, "eval": 0}
-    attempt = 0
-    make_folder(run_dir.logs)
-    with _Files(run_dir) as files:
-        for stream, row in stored_rows(log):
-            if row.attempt > attempt:
-                attempt = row.attempt
-                started = row.timestamp if math.isfinite(row.timestamp) else begun
-                append_attempt(run_dir, Attempt(number=attempt, started=started))
-            files.open(stream).write(encode(_line(row)))
-            counts[stream] += 1
-        files.sync()
-    sync_folder(run_dir.logs)
-    write_info(run_dir, replace(info, attempt=attempt))  # says that all is there, so it comes last
+    write_info(run_dir, info)  # says that all is there, so it comes last
     sync_folder(run_dir.root)
     return Written(counts["train"], counts["eval"], attempt)
-
-
-class _Files:
-    """The logs that have rows."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._dir = run_dir
-        self._stack = contextlib.ExitStack()
-        self._open: dict[Stream, BinaryIO] = {}
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def open(self, stream: Stream) -> BinaryIO:
-        if stream not in self._open:
-            self._open[stream] = self._stack.enter_context(self._dir.log(stream).open("wb"))
-        return self._open[stream]
-
-    def sync(self) -> None:
-        """Have the disk hold them."""
-        for file in self._open.values():
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
@@ -137,15 +112,16 @@ def _stored_name(name: str) -> str:
 
 
 def _line(row: Row) -> dict[str, Any]:
-    line: dict[str, Any] = {"step": row.step}
-    if math.isfinite(row.timestamp):
-        line["timestamp"] = row.timestamp
-    line["attempt"] = row.attempt
-    line.update({name: number for name, number in row.numbers.items() if math.isfinite(number)})
-    nonfinite = {name: number for name, number in row.numbers.items() if not math.isfinite(number)}
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    return line
+    stamp = {"timestamp": row.timestamp} if math.isfinite(row.timestamp) else {}
+    finite = {name: number for name, number in row.numbers.items() if math.isfinite(number)}
+    odd = {name: number for name, number in row.numbers.items() if name not in finite}
+    return {
+        "step": row.step,
+        **stamp,
+        "attempt": row.attempt,
+        **finite,
+        **({NONFINITE: write_nonfinite(odd)} if odd else {}),
+    }
 
 
 def _remove(paths: list[Path]) -> None:

@@ -11,30 +11,11 @@ from rlvitals.importers.cells import time_of
 from rlvitals.records import MAX_STEP
 
 STEP_NAMES = (
-    "step",
-    "global_step",
-    "rlvitals/step",
-    "train/global_step",
-    "trainer/global_step",
-    "training/global_step",
-    "train/step",
-    "progress/step",
-    "system/step",
-    "training_step",
-    "_step",
-    "global_steps",
-    "current_steps",
-    "steps",
-    "iteration",
-    "iter",
-    "training_iteration",
-    "update",
-    "time/iterations",
-    "episode",
-    "episodes",
-    "total_timesteps",
+    "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
+    "train/step", "progress/step", "system/step", "training_step", "_step", "global_steps", "current_steps", "steps",
+    "iteration", "iter", "training_iteration", "update", "time/iterations", "episode", "episodes", "total_timesteps",
     "time/total_timesteps",
-)
+)  # fmt: skip
 """By precedence: what counts optimizer steps comes before what counts log calls."""
 
 TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "time", "datetime", "date")

@@ -58,7 +58,6 @@ class TableImporter(LineImporter):
     name = "csv"
     description = "CSV or TSV"
     names = ("*metrics*.csv", "progress.csv")
-    revises = True  # whether a nan is padding, the whole table shows
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,18 +41,15 @@ class LogTail:
     """New rows of a log, poll by poll. The log need not be there yet; a torn last line waits for its end."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._kept = self.path.absolute()
+        self._named = Path(path).absolute()
+        self._place = self._named
         self._importer: Importer | None = None
-        self._place = self._kept
         self._lines: _Lines | None = None
         self._judged: _Signature = ()
         """What the log was when its format was told, or its whole was read, the last time."""
         self._rows: list[Fields] = []
-        """All there are, of formats whose rows may still change."""
+        """As they were read; what `settled` makes of them was given."""
         self._given: list[Fields] = []
-        """What of them was given."""
-        self._has_given = False
         self._is_anew = False
         """Whether the next rows take the place of all that were given."""
         self._is_over = False
@@ -87,7 +84,7 @@ class LogTail:
 
     def _poll(self) -> Growth:
         try:
-            self._place = find_log(self._kept)
+            self._place = find_log(self._named)
         except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
             if self._importer is None:
                 raise
@@ -114,23 +111,18 @@ class LogTail:
         return None if is_half else kind
 
     def _begin_anew(self) -> None:
-        self._importer, self._lines, self._judged = None, None, ()
-        self._rows, self._given = [], []
+        self._importer, self._lines, self._judged, self._rows = None, None, (), []
         self._is_anew = True
 
     def _grown_by_lines(self, kind: type[LineImporter]) -> Growth:
         importer = self._importer if isinstance(self._importer, LineImporter) else kind()
-        if self._lines is None:
-            self._lines = _Lines(self._place)
+        self._lines = self._lines or _Lines(self._place)
         self._importer, self._judged = importer, _signature(self._place)
         with failures_named(importer, self._place):
-            rows = [row for line in self._lines.new(is_last=self._is_over) for row in importer.feed(line)]
+            self._rows += [row for line in self._lines.new(is_last=self._is_over) for row in importer.feed(line)]
             if self._is_over:
-                rows += importer.finish()
-            if not importer.revises:
-                return self._told(rows, None)
-            self._rows += rows
-            return self._difference(importer.settled(self._rows))
+                self._rows += importer.finish()
+            return self._growth(importer.settled(self._rows))
 
     def _grown_as_a_whole(self, kind: type[Importer]) -> Growth:
         signature = _signature(self._place, kind.beside)
@@ -141,21 +133,16 @@ class LogTail:
                 self._rows = importer.rows(self._place)
             self._importer, self._judged = importer, signature
         is_whole = is_quiet or self._is_over or not kind.last_row_grows
-        return self._difference(self._rows if is_whole else self._rows[:-1])
+        return self._growth(self._rows if is_whole else self._rows[:-1])
 
-    def _difference(self, rows: list[Fields]) -> Growth:
+    def _growth(self, rows: list[Fields]) -> Growth:
         """What all the rows there are now say of those that were given."""
         given, self._given = self._given, rows.copy()
-        known = min(len(given), len(rows))
-        is_as_given = known == len(given) and all(map(_same, given, rows))
-        return self._told(rows[known:], None) if is_as_given else self._told(rows[known:], rows[:known])
-
-    def _told(self, rows: list[Fields], before: list[Fields] | None) -> Growth:
-        if self._is_anew and self._has_given:
-            rows, before = [*(before or ()), *rows], []
-        self._has_given = bool(rows or before) or (self._has_given and before is None)
+        known = 0 if self._is_anew else min(len(given), len(rows))
         self._is_anew = False
-        return Growth(rows, before)
+        begun = rows[:known]
+        is_as_given = known == len(given) and (given == begun or all(map(_same, given, begun)))
+        return Growth(rows[known:], None if is_as_given else begun)
 
 
 class _Lines:
@@ -217,9 +204,9 @@ class _Lines:
 
 
 def _same(one: Fields, other: Fields) -> bool:
-    return one is other or (
-        one.keys() == other.keys()
-        and all(value == other[name] or (is_nan(value) and is_nan(other[name])) for name, value in one.items())
+    """Whether two rows are equal, where nan is nan."""
+    return one.keys() == other.keys() and all(
+        value == other[name] or (is_nan(value) and is_nan(other[name])) for name, value in one.items()
     )
 
 

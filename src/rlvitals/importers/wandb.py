@@ -50,9 +50,12 @@ class WandbImporter(Importer):
         reader = JsonlImporter()
         rows: list[Fields] = []
         config: dict[str, Any] = {}
-        record_type = _record_type()
+        try:
+            from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined,unused-ignore]
+        except ImportError as error:
+            raise MissingDependency("Reading a W&B run's file", "wandb") from error
         for data in _records(path):
-            record = value_or(None, record_type.FromString, data)  # protobuf raises its own, of several kinds
+            record = value_or(None, Record.FromString, data)  # protobuf raises its own, of several kinds
             kind = record.WhichOneof("record_type") if record is not None else ""
             if record is None:
                 reader.notes.count("1 record is damaged and was skipped", "{} records are damaged and were skipped")
@@ -81,14 +84,6 @@ class WandbImporter(Importer):
         if row:
             self.notes.say(f"only the last values, from files/wandb-summary.json: {why}")
         return [row] if row else []
-
-
-def _record_type() -> Any:
-    try:
-        from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined,unused-ignore]
-    except ImportError as error:
-        raise MissingDependency("Reading a W&B run's file", "wandb") from error
-    return Record
 
 
 def _records(path: Path) -> Iterator[bytes]:
