@@ -16,6 +16,7 @@ import pytest
 
 from followed import with_growth
 from rlvitals.importers import LogTail, NotALog, read_log
+from rlvitals.views.live import LogFeed
 
 WRITER = """
 import json, os, random, sys, time
@@ -191,6 +192,20 @@ def test_another_log_in_a_log_s_place_is_read_from_its_beginning(tmp_path, old, 
         os.replace(tmp_path / "draft", path)
     _, rows = follow(path, after[40:], [70, 1000], rows, tail)
     assert repr(with_growth(rows, tail.finish())) == repr(rows_in(path))
+
+
+def test_rows_that_no_longer_count_are_judged_anew(tmp_path):
+    """As `check --follow` and `watch` see it."""
+    path = tmp_path / "log"
+    path.write_text("step 1: loss=0.9\nstep 2: loss=0.8\n")
+    feed = LogFeed(path)
+    assert (len(feed.poll().rows), feed.poll().before) == (2, None)
+    with path.open("a") as file:
+        file.write("step:1 - actor/pg_loss:0.5\nstep:2 - actor/pg_loss:0.4\nstep:3 - actor/pg_loss:0.3\n")
+    news = feed.poll()
+    assert feed.source().format == "verl"
+    assert [row["step"] for row in [*news.before, *news.rows]][:2] == [1, 2]
+    assert not any("loss" in row for row in [*news.before, *news.rows])
 
 
 def test_a_longer_copy_of_each_log_goes_on_where_it_ended(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -81,24 +82,6 @@ def test_a_folder_is_one_log_by_the_marks_of_an_importer(tmp_path, files, is_one
 
 # Plug-ins: distributions as pip installs them, in a process of their own.
 
-GOOD = """
-from rlvitals.importers import Importer, LineImporter
-
-class Pipes(LineImporter):
-    name = "pipes"
-    description = "lines of name|value pairs"
-    marks = ("*.pipes",)
-
-    @classmethod
-    def recognises(cls, head, path):
-        return head.startswith(b"#pipes")
-
-    def feed(self, line):
-        pairs = dict(pair.split("=") for pair in line.strip().split("|") if "=" in pair)
-        if not pairs:
-            return []
-        return [{"step": int(pairs.pop("step")), **{name: float(value) for name, value in pairs.items()}}]
-"""
 SICK = """
 from rlvitals.importers import Importer
 
@@ -115,6 +98,14 @@ class Sick(Importer):
     def rows(self, path):
         raise ZeroDivisionError("while reading")
 """
+
+
+def documented():
+    """The class and the entry point that the docs show."""
+    page = (REPO / "docs" / "importing.md").read_text()
+    (code,) = re.findall(r"```python\n([^`]*class PipesImporter.*?)```", page, re.DOTALL)
+    (entry,) = re.findall(r'rlvitals.importers"\]\npipes = "mypackage.(\S+)"\n', page)
+    return code, entry
 
 
 def install(folder, name, code, entry):
@@ -142,10 +133,11 @@ def python(tmp_path, child_environment):
 
 
 def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, python):
-    install(tmp_path / "site", "pipes_plugin", GOOD, "pipes_plugin:Pipes")
+    code, entry = documented()
+    install(tmp_path / "site", "pipes", code, entry)
     rows = "".join(f"step={n}|loss={1 / n}|reward=0.{n}\n" for n in range(1, 8))
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "train.pipes").write_text(f"#pipes\n{rows}")
+    (tmp_path / "folder" / "train.pipes").write_text(rows)
     code = """
         import rlvitals
         from rlvitals.importers import LogTail, read_log
@@ -153,14 +145,14 @@ def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, 
         tail = LogTail("folder")
         assert (log.format, len(log.rows), log.rows[1]) == ("pipes", 7, {"step": 2, "loss": 0.5, "reward": 0.2}), log
         assert tail.poll().rows == log.rows and tail.format == "pipes"
-        assert rlvitals.check("folder").format == "pipes"
+        assert rlvitals.check("folder/train.pipes").format == "pipes"
     """
     done = python("-c", textwrap.dedent(code))
     assert (done.returncode, done.stderr) == (0, "")
     done = python("-m", "rlvitals.cli.main", "import", "folder", "--to", "run")
     assert "7 rows from" in done.stdout, done.stderr
-    done = python("-m", "rlvitals.cli.main", "check", "site/pipes_plugin.py")
-    assert "lines of name|value pairs" in done.stderr
+    done = python("-m", "rlvitals.cli.main", "check", "site/pipes-1.0.dist-info/METADATA")
+    assert "lines of name=value pairs between bars" in done.stderr
 
 
 @pytest.mark.parametrize(
