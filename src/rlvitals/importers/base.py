@@ -44,8 +44,8 @@ class Importer(ABC):
     """One format. An instance reads one log, once."""
 
     name: ClassVar[str]
-    description: ClassVar[str]
-    """For people who ask what can be read."""
+    description: ClassVar[str] = ""
+    """For messages that say what can be read."""
     marks: ClassVar[tuple[str, ...]] = ()
     """Patterns of files that make the folder they are in one log, whatever else is there."""
     names: ClassVar[tuple[str, ...]] = ()

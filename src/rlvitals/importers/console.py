@@ -43,7 +43,7 @@ _NOT_TRAINING = re.compile(
     r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
     re.IGNORECASE,
 )
-_METRIC = re.compile(
+_METRIC = re.compile(  # names that trainings log; console output holds other numbers too
     r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
     r"logps|train_runtime|perplexity|clip",
     re.IGNORECASE,
@@ -149,7 +149,7 @@ class ConsoleImporter(LineImporter):
         plain = _PLAIN_STEP.search(text) if len(text) < 4000 else None
         if plain:
             pairs = _PAIR.findall(text[plain.end() :])
-            if any(is_metric_name(name) for name, _ in pairs):
+            if any(_METRIC.search(name) for name, _ in pairs):
                 row = {name: number_in(value) for name, value in pairs}
                 rows += self._keep("plain", [{"step": int(plain[1]), **row}])
         return rows
@@ -318,7 +318,7 @@ class NotebookLogImporter(ConsoleImporter):
 
 def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
     """Whether a printed mapping is a row of metrics rather than settings or a sample."""
-    if not any(map(is_metric_name, row)) or are_settings(found):
+    if not any(map(_METRIC.search, row)) or are_settings(found):
         return False
     texts: set[str] = set()
     flatten(found, texts)
@@ -333,11 +333,6 @@ def _step_before(text: str, at: int) -> int | None:
 
 def _depth(text: str) -> int:
     return text.count("{") - text.count("}")
-
-
-def is_metric_name(name: str) -> bool:
-    """Whether a name is one that trainings log; console output holds other numbers too."""
-    return _METRIC.search(name) is not None
 
 
 class Bar(NamedTuple):
@@ -404,7 +399,7 @@ class BarRows:
         return self._row(bar) if bar else []
 
     def _row(self, bar: Bar) -> list[Fields]:
-        is_row = any(map(is_metric_name, bar.numbers))
+        is_row = any(map(_METRIC.search, bar.numbers))
         return [{"step": self._offset + bar.done, **bar.numbers}] if is_row else []
 
 

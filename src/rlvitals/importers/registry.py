@@ -45,7 +45,7 @@ def plug_ins() -> tuple[type[Importer], ...]:
     """The importers that other packages name in the entry point group `rlvitals.importers`."""
     found: list[type[Importer]] = []
     for where, loaded in plugins.load("importers", handle=_pass_over):
-        if isinstance(loaded, type) and issubclass(loaded, Importer) and isinstance(getattr(loaded, "name", None), str):
+        if isinstance(loaded, type) and issubclass(loaded, Importer) and hasattr(loaded, "name"):
             found.append(loaded)
         else:
             _pass_over(where, TypeError("it is no subclass of rlvitals.importers.Importer with a name"))
@@ -58,7 +58,7 @@ def _pass_over(where: str, error: Exception) -> None:
 
 def readable() -> str:
     """What can be read, for messages."""
-    return "; ".join(str(getattr(importer, "description", importer.name)) for importer in importers())
+    return "; ".join(importer.description or importer.name for importer in importers())
 
 
 def not_a_log(path: object, why: str, tried: str = "") -> NotALog:
