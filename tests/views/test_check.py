@@ -19,8 +19,8 @@ from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RuleError
 from rlvitals.health.history import FEW_ROWS
 from rlvitals.health.rows import rows_of_run
+from rlvitals.importers import NotALog, read_log
 from rlvitals.records import Finding, HealthEvent
-from rlvitals.store.importers import NotALog, read_log
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed

@@ -12,12 +12,12 @@ from typing import Any
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
+from rlvitals.importers import NotALog
 from rlvitals.records import Finding
 from rlvitals.render.check import FolderView, ReportView, announcement
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
 from rlvitals.store.files import replace_file
-from rlvitals.store.importers import NotALog
 from rlvitals.terminal import put_status, warn
 from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
@@ -203,7 +203,7 @@ class _Watch:
             time.sleep(self._arguments.interval)
 
     def end(self, why: str) -> None:
-        self._take(News(self._feed.flush()), aloud=True)
+        self._take(self._feed.flush(), aloud=True)
         self._clear_status()
         self._reactions.end()
         warn(f"{why}; the verdict:")

@@ -14,8 +14,8 @@ from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.history import VERDICTS, History, Verdict, worst
+from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding
-from rlvitals.store.importers import NotALog
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge, Said, Trace
 from rlvitals.views.sources import (
@@ -151,7 +151,7 @@ def check(
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:
-        raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
+        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
     return FolderReport(str(path), reports, passed_over)
 
 

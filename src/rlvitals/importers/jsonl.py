@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rlvitals.codec import parse_shallow, refuse_depth
-from rlvitals.store.importers.base import Fields, Notes, named
-from rlvitals.store.importers.cells import flatten, number_in, number_of, unwrapped
-from rlvitals.store.importers.settings import are_settings, settings_of
-from rlvitals.store.importers.steps import StepFinder
+from rlvitals.importers.base import Fields, LineImporter, named, text_in
+from rlvitals.importers.cells import flatten, number_in, number_of, unwrapped
+from rlvitals.importers.settings import are_settings, settings_of
+from rlvitals.importers.steps import StepFinder
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
+
+JUDGED_LINES = 50
+SWIFT = "global_step/max_steps"
 
 
 def parse_lenient(text: str) -> Any:
@@ -26,19 +30,40 @@ def parse_lenient(text: str) -> Any:
     return parsed
 
 
-SWIFT = "global_step/max_steps"
+def object_in(text: str) -> dict[str, Any] | None:
+    """The JSON object a text is, or None."""
+    try:
+        parsed = parse_lenient(text)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
 
-class JsonlReader:
-    """Rows from JSON lines, fed one by one."""
+def are_json_lines(text: str) -> bool:
+    """Whether most of the first lines are JSON objects; the last one may be cut, by us or by a kill."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    lines = lines[:-1][:JUDGED_LINES] if len(lines) > 1 else lines
+    objects = sum(object_in(line.strip().rstrip(",")) is not None for line in lines if line.lstrip().startswith("{"))
+    return objects * 2 > len(lines)
+
+
+class JsonlImporter(LineImporter):
+    """A JSON object a line."""
+
+    name = "jsonl"
+    description = "JSONL (one JSON object a line)"
+    names = ("*.jsonl",)
 
     def __init__(self) -> None:
-        self.config: dict[str, Any] = {}
-        self.notes = Notes()
+        super().__init__()
         self._names: dict[str, str] = {}
         self._left_out: set[str] = set()
         self._is_first = True
-        self._steps = StepFinder(self.notes)
+        self.steps = StepFinder(self.notes)
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return are_json_lines(text_in(head))
 
     def feed(self, line: str) -> list[Fields]:
         line = line.strip().lstrip("\ufeff")
@@ -79,7 +104,7 @@ class JsonlReader:
         found = flatten(raw, self._left_out)
         if isinstance(nonfinite, str):
             found.update(read_nonfinite(nonfinite))
-        placed = self._steps.place({self._names.setdefault(name, name): value for name, value in found.items()}, raw)
+        placed = self.steps.place({self._names.setdefault(name, name): value for name, value in found.items()}, raw)
         return placed if len(placed) > 1 + ("timestamp" in placed) else None
 
     def _are_settings(self, raw: dict[str, Any]) -> bool:

@@ -8,8 +8,8 @@ import pytest
 
 from conftest import REPO
 from rlvitals.errors import NotALog
+from rlvitals.importers.rollouts import read_rollouts
 from rlvitals.records import ToolCall
-from rlvitals.store.importers.rollouts import read_rollouts
 
 pandas = pytest.importorskip("pandas")
 

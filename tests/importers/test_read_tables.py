@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlvitals.store.importers import read_log, sniff
+from rlvitals.importers import importer_for, read_log
 
 
 def read(tmp_path, text):
@@ -116,5 +116,5 @@ def test_a_header_that_comes_again_is_a_restart_that_appended(tmp_path):
 def test_prose_with_commas_is_no_table(tmp_path):
     path = tmp_path / "log"
     path.write_text("Loading the model, please wait\nDone, at last\nstep 1: loss=0.5, kl=0.1\n")
-    assert sniff(path) == "console"
+    assert importer_for(path).name == "console"
     assert read_log(path).rows == [{"step": 1, "loss": 0.5, "kl": 0.1}]

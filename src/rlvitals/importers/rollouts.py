@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.importers.base import Notes, open_foreign
+from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.records import Group
-from rlvitals.store.importers.base import Notes
-from rlvitals.store.importers.detect import open_foreign
-from rlvitals.store.importers.jsonl import parse_lenient
 from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import group_of, prompt_text
 
@@ -52,14 +51,15 @@ def read_rollouts(path: str | Path) -> RolloutDump:
     form = ""
     for file in _files(place):
         for row in _rows(file, notes):
-            kind, group = _group(row, file, notes)
+            kind, given, step = _told(row, file)
             form = form or kind
+            group = group_of(given, notes.say) if kind else None
             if group is None:
                 notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
                 continue
-            key = (group.step, group.key)
-            known = groups.get(key)
-            groups[key] = group if known is None else replace(known, rollouts=(*known.rollouts, *group.rollouts))
+            known = groups.get((step, group.key))
+            rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
+            groups[step, group.key] = replace(known or group, step=step, rollouts=rollouts)
     if not groups:
         raise NotALog(place, "no row of it is a rollout: a prompt and a completion, or messages")
     if form == "trl" and any(len(rollout.reward_parts) > 1 for g in groups.values() for rollout in g.rollouts):
@@ -120,29 +120,22 @@ def _document(file: Path, text: str) -> Iterator[Any]:
         yield whole
 
 
-def _group(row: Any, file: Path, notes: Notes) -> tuple[str, Group | None]:
-    """One row as a group of one, or one of our own groups whole."""
+def _told(row: Any, file: Path) -> tuple[str, Mapping[str, Any], int]:
+    """The form of a row, as a group of one (or one of our own groups whole), and its step. No form: no rollout."""
     if are_messages(row):
         row = {"messages": row}
     if not isinstance(row, Mapping):
-        return "", None
-    step = row.get("step")
-    number = int(step) if _is_number(step) or (isinstance(step, str) and step.isdecimal()) else _step_of(file)
+        return "", {}, 0
+    said = row.get("step")
+    step = int(said) if _is_number(said) or (isinstance(said, str) and said.isdecimal()) else _step_of(file)
     if isinstance(row.get("rollouts"), list):
-        return "rlvitals", _with_step(group_of(row, notes.say), number)
+        return "rlvitals", row, step
     if "input" in row and "output" in row:
-        kind, given = "verl", _verl(row)
-    elif "completion" in row and ("advantage" in row or file.suffix == ".parquet"):
-        kind, given = "trl", _trl(row)
-    elif {"messages", "completion", "turns"} & row.keys():
-        kind, given = "messages", {key: value for key, value in row.items() if key != "step"}
-    else:
-        return "", None
-    return kind, _with_step(group_of(given, notes.say), number)
-
-
-def _with_step(group: Group | None, step: int) -> Group | None:
-    return None if group is None else replace(group, step=step)
+        return "verl", _verl(row), step
+    if "completion" in row and ("advantage" in row or file.suffix == ".parquet"):
+        return "trl", _trl(row), step
+    is_one = bool({"messages", "completion", "turns"} & row.keys())
+    return "messages" if is_one else "", {key: value for key, value in row.items() if key != "step"}, step
 
 
 def _trl(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,9 +147,7 @@ def _trl(row: Mapping[str, Any]) -> dict[str, Any]:
         "reward": reward if reward is not None else (sum(known) if known else None),
         "reward_parts": parts,
         "advantage": row.get("advantage"),
-        **{
-            key: value for key, value in row.items() if key not in _NOT_REWARDS and key not in parts and key != "reward"
-        },
+        **{key: value for key, value in row.items() if key not in {*_NOT_REWARDS, *parts, "reward"}},
     }
     return {"prompt": prompt_text(row.get("prompt")), "rollouts": [rollout]}
 

@@ -6,35 +6,16 @@ import math
 from functools import cache
 from typing import Any
 
+from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import time_of
 from rlvitals.records import MAX_STEP
-from rlvitals.store.importers.base import Fields, Notes
-from rlvitals.store.importers.cells import time_of
 
 STEP_NAMES = (
-    "step",
-    "global_step",
-    "rlvitals/step",
-    "train/global_step",
-    "trainer/global_step",
-    "training/global_step",
-    "train/step",
-    "progress/step",
-    "system/step",
-    "training_step",
-    "_step",
-    "global_steps",
-    "current_steps",
-    "steps",
-    "iteration",
-    "iter",
-    "training_iteration",
-    "update",
-    "time/iterations",
-    "episode",
-    "episodes",
-    "total_timesteps",
+    "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
+    "train/step", "progress/step", "system/step", "training_step", "_step", "global_steps", "current_steps", "steps",
+    "iteration", "iter", "training_iteration", "update", "time/iterations", "episode", "episodes", "total_timesteps",
     "time/total_timesteps",
-)
+)  # fmt: skip
 """By precedence: what counts optimizer steps comes before what counts log calls."""
 
 TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "time", "datetime", "date")
@@ -48,7 +29,9 @@ class StepFinder:
     """Gives every row an integer "step" and, where the row tells, a "timestamp"."""
 
     def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+        self.notes = notes
+        self.is_numbered = False
+        """Whether a row came before any had said its step."""
         self._rows = 0
         self._name = ""
         self._differing: set[str] = set()
@@ -82,7 +65,8 @@ class StepFinder:
         if not whole:
             if self._name:
                 return None  # a row between others that do say their step
-            self._notes.say(NUMBERED)
+            self.is_numbered = True
+            self.notes.say(NUMBERED)
             self._last = self._rows
             return self._last
         chosen = min(whole, key=STEP_NAMES.index)
@@ -102,7 +86,7 @@ class StepFinder:
             return step + self._offset
         if epoch >= self._epoch + 1 and step + self._offset < self._last and math.isfinite(self._epoch):
             self._offset = self._last + 1 - step
-            self._notes.say("steps count anew in each epoch: they are counted on")
+            self.notes.say("steps count anew in each epoch: they are counted on")
         elif epoch < self._epoch:
             self._offset = 0
         self._epoch = epoch
@@ -139,14 +123,14 @@ def restarts(rows: list[Fields]) -> list[int]:
     return [position for position, row in enumerate(rows) if watch.is_restart(row)]
 
 
-def count_epochs(rows: list[Fields], notes: Notes) -> None:
+def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
     """Rows that say an epoch and no step are one an epoch: the epoch is their step."""
-    epochs = [row.get("epoch") for row in rows]
-    whole = [epoch for epoch in epochs if isinstance(epoch, int | float) and float(epoch).is_integer()]
-    if NUMBERED in notes.texts() and len(whole) == len(rows) and whole == sorted(set(whole)):
-        notes.take_back(NUMBERED)
-        for row, epoch in zip(rows, whole, strict=True):
-            row["step"] = int(epoch)
+    epochs = [row.get("epoch") for row in rows] if steps.is_numbered else []
+    whole = [int(epoch) for epoch in epochs if isinstance(epoch, int | float) and float(epoch).is_integer()]
+    if not whole or len(whole) < len(rows) or whole != sorted(set(whole)):
+        return rows
+    steps.notes.take_back(NUMBERED)
+    return [{**row, "step": epoch} for row, epoch in zip(rows, whole, strict=True)]
 
 
 @cache

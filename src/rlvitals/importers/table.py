@@ -7,18 +7,19 @@ and pads with nan instead; `padding` tells.
 from __future__ import annotations
 
 import csv
-from typing import Any
+from pathlib import Path
 
-from rlvitals.store.importers.base import Fields, Notes, named
-from rlvitals.store.importers.cells import number_in
-from rlvitals.store.importers.padding import drop_other_families, drop_padding
-from rlvitals.store.importers.steps import StepFinder, count_epochs
+from rlvitals.importers.base import Fields, LineImporter, named, text_in
+from rlvitals.importers.cells import number_in
+from rlvitals.importers.padding import drop_padding
+from rlvitals.importers.steps import StepFinder, count_epochs
 from rlvitals.store.spreadsheet import from_text
 
 DELIMITERS = ",\t;"
 NOTHING = frozenset({"", "no log", "none", "null", "-", "n/a", "na", "<na>"})
 ROW_NUMBERS = frozenset({"", "unnamed: 0"})
 MAX_CELL_LINES = 1000
+JUDGED_LINES = 50
 
 
 def delimiter_of(line: str) -> str | None:
@@ -40,14 +41,26 @@ def split(line: str, delimiter: str) -> list[str]:
         return []
 
 
-class TableReader:
-    """Rows from a table's lines; the first is the header."""
+def is_table(text: str) -> bool:
+    """Whether a header is followed by a line of as many cells with a number among them. Quoted cells may hold lines."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    delimiter = delimiter_of(lines[0]) if lines else None
+    if delimiter is None:
+        return False
+    rows = [split(line, delimiter) for line in lines[1:JUDGED_LINES] if line.count('"') % 2 == 0]
+    width = len(split(lines[0], delimiter))
+    return any(len(cells) == width and any(number_in(cell) is not None for cell in cells) for cells in rows[:10])
 
-    def __init__(self, *, is_whole: bool = True) -> None:
-        self.config: dict[str, Any] = {}
-        self.notes = Notes()
-        self._is_whole = is_whole
-        """Whether `settle` will see all rows; otherwise each is judged alone."""
+
+class TableImporter(LineImporter):
+    """A header, then a row a line."""
+
+    name = "csv"
+    description = "CSV or TSV"
+    names = ("*metrics*.csv", "progress.csv")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._names: list[str] = []
         self._delimiter = ","
         self._steps = StepFinder(self.notes)
@@ -55,6 +68,10 @@ class TableReader:
         self._has_empty_cells = False
         self._has_nan = False
         self._texts: set[str] = set()
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return is_table(text_in(head))
 
     def feed(self, line: str) -> list[Fields]:
         line = line.strip("\ufeff\r\n")
@@ -83,12 +100,14 @@ class TableReader:
             self.notes.say(f"left out, because they hold no numbers: {named(self._texts)}")
         return []
 
-    def settle(self, rows: list[Fields]) -> None:
-        """Remove the padding, which the whole table shows, and find steps in epochs."""
-        removed = drop_padding(rows) if self._has_nan and not self._has_empty_cells else 0
-        if removed:
-            self.notes.count("1 nan is padding and was left out", "{} nan are padding and were left out", removed)
-        count_epochs(rows, self.notes)
+    def settled(self, rows: list[Fields]) -> list[Fields]:
+        """Without the padding, and with epochs as steps where there are no others."""
+        removed = 0
+        if self._has_nan and not self._has_empty_cells:
+            rows = [dict(row) for row in rows]
+            removed = drop_padding(rows)
+        self.notes.recount("1 nan is padding and was left out", "{} nan are padding and were left out", removed)
+        return count_epochs(rows, self._steps)
 
     def _whole_line(self, line: str) -> str | None:
         """A line, with those before it when a quoted cell goes on over several."""
@@ -112,7 +131,5 @@ class TableReader:
                     self._has_nan = self._has_nan or number != number  # noqa: PLR0124
                 else:
                     self._texts.add(name)
-        if not self._is_whole and not self._has_empty_cells:
-            drop_other_families(found)
         placed = self._steps.place(found, cells)
         return [placed] if len(placed) > 1 + ("timestamp" in placed) else []

@@ -6,20 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlvitals.store.importers.cells import number_in, number_of
+from rlvitals.importers.cells import number_in, number_of
 
-SETTINGS = frozenset(
-    {
-        "num_generations",
-        "max_completion_length",
-        "max_prompt_length",
-        "learning_rate",
-        "beta",
-        "max_steps",
-        "num_train_epochs",
-        "max_turns",
-    }
-)
+SETTINGS = (
+    "num_generations", "max_completion_length", "max_prompt_length", "learning_rate", "beta", "max_steps",
+    "num_train_epochs", "max_turns",
+)  # fmt: skip
 
 _PATHS = {
     "actor_rollout_ref/rollout/n": "num_generations",
@@ -85,7 +77,7 @@ def settings_of(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     if _at(mapping, "actor_rollout_ref/actor/use_kl_loss") is True:
         beta = number_of(_at(mapping, "actor_rollout_ref/actor/kl_loss_coef"))
         found |= {"beta": beta} if beta is not None else {}
-    for name in SETTINGS & {str(key) for key in mapping}:
+    for name in SETTINGS:
         number = number_of(mapping.get(name))
         if number is not None and (number > 0 or name == "beta"):
             found[name] = number

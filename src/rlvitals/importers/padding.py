@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from rlvitals.store.importers.base import Fields
+from rlvitals.importers.base import Fields
 
 SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
 _EVAL = re.compile(
@@ -38,7 +38,7 @@ def family(name: str) -> str:
     return "axis" if lower in _AXES else "train"
 
 
-def drop_other_families(row: Fields, *, keep: frozenset[str] = frozenset()) -> int:
+def _drop_other_families(row: Fields, keep: frozenset[str]) -> int:
     """Remove the nan of families this row is not about; returns how many. A row of nothing but nan keeps them."""
     kinds: dict[str, list[bool]] = {}
     for name, value in row.items():
@@ -58,7 +58,7 @@ def drop_padding(rows: list[Fields]) -> int:
     are_merged = any(_has_numbers(row, "train") and _has_numbers(row, "eval") for row in rows)
     # Where training and evaluation share rows, a training that is nan in one of them really was.
     keep = frozenset({"train"}) if are_merged else frozenset()
-    removed = sum(drop_other_families(row, keep=keep) for row in rows)
+    removed = sum(_drop_other_families(row, keep) for row in rows)
     return removed + _drop_empty_rows(rows) + _drop_sparse_columns(rows)
 
 

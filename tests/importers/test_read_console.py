@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from rlvitals.store.importers import NotALog, read_log
-from rlvitals.store.importers.literals import Incomplete, Malformed, parse_mapping
+from rlvitals.importers import NotALog, read_log
+from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
 
 
 def read(tmp_path, text):
@@ -250,7 +250,7 @@ def test_what_is_no_mapping_is_refused(text):
 
 @pytest.mark.parametrize("unit", ['{"a":', "{'a': 1, ", "{'a': [1, ", "{'a': " * 24 + "!", "{'a': 1, 'b': x "])
 def test_a_line_of_openings_is_read_a_few_times_and_not_once_from_each(tmp_path, monkeypatch, unit):
-    from rlvitals.store.importers import literals
+    from rlvitals.importers import literals
 
     looks = 0
     peek = literals._Scanner._peek

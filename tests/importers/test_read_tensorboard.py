@@ -15,7 +15,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from rlvitals.errors import MissingDependency
-from rlvitals.store.importers import LogTail, NotALog, read_log, sniff
+from rlvitals.importers import LogTail, NotALog, importer_for, read_log
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
@@ -38,7 +38,7 @@ def rename(folder, begun):
 def test_tags_are_merged_by_step_with_their_time(tmp_path):
     write(tmp_path, [(step, {"train/loss": 0.5, "train/kl": math.nan}) for step in (10, 20)])
     log = read_log(tmp_path)
-    assert (log.format, sniff(next(tmp_path.glob("*tfevents*")))) == ("tensorboard", "tensorboard")
+    assert (log.format, importer_for(next(tmp_path.glob("*tfevents*"))).name) == ("tensorboard", "tensorboard")
     assert [row["step"] for row in log.rows] == [10, 20]
     assert (log.rows[0]["train/loss"], log.rows[0]["timestamp"]) == (0.5, 1_764_000_010.0)
     assert math.isnan(log.rows[1]["train/kl"])
@@ -136,12 +136,15 @@ def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp
 
     tail = LogTail(tmp_path)
     add(1, loss=0.5)
-    assert tail.poll() == []
+    assert tail.poll().rows == []
     add(1, kl=0.25)
     add(2, loss=0.5)
-    assert [(row["step"], row["loss"], row["kl"]) for row in tail.poll()] == [(1, 0.5, 0.25)]
-    assert [row["step"] for row in tail.poll()] == [2]
+    assert [(row["step"], row["loss"], row["kl"]) for row in tail.poll().rows] == [(1, 0.5, 0.25)]
+    assert [row["step"] for row in tail.poll().rows] == [2]
     add(1, accuracy=1.0)
     add(3, loss=0.5)
-    assert tail.poll() == [{"step": 1, "accuracy": 1.0}]
+    late = tail.poll()  # an evaluation of a step that was given: what was given no longer counts
+    assert [(row["step"], row.get("accuracy")) for row in late.before] == [(1, 1.0), (2, None)]
+    assert late.rows == []
+    assert [row["step"] for row in tail.poll().rows] == [3]
     writer.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.store.importers.base import Fields
+from rlvitals.importers.base import Fields
 
 MAX_DEPTH = 16
 
@@ -51,12 +51,10 @@ def number_in(text: str) -> int | float | None:
 
 def number_of(value: object) -> int | float | None:
     """The number a parsed value is, or None: null, texts that are none, and what is no scalar."""
-    kind = type(value)
-    if kind is float:
-        return value  # type: ignore[return-value]
-    if kind is bool or isinstance(value, int):
-        whole = int(value)  # type: ignore[call-overload]
-        return whole if -(2**63) <= whole < 2**63 else _wide(whole)
+    if type(value) is float:
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**63 else float(str(value))  # infinity where it is too large
     if isinstance(value, str) and value and len(value) < 80:
         return number_in(value)
     return float(value) if isinstance(value, float) else None
@@ -124,10 +122,3 @@ def _leaves(raw: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[s
 def _mean(numbers: list[int | float]) -> float:
     total = math.fsum(numbers) if all(map(math.isfinite, numbers)) else float(sum(numbers))
     return total / len(numbers)
-
-
-def _wide(whole: int) -> float:
-    try:
-        return float(whole)
-    except OverflowError:
-        return math.inf if whole > 0 else -math.inf

@@ -15,7 +15,7 @@ import wandb
 
 from conftest import until
 from rlvitals.errors import MissingDependency
-from rlvitals.store.importers import LogTail, NotALog, read_log, sniff
+from rlvitals.importers import LogTail, NotALog, find_log, importer_for, read_log
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def _sizes(file):
 
 def test_every_row_is_read_with_its_own_step_and_time(offline_run):
     log = read_log(offline_run)
-    assert (log.format, sniff(offline_run)) == ("wandb", "wandb")
+    assert (log.format, importer_for(find_log(offline_run)).name) == ("wandb", "wandb")
     assert [row["step"] for row in log.rows] == [*range(10, 2991, 10), 2990]
     assert log.rows[3]["loss"] == 0.25
     assert math.isnan(log.rows[6]["actor/kl"])
@@ -74,7 +74,7 @@ def test_a_file_that_grows_gives_each_row_once(offline_run, tmp_path):
     tail = LogTail(copy)
     for end in range(0, len(data) + 10_000, 10_000):
         copy.write_bytes(data[:end])
-        rows += tail.poll()
+        rows += tail.poll().rows
     assert repr(rows) == repr(read_log(path).rows)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlvitals.store.importers.cells import number_in
+from rlvitals.importers.cells import number_in
 
 MAX_DEPTH = 24
 
@@ -105,7 +105,7 @@ class _Scanner:
         while match := _STRING.match(self.text, self.at):
             parts.append(_unescaped(match[1] if match[1] is not None else match[2]))
             self.at = match.end()
-            self.at = self._after_space()
+            self._skip_space()
         if not parts:
             raise Incomplete("a text without an end")
         return "".join(parts)
@@ -141,14 +141,13 @@ class _Scanner:
         raise Incomplete("a value without an end")
 
     def _peek(self) -> str:
-        self.at = self._after_space()
+        self._skip_space()
         if self.at >= len(self.text):
             raise Incomplete("the text ends inside")
         return self.text[self.at]
 
-    def _after_space(self) -> int:
-        match = _SPACE.match(self.text, self.at)
-        return match.end() if match else self.at
+    def _skip_space(self) -> None:
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}

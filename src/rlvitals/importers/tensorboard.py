@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.errors import MissingDependency
-from rlvitals.store.importers.base import Fields, ForeignLog, NotALog, Notes
-from rlvitals.store.importers.detect import open_foreign
+from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.guard import value_or
+from rlvitals.importers.base import Fields, Importer, Notes, open_foreign
 
 PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
 """Folders that hold a part of a run rather than a run."""
@@ -28,22 +28,40 @@ class _Scalar(NamedTuple):
     value: float
 
 
-def read_events(path: Path) -> ForeignLog:
-    """The scalars of one event file, or of a folder's."""
-    notes = Notes()
-    merged: dict[tuple[int, int], Fields] = {}
-    for prefix, files in _parts(path):
-        for number, segment in enumerate(_segments(files, notes)):
-            for step, row in segment.items():
-                target = merged.setdefault((number, step), {"step": step})
-                target.setdefault("timestamp", row.pop(_TIME))
-                for tag, value in row.items():
-                    name = f"{prefix}{tag}"
-                    target[f"metric/{name}" if name in ("step", "timestamp") else name] = value
-    rows = [merged[key] for key in sorted(merged)]
-    if not rows:
-        raise NotALog(path, "its event files hold no scalars", ["tensorboard"])
-    return ForeignLog(path, "tensorboard", rows, {}, notes.texts())
+class TensorBoardImporter(Importer):
+    """An event file, or a folder of them."""
+
+    name = "tensorboard"
+    description = "TensorBoard event files"
+    marks = ("*tfevents*",)
+    last_row_grows = True  # each tag of a step is an event of its own
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return b"brain.Event:" in head[:64]
+
+    @classmethod
+    def log_in(cls, folder: Path) -> Path | None:
+        return folder if any(folder.rglob("*tfevents*")) else None
+
+    @classmethod
+    def is_one_log(cls, folder: Path) -> bool:
+        writers = {file.parent.name for file in folder.glob("*/*tfevents*")}
+        return super().is_one_log(folder) or bool(writers and writers <= PARTS)
+
+    def rows(self, path: Path) -> list[Fields]:
+        merged: dict[tuple[int, int], Fields] = {}
+        for prefix, files in _parts(path):
+            for number, segment in enumerate(_segments(files, self.notes)):
+                for step, row in segment.items():
+                    target = merged.setdefault((number, step), {"step": step})
+                    target.setdefault("timestamp", row.pop(_TIME))
+                    for tag, value in row.items():
+                        name = f"{prefix}{tag}"
+                        target[f"metric/{name}" if name in ("step", "timestamp") else name] = value
+        if not merged:
+            raise NotALog(path, "its event files hold no scalars")
+        return [merged[key] for key in sorted(merged)]
 
 
 def _parts(path: Path) -> list[tuple[str, list[Path]]]:
@@ -86,9 +104,8 @@ def _scalars(file: Path, notes: Notes) -> Iterator[_Scalar]:
     except ImportError as error:
         raise MissingDependency("Reading TensorBoard event files", "tensorboard") from error
     for data in _records(file, notes):
-        try:
-            event = Event.FromString(data)
-        except Exception:  # noqa: BLE001 - protobuf's own, of several kinds
+        event = value_or(None, Event.FromString, data)  # protobuf raises its own, of several kinds
+        if event is None:
             notes.count("1 event is damaged and was skipped", "{} events are damaged and were skipped")
             continue
         for value in event.summary.value:
