@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from rlvitals.adapters.plain import plain
+from rlvitals.capture.actions import shared_request
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import keep_given, start
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
@@ -201,14 +202,18 @@ class RunClient:
         """As `Run.log_eval`, without waiting. Whatever it holds must be of types the recorder's process can import."""
         self._send("log_eval", dict(stats), step)
 
-    def request(self) -> Request | None:
-        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder."""
+    def request(self, *, everywhere: bool = False) -> Request | None:
+        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder.
+
+        With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
+        """
         try:
             request: Request | None = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
         except Exception as error:  # noqa: BLE001 - as in _send
             logger.warning("the recorder %r could not be asked for requests: %s", self._recorder, type(error).__name__)
             return None
-        return None if request is None else replace(request, answer=self._answer)
+        request = None if request is None else replace(request, answer=self._answer)
+        return shared_request(request) if everywhere else request
 
     @property
     def findings(self) -> list[Finding]:

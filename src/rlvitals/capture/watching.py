@@ -16,15 +16,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, flatten, with_secrets
+from rlvitals.guard import value_or, words_of
 from rlvitals.masking import mask_text
-from rlvitals.records import Action, Answer, Attempt, Finding, OpenPhase, Request, RunInfo
+from rlvitals.records import Answer, Attempt, Finding, OpenPhase, Request, RunInfo
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_line, finding_line, findings_in, read_events, request_line
 from rlvitals.store.layout import RunDir, Stream, kept_file
@@ -188,11 +189,9 @@ class Watching:
         request = replace(request, answer=self._take_answer) if request is not None else None
         if not everywhere:
             return request
-        try:
-            return _shared(request, self._rank)
-        except Exception as error:  # noqa: BLE001 - ranks that cannot talk are the trainer's own trouble
-            logger.warning("a request could not be shared with the other ranks: %s", type(error).__name__)
-            return None
+        from rlvitals.capture.actions import shared_request
+
+        return value_or(None, shared_request, request, handle=_cannot_share)
 
     def settle(self) -> None:
         """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
@@ -335,10 +334,7 @@ class Watching:
         on_record = {(finding.rule, finding.severity) for finding in known}
         if self._policy is not None:
             self._policy.stand(standing)
-            for event in events:
-                if event.type == "answer":
-                    facts = event.facts
-                    self._policy.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"))  # type: ignore[arg-type]
+            self._policy.recall(events, story.lineage.cuts)
         # What was missed (the monitor was off, or the process died right after the row) is said if it still holds.
         missed = [finding for finding in standing if (finding.rule, finding.severity) not in on_record]
         if self._backlog is not None:
@@ -417,7 +413,7 @@ class Watching:
             with self._lock:
                 if request.number in self._answered:
                     return
-                self._policy.settle(request, answer)
+                self._policy.settle(request, answer, max([self._step, *self._checkpoints()]))
                 self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
         except Exception as error:  # noqa: BLE001 - as in look()
             self._put_aside(error)
@@ -461,19 +457,5 @@ def _by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[0] for name, values in named.items() if len(values) == 1} | dict(config)
 
 
-def _shared(request: Request | None, rank: int) -> Request | None:
-    """Rank 0's request on every rank. torch is never imported for it: who uses it has."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return request
-    if distributed.get_world_size() == 1:
-        return request
-    plain = {**asdict(replace(request, answer=None))} if request is not None and rank == 0 else None
-    held = [plain]
-    distributed.broadcast_object_list(held, src=0)
-    if rank == 0 or held[0] is None:
-        return request if rank == 0 else None
-    facts: dict[str, Any] = held[0]
-    finding: dict[str, Any] = facts.pop("finding")
-    action: Action = facts.pop("action")
-    return Request(action=action, finding=Finding(**finding), **facts)
+def _cannot_share(error: Exception) -> None:
+    logger.warning("a request could not be shared with the other ranks: %s", words_of(error))
