@@ -27,10 +27,11 @@ from rlvitals.adapters.framework import (
     open_run,
     plain_config,
     record,
-    say_once,
     setting,
+    warn_once,
 )
 from rlvitals.errors import RlvitalsError
+from rlvitals.guard import guarded, value_or, words_of
 
 PATHS = {
     "num_generations": "rollout.n_samples_per_prompt",
@@ -76,13 +77,14 @@ def install(**settings: Any) -> None:
 
     A worker that cannot import OpenRLHF has no logger to follow, and is left alone.
     """
-    try:
-        loggers: Any = import_module("openrlhf.utils.logging_utils")
-    except Exception as error:  # noqa: BLE001 - an exception here would keep every worker from starting
-        say_once(f"OpenRLHF's loggers are not here: {type(error).__name__}: {error}")
-        return
-    for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
+    # An exception here would keep every worker from starting.
+    loggers: Any = value_or(None, import_module, "openrlhf.utils.logging_utils", handle=_no_loggers)
+    for kind in (loggers.WandbLogger, loggers.TensorboardLogger) if loggers is not None else ():
         _follow(kind, settings)
+
+
+def _no_loggers(error: Exception) -> None:
+    warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")
 
 
 _followed: dict[int, VitalsLogger] = {}
@@ -114,12 +116,12 @@ def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:
     def both(logger: Any, *given: Any, **named: Any) -> Any:
         result = theirs(logger, *given, **named)
         if method == "__init__" or id(logger) in _followed:
-            try:
+            # What is wrong at the start, or what strict=True asks for, is raised.
+            with guarded(
+                lambda error: warn_once(f"{method} of OpenRLHF could not be followed: {words_of(error)}"),
+                but=(RlvitalsError,),
+            ):
                 ours(logger, *given, **named)
-            except RlvitalsError:
-                raise  # what is wrong at the start, or what strict=True asks for
-            except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-                say_once(f"{method} of OpenRLHF could not be followed: {type(error).__name__}: {error}")
         return result
 
     both.is_followed = True  # type: ignore[attr-defined]

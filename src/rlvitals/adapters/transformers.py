@@ -27,7 +27,7 @@ from rlvitals.adapters.transformers_settings import (
     names_of,
     settings_of,
 )
-from rlvitals.capture.actions import Actions, learning_rate, scale_learning_rate
+from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
 from rlvitals.capture.start import keep_given, start
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
@@ -434,17 +434,13 @@ def names_in(file: Path) -> list[str]:
 
 
 def reload(checkpoint: Path, model: Any, optimizer: Any) -> None:
-    """Put a checkpoint's weights and the optimizer's moments back. The optimizer's settings, its learning rate among
-    them, stay as they are: the schedule goes on.
-    """
+    """Put a checkpoint's weights and the optimizer's moments back."""
     import torch
     from safetensors.torch import load_file
 
     # Read everything before anything is changed.
     weights = {name: tensor for file in weight_files(checkpoint) for name, tensor in load_file(file).items()}
     moments = torch.load(checkpoint / OPTIMIZER, map_location="cpu", weights_only=True)
-    present = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    model.load_state_dict(weights, strict=False)  # tied weights are saved once
-    optimizer.load_state_dict(moments)
-    for group, settings in zip(optimizer.param_groups, present, strict=True):
-        group.update(settings)
+    with keeping_rates(optimizer):
+        model.load_state_dict(weights, strict=False)  # tied weights are saved once
+        optimizer.load_state_dict(moments)

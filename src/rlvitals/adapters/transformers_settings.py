@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rlvitals.splits import is_held_out
+
 Event = Literal["train", "eval", "summary"]
 
 ALGORITHMS: dict[str, str] = {
@@ -69,7 +71,7 @@ def event_of(logs: Mapping[str, Any]) -> Event:
     names = logs.keys() - _BESIDE
     if any(name.endswith("_runtime") and name != "train_runtime" for name in names):
         return "eval"
-    return "eval" if names and all(name.startswith("eval_") for name in names) else "train"
+    return "eval" if names and all(is_held_out(name) for name in names) else "train"
 
 
 def is_of_the_summary(name: str) -> bool:

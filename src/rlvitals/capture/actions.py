@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -54,9 +54,9 @@ class Actions:
         """Whatever is not given is declined, with that as the reason.
 
         `optimizer` has torch's `param_groups`. `save()` writes `checkpoint-STEP` into the run's directory and returns
-        its path. `load(path)` puts the weights and the optimizer's state back. The learning rate that is in use stays;
-        it is halved afterwards. `controls` replaces all four, for a trainer that is no loop. `run` is None on ranks
-        that have none.
+        its path. `load(path)` puts the weights and the optimizer's state back; the learning rate and the schedule in use
+        stay, and the rate is halved. `controls` replaces all four, for a trainer that is no loop. `run` is None on
+        ranks that have none.
         """
         self.controls: Controls = controls or LoopControls(optimizer, scheduler, save, load)
         self._run = run
@@ -139,9 +139,25 @@ class LoopControls:
     def revert(self, checkpoint: Path) -> None:
         if self._load is None:
             raise Declined("rlvitals.Actions was given no `load`")
-        rates = _Rates(self._optimizer, self._scheduler)
-        self._load(checkpoint)
-        rates.put_back()
+        with keeping_rates(self._optimizer, self._scheduler):
+            self._load(checkpoint)
+
+
+@contextmanager
+def keeping_rates(optimizer: Any, scheduler: Any = None) -> Iterator[None]:
+    """Whatever a checkpoint brings back in this block, the schedule and the optimizer's settings stay as they are: its
+    learning rate is from before any cut.
+    """
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in getattr(optimizer, "param_groups", ())
+    ]
+    schedule = scheduler.state_dict() if hasattr(scheduler, "state_dict") else None
+    yield
+    for group, kept in zip(getattr(optimizer, "param_groups", ()), groups, strict=True):
+        group.update(kept)
+    if schedule is not None:
+        scheduler.load_state_dict(schedule)
 
 
 def learning_rate(optimizer: Any) -> float:
@@ -171,10 +187,7 @@ def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> tuple[
     [0.5]
     """
     before = learning_rate(optimizer)
-    for part in list(_parts(scheduler)):  # all of them first: one may refuse
-        for key, kept in _kept_rates(part):
-            scaled = [_times(rate, factor) for rate in kept] if isinstance(kept, list | tuple) else kept * factor
-            setattr(part, key, scaled)
+    _scale(scheduler, factor)  # first: it may refuse
     for group in optimizer.param_groups:
         for key in _GROUP_RATES:
             if group.get(key) is not None:
@@ -182,58 +195,25 @@ def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> tuple[
     return before, learning_rate(optimizer)
 
 
-class _Rates:
-    """The rates in use, put back after a checkpoint was loaded: it holds those of its own time, before any cut."""
-
-    def __init__(self, optimizer: Any, scheduler: Any) -> None:
-        self._optimizer = optimizer
-        self._groups = [
-            {key: _times(group[key], 1.0, in_place=False) for key in _GROUP_RATES if group.get(key) is not None}
-            for group in getattr(optimizer, "param_groups", ())
-        ]
-        self._parts: list[tuple[Any, dict[str, Any]]] = []
-        with suppress(Declined):  # then the scheduler is the loop's own affair
-            self._parts = [(part, dict(_kept_rates(part))) for part in _parts(scheduler)]
-
-    def put_back(self) -> None:
-        for group, rates in zip(getattr(self._optimizer, "param_groups", ()), self._groups, strict=True):
-            for key, rate in rates.items():
-                if callable(getattr(group.get(key), "copy_", None)):
-                    group[key].copy_(rate)
-                else:
-                    group[key] = rate
-        for part, rates in self._parts:
-            for key, rate in rates.items():
-                setattr(part, key, rate)
-
-
-def _parts(scheduler: Any) -> Iterator[Any]:
-    """A scheduler and those that it is made of."""
+def _scale(scheduler: Any, factor: float) -> None:
+    scheduler = getattr(scheduler, "scheduler", None) or scheduler  # accelerate wraps it
     if scheduler is None:
-        return
-    inner = getattr(scheduler, "scheduler", None)  # accelerate wraps it
-    if inner is not None:
-        yield from _parts(inner)
         return
     if not callable(getattr(scheduler, "state_dict", None)):
         raise Declined(f"a {type(scheduler).__name__} does not tell what it computes the learning rate from")
-    yield scheduler
     for part in getattr(scheduler, "_schedulers", None) or ():  # SequentialLR, ChainedScheduler
-        yield from _parts(part)
-
-
-def _kept_rates(scheduler: Any) -> Iterator[tuple[str, Any]]:
+        _scale(part, factor)
     for key in _SCHEDULER_RATES:
         kept = getattr(scheduler, key, None)
-        if isinstance(kept, list | tuple | float | int) and not isinstance(kept, bool):
-            yield key, kept
+        if isinstance(kept, list | tuple):
+            setattr(scheduler, key, [_times(rate, factor) for rate in kept])
+        elif isinstance(kept, float | int) and not isinstance(kept, bool):
+            setattr(scheduler, key, kept * factor)
 
 
-def _times(rate: Any, factor: float, *, in_place: bool = True) -> Any:
+def _times(rate: Any, factor: float) -> Any:
     """A rate that is a tensor is read where it is by a compiled or fused optimizer: it is changed in place."""
-    if in_place and callable(getattr(rate, "mul_", None)):
-        return rate.mul_(factor)
-    return rate * factor
+    return rate.mul_(factor) if callable(getattr(rate, "mul_", None)) else rate * factor
 
 
 def shared(held: T) -> T:
