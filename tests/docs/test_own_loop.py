@@ -61,7 +61,7 @@ def test_the_loop_of_the_readme_does_what_it_is_asked_to(tmp_path, monkeypatch, 
         "load_checkpoint": trainer.load_checkpoint, "train_step": trainer.train_step, "loader": range(60),
         "evaluate": lambda: {"accuracy": 0.5},
     }  # fmt: skip
-    exec(compile(block("README.md", "actions.carry_out()"), "README.md", "exec"), names)  # noqa: S102
+    exec(compile(block("README.md", "actions.carry_out()"), "README.md", "exec"), names)
     lines = [json.loads(line) for line in (tmp_path / "out/kto/logs/findings.jsonl").read_text().splitlines()]
     answers = [(line["action"], line["answer"], line["text"]) for line in lines if line["type"] == "answer"]
     texts = {

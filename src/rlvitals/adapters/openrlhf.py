@@ -21,17 +21,9 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import (
-    ALGORITHMS,
-    known_settings,
-    open_run,
-    plain_config,
-    record,
-    setting,
-    warn_once,
-)
+from rlvitals.adapters.framework import ALGORITHMS, known_settings, open_run, plain_config, record, setting, warn_once
 from rlvitals.errors import RlvitalsError
-from rlvitals.guard import guarded, value_or, words_of
+from rlvitals.guard import guarded, words_of
 
 PATHS = {
     "num_generations": "rollout.n_samples_per_prompt",
@@ -49,11 +41,9 @@ class VitalsLogger:
 
     def __init__(self, args: Any = None, **settings: Any) -> None:
         name = str(setting(args, "logger.wandb.run_name") or "openrlhf")
-        folder = os.environ.get("RLVITALS_OUTPUT_DIR") or os.path.join(
-            str(setting(args, "ckpt.output_dir") or "ckpt"), name
-        )
+        folder = os.path.join(str(setting(args, "ckpt.output_dir") or "ckpt"), name)
         defaults = {
-            "output_dir": folder,
+            "output_dir": os.environ.get("RLVITALS_OUTPUT_DIR") or folder,
             "name": name,
             "algorithm": ALGORITHMS.get(str(setting(args, "algo.advantage.estimator"))),
             "resume": True if setting(args, "ckpt.load_enable") else None,
@@ -78,13 +68,10 @@ def install(**settings: Any) -> None:
     A worker that cannot import OpenRLHF has no logger to follow, and is left alone.
     """
     # An exception here would keep every worker from starting.
-    loggers: Any = value_or(None, import_module, "openrlhf.utils.logging_utils", handle=_no_loggers)
-    for kind in (loggers.WandbLogger, loggers.TensorboardLogger) if loggers is not None else ():
-        _follow(kind, settings)
-
-
-def _no_loggers(error: Exception) -> None:
-    warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")
+    with guarded(lambda error: warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")):
+        loggers: Any = import_module("openrlhf.utils.logging_utils")
+        for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
+            _follow(kind, settings)
 
 
 _followed: dict[int, VitalsLogger] = {}
@@ -99,13 +86,10 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
         if not _followed:
             _followed[id(logger)] = VitalsLogger(args, **settings)
 
-    def end(logger: Any) -> None:
-        _followed.pop(id(logger)).close()
-
     _add(kind, "__init__", begin)
     _add(kind, "log_train", lambda logger, *given, **named: _followed[id(logger)].log_train(*given, **named))
     _add(kind, "log_eval", lambda logger, *given, **named: _followed[id(logger)].log_eval(*given, **named))
-    _add(kind, "close", end)
+    _add(kind, "close", lambda logger: _followed.pop(id(logger)).close())
 
 
 def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:

@@ -29,7 +29,7 @@ from rlvitals.capture.actions import shared_request
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import keep_given, start
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
-from rlvitals.guard import Once, guarded, value_or, words_of
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Answer, Finding, Request, Status
 from rlvitals.store.layout import kept_file, kept_folder
 from rlvitals.terminal import logger
@@ -139,12 +139,9 @@ class Recorder:
     def is_recording(self) -> bool:
         return bool(self._runs)
 
-    def log(self, rank: int, metrics: dict[str, Any], step: int | None) -> None:
-        """One row; durable on return."""
-        self._run_of(rank).log(metrics, step)
-
-    def log_eval(self, rank: int, stats: dict[str, Any], step: int | None) -> None:
-        self._run_of(rank).log_eval(stats, step)
+    def take(self, method: str, rank: int, row: dict[str, Any], step: int | None) -> None:
+        """One row for `log` or `log_eval`; durable on return."""
+        getattr(self._run_of(rank), method)(row, step)
 
     def findings(self) -> list[Finding]:
         return self._run_of(0).findings
@@ -206,7 +203,12 @@ class RunClient:
 
         With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
         """
-        request = value_or(None, self._ask, handle=self._cannot_ask)
+        request: Request | None = None
+        with guarded(
+            lambda error: logger.warning("the recorder %r cannot be asked: %s", self._recorder, words_of(error))
+        ):
+            request = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
+        request = None if request is None else replace(request, answer=self._answer)
         return shared_request(request) if everywhere else request
 
     @property
@@ -254,14 +256,7 @@ class RunClient:
             if len(self._waiting) >= MAX_WAITING:
                 self._lose(f"the recorder is {MAX_WAITING} rows behind")
             else:
-                self._waiting.append(getattr(self._actor, method).remote(self.rank, prepare(row), step))
-
-    def _ask(self) -> Request | None:
-        request: Request | None = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
-        return None if request is None else replace(request, answer=self._answer)
-
-    def _cannot_ask(self, error: Exception) -> None:
-        logger.warning("the recorder %r could not be asked for requests: %s", self._recorder, type(error).__name__)
+                self._waiting.append(self._actor.take.remote(method, self.rank, prepare(row), step))
 
     def _answer(self, request: Request, answer: Answer, text: str) -> None:
         self._waiting.append(self._actor.answer.remote(request.number, answer, text))

@@ -27,7 +27,7 @@ from rlvitals.adapters.framework import (
     setting,
     warn_once,
     whole_or_none,
-)
+)  # fmt: skip
 from rlvitals.adapters.plain import plain
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.errors import BadValue

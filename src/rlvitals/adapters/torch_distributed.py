@@ -79,7 +79,8 @@ class _Own:
                 self.formulas[name] = given.formula
                 self.values |= {(name, part.kind, number): part for number, part in enumerate(given.parts)}
             else:
-                value = given if isinstance(given, Value) else _one_sample(float(given))
+                number = given if isinstance(given, Value) else float(given)
+                value = number if isinstance(number, Value) else Value(1.0, number, 0.0, number, number)
                 if value.count:
                     self.values[name, value.kind, None] = value
 
@@ -227,10 +228,6 @@ def _range_cells(value: Value | None) -> list[float]:
         float(broken[0]),
         float(broken[1]),
     ]
-
-
-def _one_sample(number: float) -> Value:
-    return Value(1.0, number, 0.0, number, number)
 
 
 def _can_travel(formula: Formula) -> bool:

@@ -20,13 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlvitals.adapters.transformers_settings import (
-    algorithm_of,
-    event_of,
-    is_of_the_summary,
-    names_of,
-    settings_of,
-)
+from rlvitals.adapters.transformers_settings import algorithm_of, event_of, is_of_the_summary, names_of, settings_of
 from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
 from rlvitals.capture.start import keep_given, start
 from rlvitals.config import resolve
@@ -156,9 +150,10 @@ class VitalsCallback(TrainerCallback):
             "config": {**settings_of(args, model, train_dataloader), **self._config},
             "rank": 0,
         }
-        resume = self._resumed_from(args, state)
-        if resume is None:
-            resume = 0 if is_second_try else self._resume
+        resume = 0 if is_second_try else self._resume
+        if state.global_step:  # the trainer resumes
+            saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            resume = str(saved) if saved.is_dir() else int(state.global_step)
         is_new = resume is None or resume is False
         self.run = start(resume=resume, overwrite=self._overwrite and is_new, **given)
         self._started_with = given
@@ -166,13 +161,6 @@ class VitalsCallback(TrainerCallback):
         early, self._early = self._early, []
         for logs, step in early:
             self._record_evaluation(self.run, logs, step)
-
-    def _resumed_from(self, args: Any, state: Any) -> bool | int | str | None:
-        """Where the weights come from, for a trainer that resumes; None for one that does not."""
-        if not state.global_step:
-            return None
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        return str(folder) if folder.is_dir() else int(state.global_step)
 
     @_safely
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -277,12 +265,8 @@ class VitalsCallback(TrainerCallback):
         step = int(state.global_step)
         if event == "eval":
             self._take_evaluation(logs, step)
-        elif self.run is None:
-            return
-        elif event == "summary":
-            self._record_summary(self.run, logs, step)
-        else:
-            self._record_step(self.run, logs, step)
+        elif self.run is not None:
+            (self._record_summary if event == "summary" else self._record_step)(self.run, logs, step)
 
     def _record_step(self, run: Run, logs: dict[str, Any], step: int) -> None:
         total = logs.get("num_tokens", logs.get("num_input_tokens_seen"))
@@ -331,9 +315,8 @@ class VitalsCallback(TrainerCallback):
         """Carry out what the doctor asks for, on every process."""
         self._is_asking_due = False
         if self._settings.actions == "act":
-            self._actions.controls = TrainerControls(
-                args, control, model, rest.get("optimizer"), rest.get("lr_scheduler")
-            )
+            optimizer, scheduler = rest.get("optimizer"), rest.get("lr_scheduler")
+            self._actions.controls = TrainerControls(args, control, model, optimizer, scheduler)
             self._actions.carry_out()
 
     @_safely

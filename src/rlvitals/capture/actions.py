@@ -14,11 +14,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from rlvitals.guard import Once, guarded, value_or, words_of
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.actions import Controls, Declined, Outcome, perform
 from rlvitals.records import Request
 from rlvitals.terminal import logger
@@ -54,8 +54,8 @@ class Actions:
         """Whatever is not given is declined, with that as the reason.
 
         `optimizer` has torch's `param_groups`. `save()` writes `checkpoint-STEP` into the run's directory and returns
-        its path. `load(path)` puts the weights and the optimizer's state back; the learning rate and the schedule in use
-        stay, and the rate is halved. `controls` replaces all four, for a trainer that is no loop. `run` is None on
+        its path. `load(path)` puts the weights and the optimizer's state back; the learning rate and the schedule in
+        use stay, and the rate is halved. `controls` replaces all four, for a trainer that is no loop. `run` is None on
         ranks that have none.
         """
         self.controls: Controls = controls or LoopControls(optimizer, scheduler, save, load)
@@ -87,7 +87,10 @@ class Actions:
         if self._saving is not None:
             self._saving.declined("the trainer has not saved")
             self._saving = None
-        request = shared_request(value_or(None, self._ask, handle=self._cannot_ask))
+        request: Request | None = None
+        with guarded(lambda error: self._warn_once(f"the doctor cannot be asked for requests: {words_of(error)}")):
+            request = None if self._run is None or _rank() else self._run.request(everywhere=False)
+        request = shared_request(request)
         if request is None or request.action in ("none", "warn"):
             return False
         outcome = perform(request, self.controls)
@@ -103,44 +106,35 @@ class Actions:
             request.answer(request, outcome.answer, outcome.text)
         return outcome.must_stop
 
-    def _ask(self) -> Request | None:
-        return None if self._run is None or _rank() else self._run.request(everywhere=False)
 
-    def _cannot_ask(self, error: Exception) -> None:
-        self._warn_once(f"the doctor cannot be asked for requests: {words_of(error)}")
-
-
+@dataclass(frozen=True, slots=True)
 class LoopControls:
     """The controls of a loop of one's own. It stops by itself where `Actions.carry_out` says so."""
 
-    def __init__(
-        self,
-        optimizer: Any,
-        scheduler: Any,
-        save: Callable[[], object] | None,
-        load: Callable[[Path], object] | None,
-    ) -> None:
-        self._optimizer, self._scheduler, self._save, self._load = optimizer, scheduler, save, load
+    optimizer: Any
+    scheduler: Any
+    saves: Callable[[], object] | None
+    loads: Callable[[Path], object] | None
 
     def stop(self) -> None:
         pass
 
     def save(self) -> str:
-        if self._save is None:
+        if self.saves is None:
             raise Declined("rlvitals.Actions was given no `save`")
-        saved = self._save()
+        saved = self.saves()
         return "a checkpoint" if saved is None else Path(str(saved)).name
 
     def scale_rate(self, factor: float) -> tuple[float, float]:
-        if self._optimizer is None:
+        if self.optimizer is None:
             raise Declined("rlvitals.Actions was given no `optimizer`")
-        return scale_learning_rate(self._optimizer, self._scheduler, factor)
+        return scale_learning_rate(self.optimizer, self.scheduler, factor)
 
     def revert(self, checkpoint: Path) -> None:
-        if self._load is None:
+        if self.loads is None:
             raise Declined("rlvitals.Actions was given no `load`")
-        with keeping_rates(self._optimizer, self._scheduler):
-            self._load(checkpoint)
+        with keeping_rates(self.optimizer, self.scheduler):
+            self.loads(checkpoint)
 
 
 @contextmanager
