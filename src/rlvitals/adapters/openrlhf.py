@@ -37,7 +37,7 @@ SAMPLES = "generated_samples"
 
 
 class VitalsLogger:
-    """One run, fed by OpenRLHF's PPO trainer. `run` is the recorder, for what a logger cannot do (`run.request()`)."""
+    """One run, fed by OpenRLHF's PPO trainer. `run` is the recorder, for `rlvitals.Actions`."""
 
     def __init__(self, args: Any = None, **settings: Any) -> None:
         name = str(setting(args, "logger.wandb.run_name") or "openrlhf")

@@ -57,7 +57,7 @@ def register() -> None:
 
 
 class VitalsTracker:
-    """One run, fed by ROLL's pipeline. `run` is the recorder, for what a logger cannot do (`run.request()`)."""
+    """One run, fed by ROLL's pipeline. `run` is the recorder, for what a logger cannot do (`rlvitals.Actions`)."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         name = str(setting(config, "exp_name") or "roll")

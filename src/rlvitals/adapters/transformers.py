@@ -182,23 +182,18 @@ class VitalsCallback(TrainerCallback):
         self._is_log_due = False
         self._enter("train_step")
 
-    @_safely
     def on_substep_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._count_batch(args, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
-        self._end_step(args, state)
+        self._leave()
+        self._count_batch(args, state)
         self._is_log_due = bool(control.should_log)
         if self._is_asking_due and not self._is_log_due:
             self._ask(args, control, **rest)
         if not self._is_log_due:
             self._enter_what_follows(control)
         return control
-
-    @_safely
-    def _end_step(self, args: Any, state: Any) -> None:
-        self._leave()
-        self._count_batch(args, state)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._is_log_due = bool(control.should_log)
@@ -304,6 +299,7 @@ class VitalsCallback(TrainerCallback):
         self._evaluated = (step, earlier | logs)
         run.log_eval(logs, step=step, whole=self._evaluated[1])
 
+    @_safely
     def _count_batch(self, args: Any, state: Any) -> None:
         if self.run is not None:
             size = state.train_batch_size or args.train_batch_size
