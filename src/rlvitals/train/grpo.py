@@ -154,10 +154,10 @@ class Trainer:
                 waiting = []
             if is_training and (self.step % settings.eval_steps == 0 or is_last):
                 why = self._evaluate()
+            if actions.carry_out():  # before a save removes the checkpoint that it may go back to
+                why = "the doctor asked for it"
             if is_training and (self.step % settings.save_steps == 0 or is_last):
                 self.save()
-            if actions.carry_out():
-                why = "the doctor asked for it"
         return self._end(why)
 
     def save(self) -> Path:

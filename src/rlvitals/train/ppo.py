@@ -140,9 +140,10 @@ class Trainer:
                             self.run.log(merge(waiting), step=self.step)
                         waiting = []
                     self._look(tracker, epoch, is_last=self.step == last)
+                    must_stop = actions.carry_out()  # before a save removes the checkpoint that it may go back to
                     if self.step % settings.save_steps == 0 or self.step == settings.max_steps:
                         self.save()
-                    if actions.carry_out():
+                    if must_stop:
                         why_stopped = "the doctor asked for it"
                     elif self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
                         why_stopped = f"the reward has not risen for {settings.early_stopping} epochs"

@@ -131,6 +131,7 @@ class Trainer:
                 self.log()
                 if _is_due(self.step, self.settings.eval_steps):
                     self.evaluate()
+                must_stop = actions.carry_out()  # before a save removes the checkpoint that it may go back to
                 if _is_due(self.step, self.settings.save_steps):
                     self.save()
                 if silent >= self.settings.teacher_patience:
@@ -138,7 +139,7 @@ class Trainer:
                         f"the teacher has judged nothing for {silent} steps; see Teacher/FailureRate. The last "
                         f"checkpoint is {checkpoint.newest(self.folder)}"
                     )
-                if actions.carry_out():
+                if must_stop:
                     return self._finish("stopped")
             return self._finish("finished")
 
