@@ -36,7 +36,7 @@ BETA, CLIP = 0.05, 1.0
 class Policy:
     """One hidden layer over (first digit, second digit, position, previous token) -> next token."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, learning_rate: float = 0.003) -> None:
         inputs = 10 + 10 + MAX_TOKENS + VOCAB
         self.weights = [
             rng.normal(0, 0.3, (inputs, 64)),
@@ -46,6 +46,7 @@ class Policy:
         ]
         self._moments = [(np.zeros_like(w), np.zeros_like(w)) for w in self.weights]
         self._updates = 0
+        self.param_groups = [{"lr": learning_rate}]  # as torch's optimizers keep it, so that `Actions` can cut it
 
     def forward(self, inputs: Array) -> tuple[Array, Array]:
         """Hidden activations and log-probabilities."""
@@ -54,7 +55,11 @@ class Policy:
         logits = logits - logits.max(axis=-1, keepdims=True)
         return hidden, logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
-    def update(self, inputs: Array, hidden: Array, grad_logits: Array, learning_rate: float) -> float:
+    @property
+    def learning_rate(self) -> float:
+        return self.param_groups[0]["lr"]
+
+    def update(self, inputs: Array, hidden: Array, grad_logits: Array) -> float:
         """One Adam step down the gradient; returns the gradient's norm before clipping."""
         back = (grad_logits @ self.weights[2].T) * (1 - hidden**2)
         grads = [inputs.T @ back, back.sum(axis=0), hidden.T @ grad_logits, grad_logits.sum(axis=0)]
@@ -65,7 +70,7 @@ class Policy:
             first += 0.1 * (scale * grad - first)
             second += 0.01 * ((scale * grad) ** 2 - second)
             unbiased = first / (1 - 0.9**self._updates), second / (1 - 0.99**self._updates)
-            weight -= learning_rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
+            weight -= self.learning_rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
         return norm
 
 
@@ -132,13 +137,11 @@ def imitate(policy: Policy, rng: np.random.Generator, steps: int = 300) -> None:
             inputs = features(prompts, position, previous)
             hidden, logp = policy.forward(inputs)
             grad = (np.exp(logp) - np.eye(VOCAB)[answers[:, position]]) / len(prompts)
-            policy.update(inputs, hidden, grad, 0.003)
+            policy.update(inputs, hidden, grad)
             previous = answers[:, position]
 
 
-def grpo_step(
-    policy: Policy, reference: Policy, rng: np.random.Generator, learning_rate: float
-) -> tuple[dict[str, object], int]:
+def grpo_step(policy: Policy, reference: Policy, rng: np.random.Generator) -> tuple[dict[str, object], int]:
     """Sample groups, compute group-relative advantages, update once; returns the metrics and the tokens written."""
     prompts = np.repeat(rng.integers(0, 10, (PROMPTS, 2)), GROUP, axis=0)
     rollouts = sample(policy, prompts, rng)
@@ -158,7 +161,7 @@ def grpo_step(
     loss = -token_advantages + BETA * kl  # on-policy: the ratio is 1
     push = -token_advantages + BETA * (1 - np.exp(drift))
     grad = push[:, None] * (np.eye(VOCAB)[written] - probabilities) / len(written)
-    norm = policy.update(rollouts.inputs, hidden, grad, learning_rate)
+    norm = policy.update(rollouts.inputs, hidden, grad)
 
     metrics: dict[str, object] = {
         "loss": values.mean(loss),
@@ -170,7 +173,7 @@ def grpo_step(
         "completions/mean_length": values.mean(lengths),
         "completions/clipped_ratio": values.mean(rollouts.tokens[:, -1] != EOS),
         "grad_norm": norm,
-        "learning_rate": learning_rate,
+        "learning_rate": policy.learning_rate,
     }
     return metrics, int(lengths.sum())
 
@@ -182,22 +185,6 @@ def evaluate(policy: Policy, rng: np.random.Generator) -> dict[str, float]:
     return {"accuracy": float((rollouts.rewards == 1.0).mean()), "avg_reward": float(rollouts.rewards.mean())}
 
 
-def obey(run: Run, learning_rate: float) -> float | None:
-    """Do what the doctor asks: the learning rate to go on with, or None to stop."""
-    request = run.request()
-    if request is None or request.action == "warn":
-        return learning_rate
-    if request.action == "stop":
-        request.done("stopping")
-        print(f"stopping, as the doctor asks: {request.reason}", flush=True)
-        return None
-    if request.action == "reduce_lr" and request.factor is not None:
-        request.done(f"learning rate {learning_rate} -> {learning_rate * request.factor}")
-        return learning_rate * request.factor
-    request.declined("this example keeps no checkpoints")
-    return learning_rate
-
-
 def train(run: Run, steps: int, learning_rate: float, seed: int) -> None:
     """Imitation, then GRPO, recorded and watched."""
     rng = np.random.default_rng(seed)
@@ -205,18 +192,19 @@ def train(run: Run, steps: int, learning_rate: float, seed: int) -> None:
     imitate(policy, rng)
     reference = Policy(rng)
     reference.weights = [weight.copy() for weight in policy.weights]
+    policy.param_groups[0]["lr"] = learning_rate
 
+    actions = rlvitals.Actions(run, policy)  # this example keeps no checkpoints, so `save` and `load` are not given
     tokens = 0
     for step in range(1, steps + 1):
-        metrics, written = grpo_step(policy, reference, rng, learning_rate)
+        metrics, written = grpo_step(policy, reference, rng)
         tokens += written
         run.log({**metrics, "num_tokens": tokens}, step=step)
         if step % 100 == 0 or step == 1:
             run.log_eval(evaluate(policy, rng), step=step)
-        obeyed = obey(run, learning_rate)
-        if obeyed is None:
+        if actions.carry_out():
+            print("stopping, as the doctor asks", flush=True)
             break
-        learning_rate = obeyed
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "views": DATA | {"store", "importers", "catalog", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "adapters": DATA | {"capture", "store", "importers"},
+    "adapters": DATA | {"capture", "store", "importers", "health"},
     "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
     "web": DATA | {"store", "catalog", "health", "render", "views"},
     "tui": DATA | {"catalog", "health", "render", "views"},

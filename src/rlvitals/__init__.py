@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
-    "MetricsTracker", "Monitor", "catalog", "check", "errors", "explain", "find_runs", "finish", "init", "log",
-    "open_run", "start", "values",
+    "Actions", "MetricsTracker", "Monitor", "catalog", "check", "errors", "explain", "find_runs", "finish", "init",
+    "log", "open_run", "start", "values",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from rlvitals import catalog, errors, values
+    from rlvitals.capture.actions import Actions
     from rlvitals.capture.current import finish, init, log
     from rlvitals.capture.epochs import MetricsTracker
     from rlvitals.capture.start import start
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rlvitals.views.query import open_run
 
 _HOMES = {
+    "Actions": "rlvitals.capture.actions",
     "start": "rlvitals.capture.start",
     "init": "rlvitals.capture.current",
     "log": "rlvitals.capture.current",

@@ -17,7 +17,7 @@ from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
 from rlvitals.yaml_reader import read_yaml
 
-Actions = Literal["advise", "act"]
+ActionMode = Literal["advise", "act"]
 
 HARDWARE_SECONDS = 5.0
 
@@ -45,7 +45,7 @@ class Settings:
     rules: str | tuple[Any, ...] | None = None
     """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
-    actions: Actions = "advise"
+    actions: ActionMode = "advise"
     """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
     notify: dict[str, str] = field(default_factory=dict, repr=False)
     """Who is told of a finding: `webhook` (an address, or "${env:NAME}"), its `format` (json, slack, discord; by its
@@ -147,7 +147,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         config=trainer,
     )
     if settings.actions not in ("advise", "act"):
-        near = did_you_mean(str(settings.actions), get_args(Actions))
+        near = did_you_mean(str(settings.actions), get_args(ActionMode))
         raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}.{near}")
     if settings.names not in RATE_NAMES:
         near = did_you_mean(settings.names, RATE_NAMES)

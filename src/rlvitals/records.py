@@ -195,7 +195,7 @@ class Request:
     """revert: the folder to go back to."""
     checkpoint_step: int | None = None
     factor: float | None = None
-    """reduce_lr: what to multiply the learning rate by."""
+    """reduce_lr, revert: what to multiply the learning rate by."""
     number: int = 0
     """Counts the requests of a run."""
     answer: Callable[[Request, Answer, str], None] | None = field(default=None, repr=False, compare=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from rlvitals.health.actions import MOST_LR_CUTS, Policy
-from rlvitals.records import ACTIONS, Finding
+from rlvitals.health.actions import MOST_LR_CUTS, MOST_REVERTS, CannotGoBack, Declined, Outcome, Policy, perform
+from rlvitals.records import ACTIONS, Finding, Request
 
 
 def found(rule="r", kind="kl_explosion", severity="critical", action="stop", metrics=("kl",), **more):
@@ -113,6 +115,7 @@ def test_revert_takes_the_newest_checkpoint_before_the_onset():
     policy = Policy()
     request = policy.consider([found(action="revert")], lambda: {50: "a", 89: "b", 90: "c", 95: "d"})
     assert (request.action, request.checkpoint, request.checkpoint_step) == ("revert", "b", 89)
+    assert request.factor == 0.5
 
 
 @pytest.mark.parametrize("checkpoints", [(), (90, 100)], ids=["none", "only later ones"])
@@ -126,6 +129,92 @@ def test_checkpoints_are_looked_for_only_where_they_matter():
         raise AssertionError("nobody asked for a revert")
 
     assert Policy({"r"}).consider([found()], fail).action == "stop"
+
+
+def went_back(policy, *, onset, now, rule="earlier"):
+    """A revert that was asked for and done."""
+    request = policy.consider([found(rule, action="revert", onset_step=onset)], lambda: {1: "checkpoint-1"})
+    policy.settle(request, "done", now)
+    return policy
+
+
+@pytest.mark.parametrize(("step", "is_good"), [(59, True), (60, False), (65, False), (70, False), (71, True)])
+def test_a_stretch_that_a_revert_abandoned_has_both_of_its_ends(step, is_good):
+    policy = went_back(Policy(), onset=60, now=70)
+    request = policy.consider([found(action="revert")], lambda: {1: "old", step: "newest"})
+    assert request.checkpoint == ("newest" if is_good else "old")
+
+
+@pytest.mark.parametrize(("step", "is_good"), [(89, True), (90, False), (91, False)])
+def test_a_checkpoint_of_the_onset_itself_is_spoiled_already(step, is_good):
+    request = Policy().consider([found(action="revert", onset_step=90)], lambda: {1: "old", step: "newest"})
+    assert request.checkpoint == ("newest" if is_good else "old")
+
+
+def test_where_only_spoiled_checkpoints_are_left_there_is_none():
+    policy = went_back(Policy({"r"}), onset=60, now=70)
+    request = policy.consider([found(action="revert")], lambda: {65: "spoiled"})
+    assert request.action == "stop"
+    assert "no good checkpoint is older" in request.reason
+
+
+def test_a_revert_that_was_declined_abandons_nothing_and_does_not_count():
+    policy = Policy()
+    for number in range(MOST_REVERTS + 1):
+        request = policy.consider([found(f"r{number}", action="revert")], lambda: {80: "checkpoint-80"})
+        assert (request.action, request.checkpoint_step) == ("revert", 80)
+        policy.settle(request, "declined", 100)
+
+
+@pytest.mark.parametrize(("severity", "action"), [("critical", "stop"), ("warning", "warn")])
+def test_the_third_way_back_is_a_stop_that_names_the_last_good_checkpoint(severity, action):
+    policy = Policy()
+    for number in range(MOST_REVERTS):
+        went_back(policy, onset=10 + 10 * number, now=15 + 10 * number, rule=f"r{number}")
+    request = policy.consider([found(action="revert", severity=severity)], lambda: {15: "spoiled", 70: "out/good-70"})
+    assert request.action == action
+    assert f"went back {MOST_REVERTS} times already" in request.reason
+    assert ("the last good checkpoint is good-70" in request.reason) == (action == "stop")
+
+
+def line(kind, step, attempt=1, **facts):
+    return SimpleNamespace(type=kind, step=step, attempt=attempt, facts=facts)
+
+
+def reverted(onset, now, *, number=1, attempt=1, answer="done"):
+    return [
+        line("request", onset + 1, attempt, request=number, action="revert", rule=f"r{number}", onset_step=onset),
+        line("answer", now, attempt, request=number, action="revert", rule=f"r{number}", answer=answer),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "good"),
+    [
+        ({}, {59, 71}),
+        ({2: 71}, {59, 71}),
+        ({2: 66}, {59, 66, 70, 71}),
+        ({2: 60}, {59, 60, 65, 66, 70, 71}),
+        ({2: 30}, {59, 60, 65, 66, 70, 71}),
+        ({1: 66}, {59, 71}),
+    ],
+    ids=["no resume", "after it", "in its middle", "at its onset", "before it", "an earlier attempt"],
+)
+def test_what_a_revert_spoiled_before_a_resume_stays_spoiled_unless_it_is_trained_again(cuts, good):
+    for step in (59, 60, 65, 66, 70, 71):
+        policy = Policy()
+        policy.recall(reverted(60, 70), cuts)
+        request = policy.consider([found(action="revert")], lambda step=step: {1: "old", step: "newest"})
+        assert (request.checkpoint == "newest") == (step in good), step
+
+
+def test_reverts_from_before_a_resume_count():
+    policy = Policy()
+    policy.recall([*reverted(10, 12), *reverted(20, 22, number=2), *reverted(30, 31, number=3, answer="declined")], {})
+    assert asked(policy, found(action="revert"), checkpoints=[5]) == "stop"
+    policy = Policy()
+    policy.recall([*reverted(10, 12), *reverted(30, 31, number=3, answer="declined")], {})
+    assert asked(policy, found(action="revert"), checkpoints=[5]) == "revert"
 
 
 # Learning rate
@@ -232,3 +321,93 @@ def test_criticals_seen_in_weights_that_were_reverted_do_not_count_any_more():
     request = policy.consider([found(action="revert")], lambda: {50: "checkpoint-50"})
     policy.settle(request, "done")
     assert asked(policy, found(**{**OTHER, "action": "stop"})) == "warn"
+
+
+# Carrying it out
+
+
+class Trainer:
+    """Controls that note what they were told, and raise what they are given."""
+
+    def __init__(self, **problems):
+        self.told, self.problems = [], problems
+
+    def _take(self, name, *given):
+        self.told.append((name, *map(str, given)))
+        if name in self.problems:
+            raise self.problems[name]
+
+    def stop(self):
+        self._take("stop")
+
+    def save(self):
+        self._take("save")
+        return "checkpoint-7"
+
+    def scale_rate(self, factor):
+        self._take("scale_rate", factor)
+        return 1e-3, 1e-3 * factor
+
+    def revert(self, checkpoint):
+        self._take("revert", checkpoint)
+
+
+def request_for(action):
+    return Request(action, "why", found(action=action), checkpoint="out/checkpoint-4", checkpoint_step=4, factor=0.5)
+
+
+@pytest.mark.parametrize(
+    ("action", "told", "outcome"),
+    [
+        ("stop", [], Outcome("done", "training stops", must_stop=True)),
+        ("checkpoint", [("save",)], Outcome("done", "saved checkpoint-7")),
+        ("reduce_lr", [("scale_rate", "0.5")], Outcome("done", "learning rate 0.001 -> 0.0005")),
+        (
+            "revert",
+            [("revert", "out/checkpoint-4"), ("scale_rate", "0.5")],
+            Outcome("done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data go on"),
+        ),
+        ("warn", [], Outcome("done")),
+    ],
+)
+def test_each_action_uses_its_control_and_says_what_was_done(action, told, outcome):
+    trainer = Trainer()
+    assert perform(request_for(action), trainer) == outcome
+    assert trainer.told == told
+
+
+@pytest.mark.parametrize("action", ["checkpoint", "reduce_lr", "revert"])
+def test_what_a_trainer_does_not_do_is_declined_and_training_goes_on(action):
+    trainer = Trainer(save=Declined("not here"), scale_rate=Declined("not here"), revert=Declined("not here"))
+    assert perform(request_for(action), trainer) == Outcome("declined", "not here")
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [(CannotGoBack("it is sharded"), "it is sharded"), (ValueError("bad file"), "ValueError: bad file")],
+)
+def test_a_revert_that_fails_stops_the_training(problem, why):
+    text = f"training stops: it cannot go back to checkpoint-4: {why}"
+    assert perform(request_for("revert"), Trainer(revert=problem)) == Outcome("declined", text, must_stop=True)
+    assert perform(request_for("revert"), Trainer(scale_rate=ValueError())).must_stop
+
+
+def test_a_save_or_a_cut_that_fails_does_not_stop_the_training():
+    trainer = Trainer(save=OSError("full"), scale_rate=KeyError("lr"))
+    assert perform(request_for("checkpoint"), trainer) == Outcome("declined", "OSError: full")
+    assert perform(request_for("reduce_lr"), trainer) == Outcome("declined", "KeyError: 'lr'")
+
+
+def test_a_rate_that_cannot_be_cut_does_not_undo_a_revert():
+    outcome = perform(request_for("revert"), Trainer(scale_rate=Declined("it chooses its own")))
+    assert outcome == Outcome(
+        "done", "back to checkpoint-4, the learning rate stays the same (it chooses its own); steps and data go on"
+    )
+
+
+def test_a_trainer_that_saves_later_answers_later():
+    class Later(Trainer):
+        def save(self):
+            return None
+
+    assert perform(request_for("checkpoint"), Later()) == Outcome(None)

@@ -458,6 +458,25 @@ def test_the_doctors_cut_of_the_learning_rate_lasts(tmp_path, trainer):
     assert rates[-1] == pytest.approx(5e-4)
 
 
+def test_the_doctors_revert_puts_a_good_checkpoint_back_at_half_the_rate(tmp_path, trainer):
+    rules = write_rules(tmp_path, "revert")
+    (tmp_path / "rules.yaml").write_text(
+        (tmp_path / "rules.yaml").read_text().replace("Train/AvgReward < 2", "optim.lr > 0.0009")
+    )
+    run = trainer(
+        tmp_path / "run", Scripted(), actions="act", max_steps=8, lr_warmup_steps=5, learning_rate=1e-3, save_steps=1,
+        rules=rules,
+    )  # fmt: skip
+    assert run.train().status == "finished"
+    lines = [json.loads(line) for line in (tmp_path / "run/logs/findings.jsonl").read_text().splitlines()]
+    (request,) = [line for line in lines if line["type"] == "request"]
+    (answer,) = [line for line in lines if line["type"] == "answer"]
+    assert (request["onset_step"], request["checkpoint_step"]) == (5, 4)
+    assert answer["text"] == "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data go on"
+    rates = [row["optim.lr"] for row in rows_of(tmp_path / "run")]
+    assert rates[answer["step"] :] == pytest.approx([5e-4] * (8 - answer["step"]))
+
+
 def test_the_doctor_may_only_advise(tmp_path, trainer):
     run = trainer(tmp_path / "run", Scripted(), actions="advise", max_steps=4, rules=write_rules(tmp_path, "stop"))
     assert run.train().status == "finished"

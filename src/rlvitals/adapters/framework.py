@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from argparse import Namespace
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from rlvitals.adapters.plain import MAX_DEPTH
+from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
 from rlvitals.errors import BadValue
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.guard import Once, guarded, words_of
+from rlvitals.splits import is_held_out
 
 ALGORITHMS = {
     "gae": "ppo",
@@ -35,12 +34,9 @@ ALGORITHMS = {
 }
 """How the frameworks name their advantage estimators -> the algorithm. Others are left to the metric names."""
 
-HELD_OUT = re.compile(r"(val|eval|test)([-_](core|aux|correct))?/")
-"""Names of values that were measured on held-out data, and stand in one row with those of the training."""
-
 _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
 
-_said: set[str] = set()
+warn_once = Once()
 
 
 def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
@@ -64,28 +60,24 @@ def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Ma
 
 
 def record(run: Run, values: Any, step: Any) -> None:
-    """One row of a framework's. What was measured on held-out data is recorded as an evaluation."""
-    try:
+    """One row of a framework's. What its name says was measured on held-out data is recorded as an evaluation, so that
+    the adapters, the doctor and the views agree on which rows are held out. Raises BadValue alone, where strict=True
+    asks for it.
+    """
+    with guarded(lambda error: warn_once(f"a row could not be recorded: {words_of(error)}"), but=(BadValue,)):
         if not isinstance(values, Mapping):
             run.log(values, step)  # which says what is wrong with it
             return
-        held_out = {name: value for name, value in values.items() if HELD_OUT.match(str(name))}
+        held_out = {name: value for name, value in values.items() if _is_held_out(str(name), value)}
         trained = {name: value for name, value in values.items() if name not in held_out}
         if trained:
             run.log(trained, step)
         if held_out:
             run.log_eval(held_out, step)
-    except BadValue:
-        raise  # strict=True asks for it
-    except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-        say_once(f"a row could not be recorded: {type(error).__name__}: {error}")
 
 
-def say_once(sentence: str) -> None:
-    """A warning, the first time."""
-    if sentence not in _said:
-        _said.add(sentence)
-        logger.warning(sentence)
+def _is_held_out(name: str, value: Any) -> bool:
+    return is_held_out(f"{name}/" if isinstance(value, Mapping) else name)
 
 
 def plain_config(config: Any, depth: int = 0) -> Any:

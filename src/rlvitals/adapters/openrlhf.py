@@ -21,16 +21,9 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import (
-    ALGORITHMS,
-    known_settings,
-    open_run,
-    plain_config,
-    record,
-    say_once,
-    setting,
-)
+from rlvitals.adapters.framework import ALGORITHMS, known_settings, open_run, plain_config, record, setting, warn_once
 from rlvitals.errors import RlvitalsError
+from rlvitals.guard import guarded, words_of
 
 PATHS = {
     "num_generations": "rollout.n_samples_per_prompt",
@@ -44,15 +37,13 @@ SAMPLES = "generated_samples"
 
 
 class VitalsLogger:
-    """One run, fed by OpenRLHF's PPO trainer. `run` is the recorder, for what a logger cannot do (`run.request()`)."""
+    """One run, fed by OpenRLHF's PPO trainer. `run` is the recorder, for `rlvitals.Actions`."""
 
     def __init__(self, args: Any = None, **settings: Any) -> None:
         name = str(setting(args, "logger.wandb.run_name") or "openrlhf")
-        folder = os.environ.get("RLVITALS_OUTPUT_DIR") or os.path.join(
-            str(setting(args, "ckpt.output_dir") or "ckpt"), name
-        )
+        folder = os.path.join(str(setting(args, "ckpt.output_dir") or "ckpt"), name)
         defaults = {
-            "output_dir": folder,
+            "output_dir": os.environ.get("RLVITALS_OUTPUT_DIR") or folder,
             "name": name,
             "algorithm": ALGORITHMS.get(str(setting(args, "algo.advantage.estimator"))),
             "resume": True if setting(args, "ckpt.load_enable") else None,
@@ -76,13 +67,11 @@ def install(**settings: Any) -> None:
 
     A worker that cannot import OpenRLHF has no logger to follow, and is left alone.
     """
-    try:
+    # An exception here would keep every worker from starting.
+    with guarded(lambda error: warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")):
         loggers: Any = import_module("openrlhf.utils.logging_utils")
-    except Exception as error:  # noqa: BLE001 - an exception here would keep every worker from starting
-        say_once(f"OpenRLHF's loggers are not here: {type(error).__name__}: {error}")
-        return
-    for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
-        _follow(kind, settings)
+        for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
+            _follow(kind, settings)
 
 
 _followed: dict[int, VitalsLogger] = {}
@@ -97,13 +86,10 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
         if not _followed:
             _followed[id(logger)] = VitalsLogger(args, **settings)
 
-    def end(logger: Any) -> None:
-        _followed.pop(id(logger)).close()
-
     _add(kind, "__init__", begin)
     _add(kind, "log_train", lambda logger, *given, **named: _followed[id(logger)].log_train(*given, **named))
     _add(kind, "log_eval", lambda logger, *given, **named: _followed[id(logger)].log_eval(*given, **named))
-    _add(kind, "close", end)
+    _add(kind, "close", lambda logger: _followed.pop(id(logger)).close())
 
 
 def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:
@@ -114,12 +100,12 @@ def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:
     def both(logger: Any, *given: Any, **named: Any) -> Any:
         result = theirs(logger, *given, **named)
         if method == "__init__" or id(logger) in _followed:
-            try:
+            # What is wrong at the start, or what strict=True asks for, is raised.
+            with guarded(
+                lambda error: warn_once(f"{method} of OpenRLHF could not be followed: {words_of(error)}"),
+                but=(RlvitalsError,),
+            ):
                 ours(logger, *given, **named)
-            except RlvitalsError:
-                raise  # what is wrong at the start, or what strict=True asks for
-            except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-                say_once(f"{method} of OpenRLHF could not be followed: {type(error).__name__}: {error}")
         return result
 
     both.is_followed = True  # type: ignore[attr-defined]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from rlvitals.capture.intake import CannotTake, flatten, scalar
+from rlvitals.guard import Once
 from rlvitals.values import Derived, Value
-
-logger = logging.getLogger("rlvitals")
 
 Plain = float | int | bool | str | Value | Derived
 
-MAX_DEPTH = 16
-"""As in a row: deeper mappings are a mistake, or refer to themselves."""
-
-_said: set[str] = set()
+_warn_once = Once()
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Plain]:
@@ -29,23 +25,21 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, Plain]:
     """
     taken: dict[str, Plain] = {}
     on_device: dict[str, Any] = {}
-    for name, value in _flat(metrics, "", 0):
-        if isinstance(value, float | int | str | Value | Derived):
+    for name, value in flatten(metrics, "", 0):
+        if isinstance(value, Value | Derived):
             taken[name] = value
         elif _is_scalar_on_device(value):
             taken[name] = float("nan")  # keeps its place in the row
             on_device[name] = value
-        elif value is not None:
-            _take_item(taken, name, value)
-    return taken | _read(on_device)
-
-
-def _flat(metrics: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    for key, value in metrics.items():
-        if isinstance(value, Mapping) and depth < MAX_DEPTH:
-            yield from _flat(value, f"{prefix}{key}/", depth + 1)
         else:
-            yield f"{prefix}{key}", value
+            try:
+                number = scalar(value)
+            except CannotTake as reason:
+                _warn_once(f"{name!r} is left out: {reason}", key=name)
+                continue
+            if number is not None:
+                taken[name] = number
+    return taken | _read(on_device)
 
 
 def _is_scalar_on_device(value: Any) -> bool:
@@ -66,16 +60,3 @@ def _read(on_device: dict[str, Any]) -> dict[str, float]:
         packed = torch.stack([on_device[name].detach().reshape(()).double() for name in names])
         numbers.update(zip(names, packed.tolist(), strict=True))
     return numbers
-
-
-def _take_item(taken: dict[str, Plain], name: str, value: Any) -> None:
-    try:
-        number = value.item()  # numpy's and torch's scalars; an array of several raises
-        if not isinstance(number, float | int | str):
-            number = float(number)
-    except Exception:  # noqa: BLE001 - whatever a stranger's number does, it costs only itself
-        if name not in _said:
-            _said.add(name)
-            logger.warning("%r is left out: a %s is no number", name, type(value).__name__)
-        return
-    taken[name] = number

@@ -17,22 +17,22 @@ files.
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 from rlvitals.adapters.plain import plain
+from rlvitals.capture.actions import shared_request
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import keep_given, start
 from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Answer, Finding, Request, Status
 from rlvitals.store.layout import kept_file, kept_folder
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 NAMESPACE = "rlvitals"
 """Drivers without a namespace of their own get a new one each time, and would never find the recorder again."""
@@ -139,12 +139,9 @@ class Recorder:
     def is_recording(self) -> bool:
         return bool(self._runs)
 
-    def log(self, rank: int, metrics: dict[str, Any], step: int | None) -> None:
-        """One row; durable on return."""
-        self._run_of(rank).log(metrics, step)
-
-    def log_eval(self, rank: int, stats: dict[str, Any], step: int | None) -> None:
-        self._run_of(rank).log_eval(stats, step)
+    def take(self, method: str, rank: int, row: dict[str, Any], step: int | None) -> None:
+        """One row for `log` or `log_eval`; durable on return."""
+        getattr(self._run_of(rank), method)(row, step)
 
     def findings(self) -> list[Finding]:
         return self._run_of(0).findings
@@ -190,25 +187,29 @@ class RunClient:
         self._actor = actor
         self._recorder = recorder
         self._waiting: deque[Any] = deque()
-        self._has_complained = False
+        self._warn_once = Once()
         weakref.finalize(self, _wait_at_end, self._waiting)
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """As `Run.log`, without waiting. A step that is not given counts on from the last row of this rank."""
-        self._send("log", plain(metrics), step)
+        self._send("log", plain, metrics, step)
 
     def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
         """As `Run.log_eval`, without waiting. Whatever it holds must be of types the recorder's process can import."""
-        self._send("log_eval", dict(stats), step)
+        self._send("log_eval", dict, stats, step)
 
-    def request(self) -> Request | None:
-        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder."""
-        try:
-            request: Request | None = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
-        except Exception as error:  # noqa: BLE001 - as in _send
-            logger.warning("the recorder %r could not be asked for requests: %s", self._recorder, type(error).__name__)
-            return None
-        return None if request is None else replace(request, answer=self._answer)
+    def request(self, *, everywhere: bool = False) -> Request | None:
+        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder.
+
+        With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
+        """
+        request: Request | None = None
+        with guarded(
+            lambda error: logger.warning("the recorder %r cannot be asked: %s", self._recorder, words_of(error))
+        ):
+            request = _ray().get(self._actor.request.remote(), timeout=REQUEST_SECONDS)
+        request = None if request is None else replace(request, answer=self._answer)
+        return shared_request(request) if everywhere else request
 
     @property
     def findings(self) -> list[Finding]:
@@ -249,15 +250,13 @@ class RunClient:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rejoin, (self._recorder, self.rank)
 
-    def _send(self, method: str, row: dict[str, Any], step: int | None) -> None:
-        try:
+    def _send(self, method: str, prepare: Callable[[Any], dict[str, Any]], row: Any, step: int | None) -> None:
+        with guarded(lambda error: self._lose(words_of(error))):
             self._take_answers()
             if len(self._waiting) >= MAX_WAITING:
                 self._lose(f"the recorder is {MAX_WAITING} rows behind")
-                return
-            self._waiting.append(getattr(self._actor, method).remote(self.rank, row, step))
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._lose(f"{type(error).__name__}: {error}")
+            else:
+                self._waiting.append(self._actor.take.remote(method, self.rank, prepare(row), step))
 
     def _answer(self, request: Request, answer: Answer, text: str) -> None:
         self._waiting.append(self._actor.answer.remote(request.number, answer, text))
@@ -265,19 +264,15 @@ class RunClient:
     def _take_answers(self) -> None:
         """Forget the calls that have returned; the recorder takes a worker's rows in order."""
         ray = _ray()
-        while self._waiting:
-            if not ray.wait([self._waiting[0]], timeout=0)[0]:
-                return
-            try:
+        while self._waiting and ray.wait([self._waiting[0]], timeout=0)[0]:
+            with guarded(lambda error: self._lose(str(error).strip().splitlines()[-1])):
                 ray.get(self._waiting.popleft())
-            except Exception as error:  # noqa: BLE001 - the recorder's trouble, as in _send
-                self._lose(str(error).strip().splitlines()[-1])
 
     def _lose(self, why: str) -> None:
         self.dropped += 1
-        if not self._has_complained:
-            self._has_complained = True
-            logger.warning("a row for the recorder %r is dropped: %s. Further ones are counted.", self._recorder, why)
+        self._warn_once(
+            f"a row for the recorder {self._recorder!r} is dropped: {why}. Further ones are counted.", key="dropped"
+        )
 
 
 def _rejoin(recorder: str, rank: int) -> RunClient:

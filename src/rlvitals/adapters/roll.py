@@ -21,15 +21,18 @@ from typing import Any
 
 from rlvitals.adapters.framework import (
     ALGORITHMS,
-    HELD_OUT,
     known_settings,
     open_run,
     record,
-    say_once,
     setting,
+    warn_once,
     whole_or_none,
-)
+)  # fmt: skip
 from rlvitals.adapters.plain import plain
+from rlvitals.capture.intake import MAX_DEPTH
+from rlvitals.errors import BadValue
+from rlvitals.guard import guarded, words_of
+from rlvitals.splits import is_held_out
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
@@ -54,7 +57,7 @@ def register() -> None:
 
 
 class VitalsTracker:
-    """One run, fed by ROLL's pipeline. `run` is the recorder, for what a logger cannot do (`run.request()`)."""
+    """One run, fed by ROLL's pipeline. `run` is the recorder, for what a logger cannot do (`rlvitals.Actions`)."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         name = str(setting(config, "exp_name") or "roll")
@@ -69,14 +72,11 @@ class VitalsTracker:
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """One step of the pipeline. Names lose their reducer (`actor/pg_loss@sum`), as in ROLL's own trackers."""
-        try:
+        with guarded(lambda error: warn_once(f"a row of ROLL could not be read: {words_of(error)}"), but=(BadValue,)):
             named = _without_reducers(values)
-            if self._on_record and (step, _fingerprint(plain(named))) in self._on_record:
-                return  # a resumed pipeline first sends the whole history of its checkpoint again
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            say_once(f"a row of ROLL could not be read: {type(error).__name__}: {error}")
-            return
-        record(self.run, named, step)
+            if not self._on_record or (step, _fingerprint(plain(named))) not in self._on_record:
+                record(self.run, named, step)
+            # A resumed pipeline first sends the whole history of its checkpoint again.
 
     def log_traces(self, name: str, records: list[dict[str, Any]], step: int | None = None) -> None:
         """Transcripts are not metrics; ROLL keeps them in its `rollout_dump_dir`."""
@@ -86,7 +86,7 @@ class VitalsTracker:
 
 
 def _without_reducers(values: Any, depth: int = 0) -> Any:
-    if not isinstance(values, Mapping) or depth > 16:
+    if not isinstance(values, Mapping) or depth > MAX_DEPTH:
         return values
     return {
         str(name).rpartition("@")[0] or str(name): _without_reducers(value, depth + 1) for name, value in values.items()
@@ -103,6 +103,6 @@ def _fingerprint(numbers: Mapping[str, Any]) -> int:
         frozenset(
             (name, float(value))
             for name, value in numbers.items()
-            if isinstance(value, int | float) and math.isfinite(value) and name not in LATE and not HELD_OUT.match(name)
+            if isinstance(value, int | float) and math.isfinite(value) and name not in LATE and not is_held_out(name)
         )
     )

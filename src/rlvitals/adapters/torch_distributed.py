@@ -18,7 +18,6 @@ standard deviation far smaller than the mean would otherwise vanish in the diffe
 
 from __future__ import annotations
 
-import logging
 import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +26,8 @@ from weakref import WeakKeyDictionary, ref
 
 from rlvitals.adapters.plain import Plain, plain
 from rlvitals.errors import MissingDependency, RanksOutOfStep
+from rlvitals.guard import Once, value_or
 from rlvitals.values import Derived, Kind, Value
-
-logger = logging.getLogger("rlvitals")
 
 Formula = Callable[..., float | None]
 
@@ -81,7 +79,8 @@ class _Own:
                 self.formulas[name] = given.formula
                 self.values |= {(name, part.kind, number): part for number, part in enumerate(given.parts)}
             else:
-                value = given if isinstance(given, Value) else _one_sample(float(given))
+                number = given if isinstance(given, Value) else float(given)
+                value = number if isinstance(number, Value) else Value(1.0, number, 0.0, number, number)
                 if value.count:
                     self.values[name, value.kind, None] = value
 
@@ -231,20 +230,12 @@ def _range_cells(value: Value | None) -> list[float]:
     ]
 
 
-def _one_sample(number: float) -> Value:
-    return Value(1.0, number, 0.0, number, number)
-
-
 def _can_travel(formula: Formula) -> bool:
     """A lambda cannot: then only the ranks that have it compute the number. Failing in the exchange would block all."""
-    try:
-        pickle.dumps(formula)
-    except Exception:  # noqa: BLE001 - anything may be raised by what cannot be pickled
-        return False
-    return True
+    return value_or(b"", pickle.dumps, formula) != b""
 
 
-_mixed: set[str] = set()
+_warn_once = Once()
 
 
 def _by_name(merged: Mapping[Name, Value], formulas: Mapping[str, Formula]) -> dict[str, Plain]:
@@ -256,9 +247,8 @@ def _by_name(merged: Mapping[Name, Value], formulas: Mapping[str, Formula]) -> d
             parts.setdefault(name, {})[part] = value
         elif name not in values:
             values[name] = value
-        elif name not in _mixed:
-            _mixed.add(name)
-            logger.warning("%r is a %s on some ranks and not on others; the %s is left out", name, kind, kind)
+        else:
+            _warn_once(f"{name!r} is a {kind} on some ranks and not on others; the {kind} is left out", key=name)
     for name, found in parts.items():
         is_whole = all(part.count for part in found.values())
         if is_whole and name in formulas and name not in values:

@@ -11,27 +11,25 @@ doctor asks for. Nothing here raises into training, except at its start.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlvitals.adapters.learning_rate import CannotCut, cut_learning_rate
-from rlvitals.adapters.transformers_acting import Order, Reverts, carry_out, order_for, shared
-from rlvitals.adapters.transformers_settings import (
-    algorithm_of,
-    event_of,
-    is_of_the_summary,
-    names_of,
-    settings_of,
-)
+from rlvitals.adapters.transformers_settings import algorithm_of, event_of, is_of_the_summary, names_of, settings_of
+from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
 from rlvitals.capture.start import keep_given, start
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.guard import Once, guarded, words_of
+from rlvitals.health.actions import REVERT_FACTOR, CannotGoBack, Declined
+from rlvitals.store.files import read_json
 from rlvitals.store.layout import kept_folder
+from rlvitals.terminal import logger
 
 try:
     from transformers import TrainerCallback
@@ -41,15 +39,15 @@ except ImportError as error:
 if TYPE_CHECKING:
     from rlvitals.capture.phase import Phase
     from rlvitals.capture.run import Run
-    from rlvitals.records import Request, Status
-
-logger = logging.getLogger("rlvitals")
+    from rlvitals.records import Status
 
 NAME: Final = "rlvitals"
 """What `report_to` calls it, once it is registered."""
 
 _EARLY_EVENTS = 1000
 """Evaluations before training that are kept for its start."""
+
+WEIGHTS, WEIGHTS_INDEX, OPTIMIZER = "model.safetensors", "model.safetensors.index.json", "optimizer.pt"
 
 
 def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
@@ -73,14 +71,12 @@ def _safely(event: Callable[..., Any]) -> Callable[..., Any]:
     """An event that goes wrong is said once; training goes on."""
 
     @wraps(event)
-    def guarded(self: VitalsCallback, *given: Any, **more: Any) -> Any:
-        try:
+    def safe(self: VitalsCallback, *given: Any, **more: Any) -> Any:
+        with guarded(lambda error: self.warn_once(f"{event.__name__} failed: {words_of(error)}", event.__name__)):
             return event(self, *given, **more)
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self.say_once(event.__name__, f"{event.__name__} failed: {type(error).__name__}: {error}")
-            return None
+        return None
 
-    return guarded
+    return safe
 
 
 class VitalsCallback(TrainerCallback):
@@ -113,10 +109,9 @@ class VitalsCallback(TrainerCallback):
         self._config = dict(config or {})
         self._folder = None if output_dir is None else kept_folder(output_dir)
         self._resume, self._overwrite, self._resume_rate = resume, overwrite, resume_learning_rate
-        self._said: set[str] = set()
+        self.warn_once = Once(lambda sentence: logger.warning("VitalsCallback: %s", sentence))
         self._phase: Phase | None = None
         self._measures_memory = True
-        self._reverts = Reverts()
         self._early: list[tuple[dict[str, Any], int]] = []
         self._evaluated: tuple[int, dict[str, Any]] = (-1, {})
         self._started_with: dict[str, Any] | None = None
@@ -127,7 +122,7 @@ class VitalsCallback(TrainerCallback):
         self._tokens = 0.0
         self._saved = ""
         self._is_log_due = self._is_asking_due = False
-        self._saving: Request | None = None
+        self._actions = Actions(None)
 
     # Start and end.
 
@@ -155,22 +150,17 @@ class VitalsCallback(TrainerCallback):
             "config": {**settings_of(args, model, train_dataloader), **self._config},
             "rank": 0,
         }
-        resume = self._resumed_from(args, state)
-        if resume is None:
-            resume = 0 if is_second_try else self._resume
+        resume = 0 if is_second_try else self._resume
+        if state.global_step:  # the trainer resumes
+            saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            resume = str(saved) if saved.is_dir() else int(state.global_step)
         is_new = resume is None or resume is False
         self.run = start(resume=resume, overwrite=self._overwrite and is_new, **given)
         self._started_with = given
+        self._actions = Actions(self.run)
         early, self._early = self._early, []
         for logs, step in early:
             self._record_evaluation(self.run, logs, step)
-
-    def _resumed_from(self, args: Any, state: Any) -> bool | int | str | None:
-        """Where the weights come from, for a trainer that resumes; None for one that does not."""
-        if not state.global_step:
-            return None
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        return str(folder) if folder.is_dir() else int(state.global_step)
 
     @_safely
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -192,23 +182,18 @@ class VitalsCallback(TrainerCallback):
         self._is_log_due = False
         self._enter("train_step")
 
-    @_safely
     def on_substep_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._count_batch(args, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
-        self._end_step(args, state)
+        self._leave()
+        self._count_batch(args, state)
         self._is_log_due = bool(control.should_log)
         if self._is_asking_due and not self._is_log_due:
-            self._ask(args, state, control, **rest)
+            self._ask(args, control, **rest)
         if not self._is_log_due:
             self._enter_what_follows(control)
         return control
-
-    @_safely
-    def _end_step(self, args: Any, state: Any) -> None:
-        self._leave()
-        self._count_batch(args, state)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._is_log_due = bool(control.should_log)
@@ -220,7 +205,7 @@ class VitalsCallback(TrainerCallback):
         self._record(event, logs, state)
         if event == "train" and self._is_log_due:
             self._is_log_due = False
-            self._ask(args, state, control, **rest)
+            self._ask(args, control, **rest)
             self._enter_what_follows(control)
         return control
 
@@ -244,9 +229,7 @@ class VitalsCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._leave()
         self._saved = f"checkpoint-{state.global_step}"
-        asked, self._saving = self._saving, None
-        if asked is not None:
-            asked.done(f"saved {self._saved}")
+        self._actions.saved(self._saved)
 
     def _enter_what_follows(self, control: Any) -> None:
         """After a step, its log and its evaluation, in this order, a trainer evaluates and saves."""
@@ -277,12 +260,8 @@ class VitalsCallback(TrainerCallback):
         step = int(state.global_step)
         if event == "eval":
             self._take_evaluation(logs, step)
-        elif self.run is None:
-            return
-        elif event == "summary":
-            self._record_summary(self.run, logs, step)
-        else:
-            self._record_step(self.run, logs, step)
+        elif self.run is not None:
+            (self._record_summary if event == "summary" else self._record_step)(self.run, logs, step)
 
     def _record_step(self, run: Run, logs: dict[str, Any], step: int) -> None:
         total = logs.get("num_tokens", logs.get("num_input_tokens_seen"))
@@ -320,6 +299,7 @@ class VitalsCallback(TrainerCallback):
         self._evaluated = (step, earlier | logs)
         run.log_eval(logs, step=step, whole=self._evaluated[1])
 
+    @_safely
     def _count_batch(self, args: Any, state: Any) -> None:
         if self.run is not None:
             size = state.train_batch_size or args.train_batch_size
@@ -327,60 +307,119 @@ class VitalsCallback(TrainerCallback):
 
     # Requests.
 
-    def _ask(self, args: Any, state: Any, control: Any, *, model: Any = None, **rest: Any) -> None:
+    def _ask(self, args: Any, control: Any, *, model: Any = None, **rest: Any) -> None:
         """Carry out what the doctor asks for, on every process."""
         self._is_asking_due = False
-        if self._settings.actions != "act":
-            return
-        request, order = self._decide(args, model) or (None, None)
-        order = self._share(order)
-        if order is None or order.action in ("none", "warn"):
-            return
-        optimizer, scheduler = rest.get("optimizer"), rest.get("lr_scheduler")
-        is_done, said = carry_out(order, control, model=model, optimizer=optimizer, scheduler=scheduler)
-        if request is not None:
-            self._answer(request, order, is_done, said, int(state.global_step))
-
-    @_safely
-    def _decide(self, args: Any, model: Any) -> tuple[Request, Order] | None:
-        request = self.run.request(everywhere=False) if self.run is not None else None
-        if request is None:
-            return None
-        return request, order_for(request, args, model, self._reverts)
-
-    @_safely
-    def _share(self, order: Order | None) -> Order | None:
-        return shared(order)
-
-    @_safely
-    def _answer(self, request: Request, order: Order, is_done: bool, said: str, step: int) -> None:
-        if order.action == "checkpoint":
-            self._saving = request  # answered when it is saved, which is next
-            return
-        logger.warning("step %d: %s: %s", step, request.reason, said)
-        if not is_done:
-            request.declined(said)
-            return
-        if order.action == "revert":
-            self._reverts.note(request.finding.onset_step, step)
-        request.done(said)
+        if self._settings.actions == "act":
+            optimizer, scheduler = rest.get("optimizer"), rest.get("lr_scheduler")
+            self._actions.controls = TrainerControls(args, control, model, optimizer, scheduler)
+            self._actions.carry_out()
 
     @_safely
     def _set_rate(self, rate: float, optimizer: Any, scheduler: Any) -> None:
         """Go on with another learning rate than the checkpoint's, with the same schedule."""
         base = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
         try:
-            cut_learning_rate(optimizer, scheduler, rate / base)
-        except (CannotCut, ZeroDivisionError) as problem:
-            self.say_once("rate", f"the learning rate stays the checkpoint's: {problem}")
-
-    def say_once(self, about: str, sentence: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
-            logger.warning("VitalsCallback: %s", sentence)
+            scale_learning_rate(optimizer, scheduler, rate / base)
+        except (Declined, ZeroDivisionError) as problem:
+            self.warn_once(f"the learning rate stays the checkpoint's: {problem}")
 
 
 def _name_of(args: Any, folder: Path) -> str | None:
     """The run's name where its trainer was given one; by default transformers names a run after its folder."""
     name = getattr(args, "run_name", None)
     return name if name and name not in (args.output_dir, str(folder)) else None
+
+
+@dataclass(slots=True)
+class TrainerControls:
+    """What the doctor can make a Hugging Face trainer do. Each process has its own, and all do the same."""
+
+    args: Any
+    control: Any
+    model: Any
+    optimizer: Any
+    scheduler: Any
+
+    def stop(self) -> None:
+        self.control.should_training_stop = True
+
+    def save(self) -> None:
+        self.control.should_save = True  # which it does next, and `on_save` tells
+
+    def scale_rate(self, factor: float) -> tuple[float, float]:
+        return scale_learning_rate(self.optimizer, self.scheduler, factor)
+
+    def revert(self, checkpoint: Path) -> None:
+        why = obstacle_to_reloading(self.args, self.model, checkpoint)
+        if not why:
+            problems: list[Exception] = []
+            with guarded(problems.append):
+                reload(checkpoint, self.model, self.optimizer)
+                return
+            why = words_of(problems[0])
+        advice = f"Go on with trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
+        with suppress(Declined):
+            rate = learning_rate(self.optimizer) * REVERT_FACTOR
+            advice = f"{advice} and VitalsCallback(resume_learning_rate={rate:.4g})"
+        raise CannotGoBack(f"{why}. {advice}")
+
+
+def obstacle_to_reloading(args: Any, model: Any, checkpoint: Path) -> str:
+    """Why a checkpoint cannot be loaded into a running trainer; empty where it can: one process, one device, a plain
+    model whose every weight is in the checkpoint, an optimizer's state beside it.
+    """
+    if args.world_size > 1 or getattr(args, "n_gpu", 1) > 1:
+        return "several processes or devices train the model"
+    if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
+        return "the model is sharded"
+    if any(os.environ.get(f"ACCELERATE_USE_{engine}", "").lower() in ("1", "true") for engine in ("DEEPSPEED", "FSDP")):
+        return "the model is sharded"
+    if hasattr(model, "peft_config"):
+        return "the model has adapters"
+    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False):
+        return "the model is quantised"
+    if not (checkpoint / OPTIMIZER).is_file():
+        return f"{checkpoint.name} has no {OPTIMIZER}"
+    try:
+        saved = {name for file in weight_files(checkpoint) for name in names_in(file)}
+    except (OSError, ValueError, KeyError) as error:
+        return f"the weights of {checkpoint.name} cannot be read: {error}"
+    own = model.state_dict()
+    if saved - own.keys():
+        return f"{checkpoint.name} holds other weights than the model has"
+    stored = {own[name].data_ptr() for name in saved}
+    if any(own[name].data_ptr() not in stored for name in own.keys() - saved):  # tied weights are saved once
+        return f"{checkpoint.name} does not hold all of the model's weights"
+    return ""
+
+
+def weight_files(checkpoint: Path) -> list[Path]:
+    """The files a checkpoint's weights are in. Raises FileNotFoundError where there are none."""
+    index = checkpoint / WEIGHTS_INDEX
+    if index.is_file():
+        return [checkpoint / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+    if not (checkpoint / WEIGHTS).is_file():
+        raise FileNotFoundError(f"there is no {WEIGHTS}")
+    return [checkpoint / WEIGHTS]
+
+
+def names_in(file: Path) -> list[str]:
+    """The names of the weights in a file; nothing is loaded."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as weights:
+        return list(weights.keys())
+
+
+def reload(checkpoint: Path, model: Any, optimizer: Any) -> None:
+    """Put a checkpoint's weights and the optimizer's moments back."""
+    import torch
+    from safetensors.torch import load_file
+
+    # Read everything before anything is changed.
+    weights = {name: tensor for file in weight_files(checkpoint) for name, tensor in load_file(file).items()}
+    moments = torch.load(checkpoint / OPTIMIZER, map_location="cpu", weights_only=True)
+    with keeping_rates(optimizer):
+        model.load_state_dict(weights, strict=False)  # tied weights are saved once
+        optimizer.load_state_dict(moments)

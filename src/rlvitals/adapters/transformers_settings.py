@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rlvitals.adapters.framework import plain_config
+from rlvitals.splits import is_held_out
+
 Event = Literal["train", "eval", "summary"]
 
 ALGORITHMS: dict[str, str] = {
@@ -42,14 +45,11 @@ def algorithm_of(args: object) -> str | None:
     return next((ALGORITHMS[kind.__name__] for kind in type(args).__mro__ if kind.__name__ in ALGORITHMS), None)
 
 
-NAMES = {"kto": "trl_kto", "dpo": "trl_dpo", "grpo": "trl_grpo", "rloo": "trl_rloo", "online_dpo": "trl_online_dpo",
-         "reward_model": "trl_reward", "sft": "trl_sft", "ppo": "trl_ppo"}  # fmt: skip
-"""Whose names an algorithm's trainer logs: `kl` is another quantity in each of them."""
-
-
 def names_of(args: object) -> str:
-    """Whose metric names a trainer with these arguments logs."""
-    return NAMES.get(algorithm_of(args) or "", "trl")
+    """Whose metric names a trainer with these arguments logs: `kl` is another quantity in each of them."""
+    algorithm = algorithm_of(args) or ""
+    known = algorithm in ("kto", "dpo", "grpo", "rloo", "online_dpo", "reward_model", "sft", "ppo")
+    return f"trl_{algorithm.removesuffix('_model')}" if known else "trl"
 
 
 def event_of(logs: Mapping[str, Any]) -> Event:
@@ -69,7 +69,7 @@ def event_of(logs: Mapping[str, Any]) -> Event:
     names = logs.keys() - _BESIDE
     if any(name.endswith("_runtime") and name != "train_runtime" for name in names):
         return "eval"
-    return "eval" if names and all(name.startswith("eval_") for name in names) else "train"
+    return "eval" if names and all(is_held_out(name) for name in names) else "train"
 
 
 def is_of_the_summary(name: str) -> bool:
@@ -86,13 +86,13 @@ def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:
     """What is recorded of a trainer: its arguments under their own names, the model's configuration under `model`, and
     how many examples it trains on.
     """
-    settings = {name: _plain(value) for name, value in args.to_sanitized_dict().items()}
+    settings: dict[str, Any] = plain_config(args.to_sanitized_dict())
     beta = getattr(args, "beta", None)
     if isinstance(beta, list | tuple) and len(beta) == 1:  # OnlineDPO's, one for each epoch: as a text it tells nobody
         settings["beta"] = beta[0]
     described = getattr(getattr(model, "config", None), "to_dict", None)
     if callable(described):
-        settings["model"] = {name: _plain(value) for name, value in described().items()}
+        settings["model"] = plain_config(described())
     count = getattr(model, "num_parameters", None)
     if callable(count):
         settings["model_parameters"] = count()
@@ -100,17 +100,6 @@ def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:
     if examples is not None:
         settings["train_examples"] = examples
     return settings
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON holds it. A text with `${` would be read as a reference to another setting."""
-    if isinstance(value, str):
-        return value.replace("${", "\\${")
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, float | int | bool | None) else _plain(str(value))
 
 
 def _size(dataset: Any) -> int | None:

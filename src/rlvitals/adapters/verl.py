@@ -30,7 +30,7 @@ NAME = "rlvitals"
 
 
 class VitalsBackend:
-    """One run, fed by verl's Tracking. `run` is the recorder, for what a logger cannot do (`run.request()`).
+    """One run, fed by verl's Tracking. `run` is the recorder, for what a logger cannot do (`rlvitals.Actions`).
 
     The configuration's section `rlvitals` (on the command line `+rlvitals.output_dir=...`) holds the settings of
     `rlvitals.start`; `settings` win over it.

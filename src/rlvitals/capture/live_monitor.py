@@ -15,19 +15,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
-from rlvitals.guard import guarded, words_of
+from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import History, Verdict, verdict_of
 from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
-    Action,
     Answer,
     Attempt,
     Finding,
@@ -208,11 +207,9 @@ class LiveMonitor:
         request = replace(request, answer=self._take_answer) if request is not None else None
         if not everywhere:
             return request
-        with guarded(
-            lambda error: logger.warning("a request could not be shared with the other ranks: %s", words_of(error))
-        ):
-            return _shared(request, self._rank)
-        return None
+        from rlvitals.capture.actions import shared_request
+
+        return value_or(None, shared_request, request, handle=_cannot_share)
 
     def settle(self) -> None:
         """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
@@ -362,10 +359,7 @@ class LiveMonitor:
         recorded = History(event for event in known if event.seen_in == "rows").standing
         if self._policy is not None:
             self._policy.stand(standing)
-            for event in events:
-                if event.type == "answer":
-                    facts = event.facts
-                    self._policy.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"))  # type: ignore[arg-type]
+            self._policy.recall(events, past.lineage.cuts)
         # What was missed (the monitor was off, or the process died right after the row) is told if it is still so.
         missed = [
             HealthEvent("escalated" if finding.rule in recorded else "raised", finding.step, finding=finding)
@@ -446,7 +440,7 @@ class LiveMonitor:
             return
         with guarded(self._put_aside), self._lock:
             if request.number not in self._answered:
-                self._policy.settle(request, answer)
+                self._policy.settle(request, answer, max([self._step, *self._checkpoints()]))
                 self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
 
     def _write(self, *lines: bytes) -> None:
@@ -486,19 +480,5 @@ def _numbers(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
     return plain | read_nonfinite(metrics.get(NONFINITE, ""))
 
 
-def _shared(request: Request | None, rank: int) -> Request | None:
-    """Rank 0's request on every rank. torch is never imported for it: who uses it has."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return request
-    if distributed.get_world_size() == 1:
-        return request
-    plain = {**asdict(replace(request, answer=None))} if request is not None and rank == 0 else None
-    held = [plain]
-    distributed.broadcast_object_list(held, src=0)
-    if rank == 0 or held[0] is None:
-        return request if rank == 0 else None
-    facts: dict[str, Any] = held[0]
-    finding: dict[str, Any] = facts.pop("finding")
-    action: Action = facts.pop("action")
-    return Request(action=action, finding=Finding(**finding), **facts)
+def _cannot_share(error: Exception) -> None:
+    logger.warning("a request could not be shared with the other ranks: %s", words_of(error))

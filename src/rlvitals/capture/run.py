@@ -238,7 +238,10 @@ class Run:
         log_groups(self, groups, step)
 
     def request(self, *, everywhere: bool = True) -> Request | None:
-        """What the doctor asks of the trainer, or None. With `everywhere` all torch.distributed ranks must call it."""
+        """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
+
+        With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
+        """
         self.flush()
         return self._watching.request(everywhere=everywhere)
 

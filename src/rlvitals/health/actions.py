@@ -1,8 +1,13 @@
-"""What is asked of the trainer: findings in, at most one open request out. No files, no clock.
+"""What is asked of the trainer, and how it is carried out: the whole policy, without files, clock or torch.
 
-A stop needs certainty (the rule's own) or two independent criticals. A revert needs a checkpoint from before the onset;
-without one it becomes a stop that needs the same, or a warning. The learning rate is halved at most twice in a run, and
-never where a slower policy would only get to the same place.
+`Policy` turns findings into at most one open request. `perform` carries a request out through `Controls`, the four
+things that a trainer can be made to do. `rlvitals.Actions` joins the two in a training loop.
+
+A stop needs certainty (the rule's own) or two independent criticals. A revert needs a good checkpoint: older than the
+onset, and not saved on a stretch that an earlier revert abandoned. Without one it becomes a stop that needs the same,
+or a warning. Each revert halves the learning rate, because the same rate would lead to the same place; after two
+reverts the next one is a stop. The learning rate alone is halved at most twice in a run, and never where a slower
+policy would only get to the same place.
 
 >>> policy = Policy(certain={"dead_gradient"})
 >>> dead = Finding("dead_gradient", "dead_gradient", "critical", 10, 1, "the gradient is zero", action="stop")
@@ -16,11 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from rlvitals.records import ACTIONS, Action, Answer, Finding, Request
+from rlvitals.guard import guarded, words_of
+from rlvitals.records import ACTIONS, Action, Answer, Finding, HealthEvent, Request
 
 LR_FACTOR = 0.5
 MOST_LR_CUTS = 2
+REVERT_FACTOR = 0.5
+MOST_REVERTS = 2
 
 NO_LR_CUT = frozenset({"reward_hacking", "zero_variance", "reward_floor", "not_learning"})
 """Kinds that a smaller learning rate does not cure: the exploit is found more slowly, the missing signal stays
@@ -43,7 +53,8 @@ class Policy:
         self._asked = asked
         self._criticals: dict[str, Finding] = {}
         self._settled: set[tuple[str, Action]] = set()
-        self._cuts = 0
+        self._cuts = self._reverts = 0
+        self._abandoned: list[tuple[int, int]] = []  # the first and the last step of each stretch
 
     def consider(
         self, findings: Iterable[Finding], checkpoints: Callable[[], Mapping[int, str]] = dict
@@ -86,20 +97,37 @@ class Policy:
             self.settle(request, "done")
         return request
 
-    def settle(self, request: Request, answer: Answer) -> None:
-        """A request has its answer."""
-        self.remember(request.finding.rule, request.action, answer)
+    def settle(self, request: Request, answer: Answer, step: int = 0) -> None:
+        """A request has its answer, given at this step."""
+        self.remember(request.finding.rule, request.action, answer, (request.finding.onset_step, step))
         if self.open is not None and self.open.number == request.number:
             self.open = None
         if request.action == "revert" and answer == "done":
             self._criticals.clear()  # what they were seen in is gone
 
-    def remember(self, rule: str, action: Action, answer: Answer) -> None:
-        """Count an answer, also one from before a resume."""
+    def remember(self, rule: str, action: Action, answer: Answer, stretch: tuple[int, int] = (0, -1)) -> None:
+        """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons."""
         if answer in ("done", "declined"):
             self._settled.add((rule, action))
         if action == "reduce_lr" and answer == "done":
             self._cuts += 1
+        elif action == "revert" and answer == "done":
+            self._reverts += 1
+            self._abandoned.append(stretch)
+
+    def recall(self, events: Iterable[HealthEvent], cuts: Mapping[int, int]) -> None:
+        """Count the answers from before a resume. `cuts` says for each attempt that took over which step was the first
+        to be overtaken: what is saved from there on is new.
+        """
+        onsets: dict[Any, int] = {}
+        for event in events:
+            facts = event.facts
+            if event.type == "request":
+                onsets[facts.get("request")] = facts.get("onset_step", 0)
+            elif event.type == "answer":
+                overtaken = [cut - 1 for attempt, cut in cuts.items() if attempt > event.attempt]
+                stretch = onsets.get(facts.get("request"), 0), min([event.step, *overtaken])
+                self.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
 
     def recover(self, in_alarm: Container[str]) -> Request | None:
         """Forget the rules that are no longer in alarm; returns the open request where its reason is gone with them."""
@@ -125,11 +153,21 @@ class Policy:
                 return Request("warn", f"{reason}; the learning rate was cut {MOST_LR_CUTS} times already", finding)
             return Request("reduce_lr", reason, finding, factor=LR_FACTOR)
         if action == "revert":
-            before = {step: folder for step, folder in checkpoints().items() if step < finding.onset_step}
-            if before:
-                newest = max(before)
-                return Request("revert", reason, finding, checkpoint=before[newest], checkpoint_step=newest)
-            reason = f"{reason}; no checkpoint is older than that"
+            good = {
+                step: folder
+                for step, folder in checkpoints().items()
+                if step < finding.onset_step and not any(first <= step <= last for first, last in self._abandoned)
+            }
+            newest = max(good, default=0)
+            if good and self._reverts < MOST_REVERTS:
+                return Request("revert", reason, finding, good[newest], newest, REVERT_FACTOR)
+            if self._reverts >= MOST_REVERTS:
+                reason = f"{reason}; training went back {MOST_REVERTS} times already"
+                if finding.severity == "critical":
+                    hint = f", the last good checkpoint is {Path(good[newest]).name}" if good else ""
+                    return Request("stop", f"{reason}{hint}", finding)
+            else:
+                reason = f"{reason}; no good checkpoint is older than that"
         if action in ("revert", "stop"):
             if finding.severity == "critical" and finding.rule in self._certain:
                 return Request("stop", reason, finding)
@@ -155,3 +193,77 @@ class Policy:
 
 
 _NOTHING = Request("none", "", Finding("", "data", "info", 0, 0, ""))
+
+
+class Declined(Exception):
+    """The trainer does not do what is asked. Nothing was changed and training goes on; the message says why."""
+
+
+class CannotGoBack(Exception):
+    """A revert is not possible here, so that training has to stop; the message says why, and how to go on by hand."""
+
+
+class Controls(Protocol):
+    """What a trainer can be made to do. A method that does not do it raises `Declined`."""
+
+    def stop(self) -> None:
+        """End the training after this step. A loop that ends where `Actions.carry_out` says so has nothing to do."""
+
+    def save(self) -> str | None:
+        """Save a checkpoint and return its name; None where the trainer saves later (see `Actions.saved`)."""
+
+    def scale_rate(self, factor: float) -> tuple[float, float]:
+        """Multiply the learning rate, for good; returns the rate before and after."""
+
+    def revert(self, checkpoint: Path) -> None:
+        """Put the weights and the optimizer's moments of a checkpoint back. Learning rate and schedule stay."""
+
+
+class Outcome(NamedTuple):
+    """How a request ended."""
+
+    answer: Answer | None
+    """None: the trainer will answer later."""
+    text: str = ""
+    must_stop: bool = False
+
+
+def perform(request: Request, controls: Controls) -> Outcome:
+    """Do what is asked. Whatever the controls raise is an answer: `declined`, and after a revert that failed a stop,
+    because weights that are half of one step and half of another must not be trained on.
+    """
+    problems: list[Exception] = []
+    with guarded(problems.append):
+        return _perform(request, controls)
+    problem = problems[0]
+    why = str(problem) if isinstance(problem, Declined | CannotGoBack) else words_of(problem)
+    if request.action == "revert" and not isinstance(problem, Declined):
+        return Outcome("declined", f"training stops: it cannot go back to {_name(request)}: {why}", must_stop=True)
+    return Outcome("declined", why)
+
+
+def _perform(request: Request, controls: Controls) -> Outcome:
+    if request.action == "stop":
+        return Outcome("done", "training stops", must_stop=True)
+    if request.action == "checkpoint":
+        saved = controls.save()
+        return Outcome(None) if saved is None else Outcome("done", f"saved {saved}")
+    if request.action == "reduce_lr":
+        return Outcome("done", _scale(request, controls))
+    if request.action == "revert":
+        controls.revert(Path(request.checkpoint or ""))
+        try:
+            rate = _scale(request, controls)
+        except Declined as why:
+            rate = f"the learning rate stays the same ({why})"
+        return Outcome("done", f"back to {_name(request)}, {rate}; steps and data go on")
+    return Outcome("done")
+
+
+def _scale(request: Request, controls: Controls) -> str:
+    before, after = controls.scale_rate(request.factor or 1.0)
+    return f"learning rate {before:.4g} -> {after:.4g}"
+
+
+def _name(request: Request) -> str:
+    return Path(request.checkpoint or "").name

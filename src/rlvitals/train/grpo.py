@@ -30,7 +30,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.render import step_summary
 from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import put
-from rlvitals.train import acting, checkpoint, models, sharded
+from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse, group_record
 from rlvitals.train.agent_tasks import Task, Tasks, episode_of, grader_of, tasks_of
 from rlvitals.train.evaluation import Evaluations, Sample
@@ -142,6 +142,7 @@ class Trainer:
             if is_training:
                 why = self._evaluate()
                 self.first_accuracy = self.last_accuracy
+        actions = rlvitals.Actions(self.run, self.optimizer, self.scheduler, save=self.save, load=self._revert)
         waiting: list[dict[str, Any]] = []  # rows between two that are logged
         while self.step < settings.max_steps and not why:
             self.step += 1
@@ -153,13 +154,10 @@ class Trainer:
                 waiting = []
             if is_training and (self.step % settings.eval_steps == 0 or is_last):
                 why = self._evaluate()
+            if actions.carry_out():  # before a save removes the checkpoint that it may go back to
+                why = "the doctor asked for it"
             if is_training and (self.step % settings.save_steps == 0 or is_last):
                 self.save()
-            must_stop = acting.carry_out(
-                self.run, optimizer=self.optimizer, scheduler=self.scheduler, save=self.save, revert=self._revert
-            )
-            if must_stop:
-                why = "the doctor asked for it"
         return self._end(why)
 
     def save(self) -> Path:
@@ -327,12 +325,9 @@ class Trainer:
         if self.accelerator.is_main_process:
             checkpoint.tidy(self.folder, after=self.step)
 
-    def _revert(self, place: Path) -> Path | None:
+    def _revert(self, place: Path) -> None:
         """Put the weights of an earlier checkpoint back and train on from there."""
-        if not (place / checkpoint.STATE_FILE).is_file():
-            return None
         checkpoint.go_back(place, model=self.inner, optimizer=self.optimizer)
-        return place
 
     def _end(self, why: str) -> Outcome:
         settings = self.settings

@@ -25,7 +25,7 @@ from rlvitals.capture.run import Run
 from rlvitals.compute import merge
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import kept_folder
-from rlvitals.train import acting, checkpoint, losses, models, ppo_data, ppo_rollout, sharded
+from rlvitals.train import checkpoint, losses, models, ppo_data, ppo_rollout, sharded
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo_report import Epochs, computable, evaluate
 from rlvitals.train.ppo_rollout import Rollout, batch_places, collect
@@ -126,6 +126,7 @@ class Trainer:
             display=settings.display,
             rank=self.accelerator.process_index,
         )
+        actions = rlvitals.Actions(self.run, self.optimizer, self.scheduler, save=self.save, load=self._revert)
         waiting: list[dict[str, Any]] = []  # rows between two that are logged
         while self.step < settings.max_steps and not why_stopped:
             epoch = self.step // settings.steps_per_epoch + 1
@@ -139,15 +140,9 @@ class Trainer:
                             self.run.log(merge(waiting), step=self.step)
                         waiting = []
                     self._look(tracker, epoch, is_last=self.step == last)
+                    must_stop = actions.carry_out()  # before a save removes the checkpoint that it may go back to
                     if self.step % settings.save_steps == 0 or self.step == settings.max_steps:
                         self.save()
-                    must_stop = acting.carry_out(
-                        self.run,
-                        optimizer=self.optimizer,
-                        scheduler=self.scheduler,
-                        save=self.save,
-                        revert=self._revert,
-                    )
                     if must_stop:
                         why_stopped = "the doctor asked for it"
                     elif self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
@@ -243,13 +238,10 @@ class Trainer:
         if self.accelerator.is_main_process:
             checkpoint.tidy(self.folder, after=self.step)
 
-    def _revert(self, place: Path) -> Path | None:
+    def _revert(self, place: Path) -> None:
         """Put the weights of an earlier checkpoint back and train on from there."""
-        if not (place / checkpoint.STATE_FILE).is_file():
-            return None
         kept = checkpoint.go_back(place, model=self.inner.policy, optimizer=self.optimizer)
         self.inner.load_critic_state(kept["critic"])
-        return place
 
     def _look(self, tracker: rlvitals.MetricsTracker, epoch: int, *, is_last: bool) -> None:
         """Evaluate where it is time to; close the epoch with its last step."""

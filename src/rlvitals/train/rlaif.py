@@ -30,7 +30,7 @@ from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import advantage, optim
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import RunDir, kept_folder
-from rlvitals.train import acting, checkpoint, losses, models, rlaif_book, rlaif_tasks, sampling, sharded
+from rlvitals.train import checkpoint, losses, models, rlaif_book, rlaif_tasks, sampling, sharded
 from rlvitals.train.functions import Task
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.rlaif_setup import Settings, check, find_checkpoint, is_chat, learning_rate, open_teacher
@@ -123,6 +123,7 @@ class Trainer:
             if self.baseline is None:
                 self.evaluate()
                 self.baseline = self.last_eval[1]
+            actions = rlvitals.Actions(self.run, self.optimizer, self.scheduler, save=self.save, load=self._revert)
             silent = 0
             while self.step < self.settings.max_steps:
                 self.step += 1
@@ -130,6 +131,7 @@ class Trainer:
                 self.log()
                 if _is_due(self.step, self.settings.eval_steps):
                     self.evaluate()
+                must_stop = actions.carry_out()  # before a save removes the checkpoint that it may go back to
                 if _is_due(self.step, self.settings.save_steps):
                     self.save()
                 if silent >= self.settings.teacher_patience:
@@ -137,7 +139,7 @@ class Trainer:
                         f"the teacher has judged nothing for {silent} steps; see Teacher/FailureRate. The last "
                         f"checkpoint is {checkpoint.newest(self.folder)}"
                     )
-                if self._acts():
+                if must_stop:
                     return self._finish("stopped")
             return self._finish("finished")
 
@@ -317,17 +319,8 @@ class Trainer:
         few = slice(0, self.settings.agreement_samples)
         return rlaif_book.agreement_stats(judgements[few], self.teacher.judge_again(batch.questions[few]))
 
-    def _acts(self) -> bool:
-        def revert(path: Path) -> Path | None:
-            place = path if path.is_absolute() else self.folder / path.name
-            if not (place / checkpoint.STATE_FILE).is_file():
-                return None
-            checkpoint.go_back(place, model=self.accelerator.unwrap_model(self.model), optimizer=self.optimizer)
-            return place
-
-        return acting.carry_out(
-            self.run, optimizer=self.optimizer, scheduler=self.scheduler, save=self.save, revert=revert
-        )
+    def _revert(self, place: Path) -> None:
+        checkpoint.go_back(place, model=self.accelerator.unwrap_model(self.model), optimizer=self.optimizer)
 
     def _tasks_of_step(self) -> list[Task]:
         """The tasks of this rank: every epoch goes through all of them in an order of its own."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlvitals.adapters.learning_rate import CannotCut, cut_learning_rate
+from rlvitals.capture.actions import scale_learning_rate
+from rlvitals.health.actions import Declined
 
 torch = pytest.importorskip("torch")
 from torch.optim import lr_scheduler as of  # noqa: E402
@@ -61,7 +62,7 @@ def test_the_schedule_goes_on_below(name, at):
     whole = follow(*made(name), 12)
     optimizer, scheduler = made(name)
     follow(optimizer, scheduler, at)
-    before, after = cut_learning_rate(optimizer, scheduler, 0.5)
+    before, after = scale_learning_rate(optimizer, scheduler, 0.5)
     assert after == pytest.approx(before / 2)
     cut = follow(optimizer, scheduler, 12 - at)
     assert cut == [pytest.approx([rate / 2 for rate in rates]) for rates in whole[at:]]
@@ -71,7 +72,7 @@ def test_the_schedule_goes_on_below(name, at):
 def test_the_cut_is_part_of_what_is_saved(name):
     optimizer, scheduler = made(name)
     follow(optimizer, scheduler, 3)
-    cut_learning_rate(optimizer, scheduler, 0.25)
+    scale_learning_rate(optimizer, scheduler, 0.25)
     resumed, resumed_scheduler = made(name)
     resumed.load_state_dict(optimizer.state_dict())
     resumed_scheduler.load_state_dict(scheduler.state_dict())
@@ -84,7 +85,7 @@ def test_a_plateau_goes_on_from_the_cut_rate():
         group["lr"] = 0.1
     scheduler = of.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, min_lr=0.004)
     scheduler.step(1.0)
-    cut_learning_rate(optimizer, scheduler, 0.5)
+    scale_learning_rate(optimizer, scheduler, 0.5)
     for _ in range(3):
         scheduler.step(2.0)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.002, 0.002])
@@ -98,7 +99,7 @@ def test_a_greedy_schedule_keeps_its_limits_in_proportion():
     for group in optimizer.param_groups:
         group["lr"] = 0.1
     scheduler = GreedyLR(optimizer, factor=0.5, patience=0, min_lr=0.04, max_lr=0.2)
-    cut_learning_rate(optimizer, scheduler, 0.5)
+    scale_learning_rate(optimizer, scheduler, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.05])
     for loss in range(1, 20):
         scheduler.step(float(loss))
@@ -107,22 +108,22 @@ def test_a_greedy_schedule_keeps_its_limits_in_proportion():
 
 def test_without_a_scheduler_the_rate_alone_is_cut():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    assert cut_learning_rate(optimizer, None, 0.5) == (1.0, 0.5)
+    assert scale_learning_rate(optimizer, None, 0.5) == (1.0, 0.5)
 
 
 def test_a_rate_in_a_tensor_is_cut_where_it_is():
     rate = torch.tensor(1.0)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
-    assert cut_learning_rate(optimizer, None, 0.5) == (1.0, 0.5)
+    assert scale_learning_rate(optimizer, None, 0.5) == (1.0, 0.5)
     assert optimizer.param_groups[0]["lr"] is rate
 
 
 def test_what_has_no_rate_of_its_own_is_said():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     optimizer.param_groups[0]["lr"] = None
-    with pytest.raises(CannotCut, match="its own learning rate"):
-        cut_learning_rate(optimizer, None, 0.5)
+    with pytest.raises(Declined, match="its own learning rate"):
+        scale_learning_rate(optimizer, None, 0.5)
     optimizer.param_groups[0]["lr"] = 1.0
-    with pytest.raises(CannotCut, match="object"):
-        cut_learning_rate(optimizer, object(), 0.5)
+    with pytest.raises(Declined, match="object"):
+        scale_learning_rate(optimizer, object(), 0.5)
     assert optimizer.param_groups[0]["lr"] == 1.0
