@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from rlvitals.train.mailbox.records import Question
-
-if TYPE_CHECKING:
-    from rlvitals.train.teachers.client import JudgeClient
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.guard import Once
+from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.teachers.base import BadVerdict
+from rlvitals.train.teachers.endpoint import JudgeClient
 
 RECALL_NEEDED = 0.6
 ANSWER_WEIGHT, SOURCE_WEIGHT = 0.75, 0.25
@@ -89,22 +86,19 @@ class Judge:
     """
 
     def __init__(self, client: JudgeClient, fallback: Grader = token_recall) -> None:
-        self._client = client
-        self._fallback = fallback
+        self._client, self._fallback, self._warn_once = client, fallback, Once()
         self.failures = 0
         """Answers that the judge gave no verdict on."""
 
     def __call__(self, question: Question, answer: str, sources: Sequence[str]) -> Grade:
         reply = self._client.ask(judge_messages(question, answer), read_verdict)
-        if reply.verdict is None:
-            self.failures += 1
-            if self.failures == 1:
-                logger.warning(
-                    "the judge gave no verdict (%s); where it has none, an answer's words decide", reply.failure
-                )
-            grade = self._fallback(question, answer, sources)
-            return grade._replace(reason=f"no verdict of the judge ({reply.failure}); {grade.reason}")
-        return Grade(reply.verdict, float(reply.verdict), f"judged by {self._client.model}")
+        if reply.verdict is not None:
+            return Grade(reply.verdict, float(reply.verdict), f"judged by {self._client.model}")
+        self.failures += 1
+        words_decide = f"the judge gave no verdict ({reply.failure}); where it has none, an answer's words decide"
+        self._warn_once(words_decide, key="no verdict")
+        grade = self._fallback(question, answer, sources)
+        return grade._replace(reason=f"no verdict of the judge ({reply.failure}); {grade.reason}")
 
 
 def judge_messages(question: Question, answer: str) -> list[dict[str, str]]:
@@ -118,8 +112,6 @@ def judge_messages(question: Question, answer: str) -> list[dict[str, str]]:
 
 def read_verdict(verdict: Mapping[str, Any]) -> bool:
     """The judge's yes or no; raises BadVerdict on anything else."""
-    from rlvitals.train.teachers.base import BadVerdict
-
     said = verdict.get("correct")
     if not isinstance(said, bool):
         raise BadVerdict(f"correct is {str(said)[:40]}, neither true nor false")
