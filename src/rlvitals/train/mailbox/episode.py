@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from rlvitals import records
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.mailbox.calls import ToolCall, UnreadableCall, read_calls
 from rlvitals.train.mailbox.grade import Grade, Grader, is_idk, token_recall
 from rlvitals.train.mailbox.records import Question
@@ -30,7 +30,7 @@ from rlvitals.train.mailbox.tools import BadArguments, BadToolName, Toolbox, Too
 Style = Literal["chat", "tags"]
 """chat: a system prompt and JSON results; tags: the bare question and the shortest results, for tiny models."""
 
-DOOR = Door("the grader")
+DOOR = JudgeGuard("the grader")
 """One for all episodes: a failure is said once, not once a rollout."""
 
 MAX_CALLS = 8
