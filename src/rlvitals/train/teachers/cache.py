@@ -1,9 +1,9 @@
 """An answer that was judged is not judged again: a cache in front of any teacher, keyed by what judgements depend on.
 
 The key is a hash of the teacher's identity, the task and the answer. Failed judgements are not kept: a teacher that
-raises, or returns something else than scores from 0 to 1, has given none (`judge_guard`). With a file, what was paid for
-survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run counts the same
-hits as one that was never broken.
+raises, or returns something else than scores from 0 to 1, has given none (`judge_guard`). With a file, what was paid
+for survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run counts the
+same hits as one that was never broken.
 """
 
 from __future__ import annotations
