@@ -49,6 +49,13 @@ def is_tiny(model: str | None, size: str | None) -> bool:
     return model is None and (size or TINY) == TINY
 
 
+def wants_bf16(asked: bool | None) -> bool:
+    """Whether to compute in bfloat16: as asked, and where nothing is said wherever there is a GPU that can."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported() if asked is None else asked
+
+
 def without_cudnn_attention() -> None:
     """Keep torch from cuDNN's attention, which it takes by itself on Hopper GPUs from torch 2.11 on: with a mask and a
     length of 64 more than a multiple of 128 its backward pass may give NaN (pytorch#196678, trl#7181). PPO met it on an

@@ -16,7 +16,7 @@ from typing import Any
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
 from rlvitals.train.functions import Task
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.teachers.runner import Runner
 
 PREFERENCES_A_TASK = 3
@@ -124,7 +124,7 @@ class Grader:
 
     def __init__(self) -> None:
         self._runner = Runner()
-        self._door = Door("the grader")
+        self._door = JudgeGuard("the grader")
 
     def grade(self, example: Example, answer: str) -> float | None:
         """From 0 to 1; an answer that fails a test gets at most half. None where it cannot be graded."""

@@ -16,7 +16,7 @@ from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.compute import rollout
 from rlvitals.textscore.evaluate import Options, why_missing
 from rlvitals.train import sharded
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.ppo_settings import TEXT_SCORES
 from rlvitals.train.sampling import left_padded
@@ -143,7 +143,7 @@ def computable(wanted: Sequence[str]) -> list[str]:
 
 def text_scores(found: Evaluation, names: Sequence[str]) -> dict[str, float]:
     """How alike answers and references are, by each of these scores; one that fails is left out."""
-    scores, door = importlib.import_module("rlvitals.textscore"), Door("a text score")
+    scores, door = importlib.import_module("rlvitals.textscore"), JudgeGuard("a text score")
 
     def score(name: str) -> float:
         return float(getattr(scores, TEXT_SCORES[name])(found.answers, found.references))

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, reward_model, sharded
 from rlvitals.train.functions import corpus
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo_data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo_rollout import Reward, seeded
 from rlvitals.train.ppo_settings import Settings
@@ -98,7 +98,7 @@ class Stages:
             self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
         score: Scorer = self._grades if wanted == "grade" else _function(wanted)
-        door = Door(f"the reward {wanted!r}")
+        door = JudgeGuard(f"the reward {wanted!r}")
 
         def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
             found = score([e.prompt for e, _ in asked], [text for _, text in asked], [e.reference for e, _ in asked])

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from rlvitals import records
 from rlvitals.errors import ConfigError
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.mailbox.graders import Grade, Grader, is_idk, token_recall
 from rlvitals.train.mailbox.mail import Question
 from rlvitals.train.mailbox.reward import MIN_SEARCHES, Outcome, Rubric, reward_parts
@@ -38,7 +38,7 @@ from rlvitals.train.mailbox.tools import (
     read_calls,
 )
 
-DOOR = Door("the grader")
+GUARD = JudgeGuard("the grader")
 """One for all episodes: a failure is said once, not once a rollout."""
 
 MAX_CALLS = 8
@@ -256,7 +256,7 @@ class Episode:
             self._end("idk")
             return "answer_wrong"
         rubric.attempted_answer = True
-        self.grade = DOOR.judge_one(
+        self.grade = GUARD.judge_one(
             lambda: self._grader(self.question, answer, self.sources), missing=self._ungraded
         )  # fmt: skip
         if self.grade is None:

@@ -1,9 +1,9 @@
 """An answer that was judged is not judged again: a cache in front of any teacher, keyed by what judgements depend on.
 
 The key is a hash of the teacher's identity, the task and the answer. Failed judgements are not kept: a teacher that
-throws, or says something else than scores from 0 to 1, has given none (see `judging`). With a file, what was paid for
-survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run counts the same
-hits as one that was never broken.
+raises, or returns something else than scores from 0 to 1, has given none (`judge_guard`). With a file, what was paid
+for survives the process; `forget_after` takes back what an abandoned attempt added, so that a resumed run counts the
+same hits as one that was never broken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.store.files import append_line, replace_file
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question, Teacher, read_scores
 
 MAX_ENTRIES = 200_000
@@ -51,7 +51,7 @@ class CachedTeacher:
     def __init__(self, teacher: Teacher, file: Path | None = None, *, size: int = MAX_ENTRIES) -> None:
         self._teacher, self._file, self._size = teacher, file, size
         self.check, self.close = teacher.check, teacher.close
-        self._door = Door("the teacher")
+        self._guard = JudgeGuard("the teacher")
         self._known: dict[str, Judgement] = {}  # in the order they came: the oldest goes first
         self.step = 0
         """The trainer's step, kept with each entry."""
@@ -103,7 +103,7 @@ class CachedTeacher:
             self._keep(entry)
 
     def _ask(self, questions: Sequence[Question]) -> list[Judgement]:
-        return self._door.judge(self._checked, questions, missing=lambda reason: Judgement(None, reason))
+        return self._guard.judge(self._checked, questions, missing=lambda reason: Judgement(None, reason))
 
     def _checked(self, questions: Sequence[Question]) -> list[Judgement]:
         found = self._teacher.judge(questions)

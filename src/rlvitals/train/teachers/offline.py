@@ -8,7 +8,7 @@
 | documentation | the docstring: there, of some words, naming the argument and the numbers asked for |
 
 What is no Python, or is not the function asked for, scores 0 in everything: that is a judgement. Where the tests cannot
-be run (no process to be had) there is none. A syntax tree too deep to be read raises: `judging` counts that as none.
+be run (no process to be had) there is none. A syntax tree too deep raises, which `judge_guard` counts as none.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 
 from rlvitals.compute import groups as grouping
 from rlvitals.train import functions, ppo_data, rlaif_tasks
-from rlvitals.train.judging import Door
+from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.mailbox import episode as episode_module
 from rlvitals.train.mailbox import mini, transcript
 from rlvitals.train.mailbox.calls import write_call
@@ -77,7 +77,7 @@ def thrower(error, when=lambda question: True):
     "error", [RecursionError("deep"), MemoryError(), KeyError("x"), Unprintable(), CannotRun("no")]
 )
 def test_whatever_is_thrown_costs_its_own_judgement_and_no_other(error, caplog):
-    door = Door("the judge")
+    door = JudgeGuard("the judge")
     with caplog.at_level(logging.WARNING, "rlvitals"):
         found = door.judge(thrower(error, lambda question: question in (3, 4, 9)), list(range(11)), missing=str)
     name = type(error).__name__
@@ -91,17 +91,17 @@ def test_whatever_is_thrown_costs_its_own_judgement_and_no_other(error, caplog):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_the_user_wants_ends_it(error):
     with pytest.raises(error):
-        Door("the judge").judge(thrower(error()), [1, 2], missing=str)
+        JudgeGuard("the judge").judge(thrower(error()), [1, 2], missing=str)
 
 
 def test_a_judge_that_loses_count_is_asked_one_by_one():
-    found = Door("the judge").judge(lambda questions: [1] * min(2, len(questions)), list(range(5)), missing=str)
+    found = JudgeGuard("the judge").judge(lambda questions: [1] * min(2, len(questions)), list(range(5)), missing=str)
     assert found == [1] * 5
-    assert "0 judgements came for 1" in Door("the judge").judge(lambda questions: [], [1], missing=str)[0]
+    assert "0 judgements came for 1" in JudgeGuard("the judge").judge(lambda questions: [], [1], missing=str)[0]
 
 
 def test_a_reason_is_one_line_that_any_terminal_can_take():
-    (reason,) = Door("the judge").judge(thrower(ValueError("a\x1b[2J\n\ud800é" + "x" * 500)), [1], missing=str)
+    (reason,) = JudgeGuard("the judge").judge(thrower(ValueError("a\x1b[2J\n\ud800é" + "x" * 500)), [1], missing=str)
     assert reason.startswith(r"ValueError: a\x1b[2J\n\ud800éx")
     assert reason.isprintable()
     assert len(reason) < 300
@@ -255,7 +255,7 @@ def fails(question, text, sources):
 
 
 def test_an_answer_that_cannot_be_graded_has_no_reward_and_does_not_count_in_its_group(monkeypatch, caplog):
-    monkeypatch.setattr(episode_module, "DOOR", Door("the grader"))
+    monkeypatch.setattr(episode_module, "DOOR", JudgeGuard("the grader"))
     right, wrong = (lambda *_, found=found: Grade(found, float(found)) for found in (True, False))
     with caplog.at_level(logging.WARNING, "rlvitals"):
         episodes = [answered(right), answered(fails), answered(wrong), answered(fails)]
