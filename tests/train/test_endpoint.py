@@ -21,11 +21,10 @@ import pytest
 from conftest import until
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
-from rlvitals.train.teachers import client as client_module
+from rlvitals.train.teachers import endpoint as client_module
 from rlvitals.train.teachers.base import WEIGHTS, Question, messages, read_scores
 from rlvitals.train.teachers.cache import CachedTeacher
-from rlvitals.train.teachers.client import JudgeClient
-from rlvitals.train.teachers.endpoint import EndpointTeacher
+from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
 
 TASK = functions.tasks(1, seed=0)[0]
 SCORES = {"correctness": 1.0, "quality": 0.5, "efficiency": 1.0, "documentation": 0.0}

@@ -15,10 +15,10 @@ from rlvitals.compute import groups as grouping
 from rlvitals.train import functions, ppo_data, rlaif_tasks
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.mailbox import episode as episode_module
-from rlvitals.train.mailbox import mini, transcript
-from rlvitals.train.mailbox.calls import write_call
+from rlvitals.train.mailbox import worlds
 from rlvitals.train.mailbox.episode import Episode
-from rlvitals.train.mailbox.grade import Grade
+from rlvitals.train.mailbox.graders import Grade
+from rlvitals.train.mailbox.tools import write_call
 from rlvitals.train.teachers import runner as runner_module
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
 from rlvitals.train.teachers.cache import CachedTeacher
@@ -240,7 +240,7 @@ def test_an_answer_without_a_grade_is_in_no_pair(monkeypatch):
 # The mailbox
 
 
-WORLD = mini.mini(0)
+WORLD = worlds.mini(0)
 ASKED = WORLD.questions[0]
 
 
@@ -255,7 +255,7 @@ def fails(question, text, sources):
 
 
 def test_an_answer_that_cannot_be_graded_has_no_reward_and_does_not_count_in_its_group(monkeypatch, caplog):
-    monkeypatch.setattr(episode_module, "DOOR", JudgeGuard("the grader"))
+    monkeypatch.setattr(episode_module, "GUARD", JudgeGuard("the grader"))
     right, wrong = (lambda *_, found=found: Grade(found, float(found)) for found in (True, False))
     with caplog.at_level(logging.WARNING, "rlvitals"):
         episodes = [answered(right), answered(fails), answered(wrong), answered(fails)]
@@ -264,7 +264,7 @@ def test_an_answer_that_cannot_be_graded_has_no_reward_and_does_not_count_in_its
     assert (episodes[1].outcome, episodes[1].reason) == ("answered", "not graded: MemoryError")
     assert episodes[1].turn_outcomes == ["unjudged"]
     assert episodes[1].reward() == {}
-    (group,) = grouping.advantages([transcript.group(episodes, "plain")])
+    (group,) = grouping.advantages([episode_module.group(episodes, "plain")])
     assert [one.reward for one in group.rollouts] == [1.0, None, 0.0, None]
     assert [one.advantage is None for one in group.rollouts] == [False, True, False, True]
     assert group.mean == 0.5

@@ -16,7 +16,7 @@ import torch
 
 import rlvitals
 from rlvitals.train import (
-    grpo_settings,
+    grpo,
     kto,
     losses,
     ppo_rollout,
@@ -27,11 +27,11 @@ from rlvitals.train import (
     sharded,
     supervised,
     tiny,
-    warm_mailbox,
 )
 from rlvitals.train.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.grpo_batch import Batch
-from rlvitals.train.grpo_update import Updates as GrpoUpdates
+from rlvitals.train.grpo import warm_start
+from rlvitals.train.grpo.update import Batch
+from rlvitals.train.grpo.update import Updates as GrpoUpdates
 from rlvitals.train.ppo_rollout import Rollout
 from rlvitals.train.ppo_update import Updates as PpoUpdates
 from rlvitals.train.sampling import answered, left_padded
@@ -246,7 +246,7 @@ def grpo_by_hand(model, batch, old, ref, s):
 def grpo_settings_of(**changes):
     given = {"output_dir": "nowhere", "clip_low": LOW, "clip_high": HIGH, "max_grad_norm": 1e9, "kl_coef": 0.0,
              "entropy_coef": 0.0, "names": "canonical", "microbatch_size": None}  # fmt: skip
-    return recipe.load("grpo", grpo_settings.Settings, given=given | changes)
+    return recipe.load("grpo", grpo.Settings, given=given | changes)
 
 
 def grpo_updates(run, settings, rate=0.0):
@@ -615,7 +615,7 @@ def test_the_mailbox_warm_ups_loss_is_over_what_the_agent_wrote():
     exact = copy.deepcopy(model).double()
     rows = [SimpleNamespace(ids=p + a, own=[0] * len(p) + [1, 0] + [1] * (len(a) - 2))
             for p, a in zip(PROMPTS, ANSWERS, strict=True)]  # fmt: skip
-    loss = warm_mailbox.example_loss(model, rows, SimpleNamespace(pad_id=0), "cpu")
+    loss = warm_start.example_loss(model, rows, SimpleNamespace(pad_id=0), "cpu")
     kept = [read_alone(exact, p, a)[0][[0, *range(2, len(a))]] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
     wanted = -torch.cat(kept).mean()
     assert plain(loss) == pytest.approx(plain(wanted), rel=1e-5)

@@ -10,13 +10,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlvitals.compute.credit import OUTCOMES
-from rlvitals.train.mailbox.calls import MAX_TEXT, UnreadableCall, read_calls, read_text, write_call
 from rlvitals.train.mailbox.episode import MAX_CALLS, Episode
-from rlvitals.train.mailbox.grade import Grade
-from rlvitals.train.mailbox.records import Email, Question
+from rlvitals.train.mailbox.graders import Grade
+from rlvitals.train.mailbox.mail import Email, Question
 from rlvitals.train.mailbox.reward import PARTS
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.train.mailbox.tools import MAX_BODY, NAMES, TOOLS, BadArguments, Toolbox, check_arguments
+from rlvitals.train.mailbox.tools import (
+    MAX_BODY,
+    MAX_TEXT,
+    NAMES,
+    TOOLS,
+    BadArguments,
+    Toolbox,
+    UnreadableCall,
+    check_arguments,
+    read_calls,
+    read_text,
+    write_call,
+)
 
 ME, OTHER = "me@acme.test", "other@acme.test"
 SECRET = "swordfish"

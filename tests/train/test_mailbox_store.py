@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.mailbox.records import Email
+from rlvitals.train.mailbox.mail import Email
 from rlvitals.train.mailbox.store import Mailbox
 
 ME, BOSS, OTHER = "me@acme.test", "boss@acme.test", "other@acme.test"

@@ -91,8 +91,7 @@ def check(settings: Settings) -> None:
 def open_teacher(settings: Settings) -> Teacher:
     """The teacher that the settings name."""
     if settings.teacher == "endpoint":
-        from rlvitals.train.teachers.client import JudgeClient
-        from rlvitals.train.teachers.endpoint import EndpointTeacher
+        from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
 
         client = JudgeClient(
             settings.teacher_url or "", settings.teacher_model or "", key_variable=settings.teacher_key_variable,

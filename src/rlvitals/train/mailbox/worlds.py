@@ -1,5 +1,4 @@
-"""Mailboxes from a seed, with questions, answers and the messages they rest on: `generate` makes large ones, `mini` small
-ones for tiny models.
+"""Large mailboxes, and mini ones for tiny models, from a seed: with questions, answers and the messages they rest on.
 
 A generated mailbox comes project by project. A project is a handful of messages in one inbox (who leads it, its budget,
 its kick-off, a deadline that a later message moves, its supplier, the leader's telephone, the supplier's warehouse),
@@ -193,13 +192,14 @@ def _projects(messages: int, seed: int, inboxes: int) -> Iterator[tuple[list[Ema
 def _team(number: int, seed: int, inboxes: int) -> _Team:
     rng = random.Random(f"mailbox {seed} {number}")  # noqa: S311
     words = _shuffled(seed)
-    names = [
+    project, lead, supplier = (
         _name(number, words[first], words[second])
         for first, second in (("colour", "thing"), ("first name", "last name"), ("firm", "trade"))
-    ]
+    )
     firsts = rng.sample(words["first name"], 6)
     colleagues = [f"{first}.{rng.choice(words['last name'])}@{DOMAIN}".lower() for first in firsts]
-    return _Team(number, *names, f"owner{number % inboxes + 1}@{DOMAIN}", tuple(colleagues), rng)
+    inbox = f"owner{number % inboxes + 1}@{DOMAIN}"
+    return _Team(number, project, lead, supplier, inbox, tuple(colleagues), rng)
 
 
 @lru_cache(maxsize=8)
@@ -280,11 +280,24 @@ def _moment(rng: random.Random) -> datetime:
 # Mini mailboxes
 
 INBOX = "me@mini.test"
-PROJECTS = "amber cedar delta ember falcon fjord harbor ivory jasper lotus maple nova".split()
-PEOPLE = "ann bob cara dan eve finn gina hugo iris jack kate liam".split()
-ROOMS = "attic barn cellar deck foyer garden hall cabin loft lounge office studio".split()
-DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
-NUMBERS = "one two three four five six seven eight nine ten eleven twelve".split()
+PROJECTS = [
+    "amber",
+    "cedar",
+    "delta",
+    "ember",
+    "falcon",
+    "fjord",
+    "harbor",
+    "ivory",
+    "jasper",
+    "lotus",
+    "maple",
+    "nova",
+]
+PEOPLE = ["ann", "bob", "cara", "dan", "eve", "finn", "gina", "hugo", "iris", "jack", "kate", "liam"]
+ROOMS = ["attic", "barn", "cellar", "deck", "foyer", "garden", "hall", "cabin", "loft", "lounge", "office", "studio"]
+DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 RELATIONS = {
     "lead": (PROJECTS, PEOPLE, 12),

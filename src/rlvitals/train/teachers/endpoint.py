@@ -104,6 +104,15 @@ class _Failed(Exception):
         self.wait, self.is_final = wait, is_final
 
 
+def _told(error: Exception) -> tuple[str, float | None, bool]:
+    """What went wrong, how long to wait, whether another try will not help. The exception itself would keep its
+    connection open.
+    """
+    if isinstance(error, _Failed):
+        return str(error), error.wait, error.is_final
+    return words_of(error), None, True  # a reply can be anything; the same one again would not help
+
+
 class JudgeClient:
     """Asks one model at one address. May be used by several threads."""
 
@@ -133,24 +142,22 @@ class JudgeClient:
         """Ask until there is a verdict that `read` accepts, or the tries are used up."""
         spent: Answer[T] = Answer(None)
         for turn in range(1, self._tries + 1):
-            met: list[Exception] = []
+            failed: list[tuple[str, float | None, bool]] = []
             spent = replace(spent, tries=turn)
-            with guarded(met.append):
+            with guarded(lambda error: failed.append(_told(error))):
                 self._gate.pass_through()
                 reply = self._post({**self._body, "messages": list(messages)})
                 spent = spent.plus_usage(reply)
                 return replace(spent, verdict=_verdict(reply, read), failure="")
-            failed = met[0]
-            if not isinstance(failed, _Failed):  # a reply can be anything; the same one again would not help
-                failed = _Failed(words_of(failed), is_final=True)
-            line = " ".join(str(failed).split())
+            why, wait, is_final = failed[0]
+            line = " ".join(why.split())
             if self._key:  # should a server have sent it back; before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
             spent = replace(spent, failure=line[:300])
-            if failed.is_final:
+            if is_final:
                 break
-            if failed.wait is not None:
-                self._gate.close_for(min(failed.wait, LONGEST_WAIT))
+            if wait is not None:
+                self._gate.close_for(min(wait, LONGEST_WAIT))
             elif turn < self._tries:
                 time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (turn - 1)) * self._jitter.uniform(0.5, 1.0))
         return spent

@@ -17,8 +17,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from rlvitals.train.functions import Task
 from rlvitals.terminal import logger
+from rlvitals.train.functions import Task
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
 from rlvitals.train.teachers.runner import CannotRun, Runner, parse
 

@@ -26,7 +26,7 @@ from rlvitals.render.evaluations import rubric_lines
 from rlvitals.store.evaluations import Control, drop_evaluations, read_control, write_control
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put
-from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.train.mailbox.reward import Rubric
 from rlvitals.views.evaluations import COUNTS
 from rlvitals.views.query import open_run
 

@@ -7,9 +7,8 @@ import pytest
 import rlvitals
 from rlvitals.compute import groups
 from rlvitals.errors import ConfigError
-from rlvitals.train.mailbox.episode import Episode
-from rlvitals.train.mailbox.mini import mini, solution
-from rlvitals.train.mailbox.transcript import group, rollout
+from rlvitals.train.mailbox.episode import Episode, group
+from rlvitals.train.mailbox.worlds import mini, solution
 
 WORLD = mini(0, families=("lead",))
 QUESTION = WORLD.questions[0]
@@ -24,7 +23,7 @@ def play(*texts, question=QUESTION, max_turns=4):
 
 
 def test_a_rollout_says_what_was_said_done_and_worth():
-    made = rollout(play(SEARCH, READ, ANSWER))
+    made = play(SEARCH, READ, ANSWER).rollout()
     assert (made.outcome, made.stop, made.error, made.reward) == ("correct", "answered", "", 2.0)
     assert made.reward_parts == {"perfect": 2.0}
     assert [turn.text for turn in made.turns] == [SEARCH, READ, ANSWER]
@@ -46,10 +45,10 @@ def test_every_end_has_its_word():
         "bad_tool_args": play("<search> </search>"),
         "out_of_turns": play(SEARCH, max_turns=1),
     }
-    assert {name: rollout(episode).outcome for name, episode in ends.items()} == {name: name for name in ends}
-    assert [bool(rollout(episode).error) for episode in ends.values()] == [False, False, True, True, True, False]
-    assert rollout(ends["bad_tool_args"]).turns[0].calls[0].error == "bad_arguments"
-    running = rollout(play(SEARCH))
+    assert {name: episode.rollout().outcome for name, episode in ends.items()} == {name: name for name in ends}
+    assert [bool(episode.rollout().error) for episode in ends.values()] == [False, False, True, True, True, False]
+    assert ends["bad_tool_args"].rollout().turns[0].calls[0].error == "bad_arguments"
+    running = play(SEARCH).rollout()
     assert (running.outcome, running.stop) == ("", "")
 
 
