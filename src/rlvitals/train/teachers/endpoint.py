@@ -141,15 +141,15 @@ class JudgeClient:
     def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> Answer[T]:
         """Ask until there is a verdict that `read` accepts, or the tries are used up."""
         spent: Answer[T] = Answer(None)
+        failed: list[tuple[str, float | None, bool]] = []
         for turn in range(1, self._tries + 1):
-            failed: list[tuple[str, float | None, bool]] = []
             spent = replace(spent, tries=turn)
             with guarded(lambda error: failed.append(_told(error))):
                 self._gate.pass_through()
                 reply = self._post({**self._body, "messages": list(messages)})
                 spent = spent.plus_usage(reply)
                 return replace(spent, verdict=_verdict(reply, read), failure="")
-            why, wait, is_final = failed[0]
+            why, wait, is_final = failed[-1]
             line = " ".join(why.split())
             if self._key:  # should a server have sent it back; before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
@@ -168,7 +168,7 @@ class JudgeClient:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        too_late = _Failed(f"no answer within {self._seconds:g} s")
+        too_late = f"no answer within {self._seconds:g} s"
         with contextlib.closing(connection), _Deadline(self._seconds) as deadline:
             try:
                 connection.connect()
@@ -178,10 +178,10 @@ class JudgeClient:
                 content = response.read(MAX_ANSWER_BYTES + 1)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if deadline.is_over or isinstance(error, TimeoutError):
-                    raise too_late from None
+                    raise _Failed(too_late) from None
                 raise _Failed(f"no connection: {type(error).__name__}: {error}") from None
         if deadline.is_over:
-            raise too_late
+            raise _Failed(too_late)
         if response.status != http.client.OK:
             why = f"HTTP {response.status}: {content[:2000].decode('utf-8', 'replace')}"
             wait = _wait_of(response.headers.get("Retry-After"))
