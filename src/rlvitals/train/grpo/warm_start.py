@@ -4,8 +4,7 @@ The tiny one is taught by examples of an agent that knows how to search, read an
 guesses, stops after the first of two look-ups, opens the wrong message, gives up. The model learns the form of a call,
 to copy what it has read, and all these habits, good and bad. Which of them pay is what GRPO is to find out.
 
-`python -c "from rlvitals.train.grpo import warm_start; warm_start.main()"` makes the checkpoint that comes with the
-package.
+`main()` makes the checkpoint that comes with the package.
 """
 
 from __future__ import annotations
