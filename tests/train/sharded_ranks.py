@@ -10,7 +10,7 @@ import fsdp_on_cpu
 import torch
 
 from rlvitals.train import checkpoint, sharded, tiny
-from rlvitals.train.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.sampling import answered, left_padded
 
 MOST = 0.5  # the gradients' norms are far above it

@@ -18,7 +18,7 @@ from rlvitals.train.mailbox.episode import Episode, Style
 from rlvitals.train.mailbox.grade import OFFLINE, Grader, Judge
 from rlvitals.train.mailbox.records import Question
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.train.ppo_rollout import batch_places
+from rlvitals.train.seeds import batch_places
 
 if TYPE_CHECKING:
     from rlvitals.train.grpo_settings import Settings

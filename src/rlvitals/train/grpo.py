@@ -38,8 +38,8 @@ from rlvitals.train.grpo_batch import Played, batch_of
 from rlvitals.train.grpo_settings import Settings, check
 from rlvitals.train.grpo_start import dialogue_of, start_of, style_of
 from rlvitals.train.grpo_update import Updates
-from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.recipe import Outcome
+from rlvitals.train.seeds import seeded
 
 __all__ = ["Settings", "train"]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlvitals.compute.credit import read_rules
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.train import models
 from rlvitals.train.mailbox.grade import OFFLINE
 from rlvitals.train.mailbox.reward import PARTS
-from rlvitals.train.ppo_settings import require
 
 AT_LEAST_ONE = (
     "messages", "held_out", "max_turns", "warm_up_steps", "warm_up_batch", "groups_per_step", "rollout_batch",
@@ -130,3 +130,10 @@ def _check_mailbox(settings: Settings) -> None:
         raise ConfigError("the tiny model knows the mini mailbox's words alone; for another mailbox give --model-size")
     if settings.warm_up_steps and settings.mailbox not in ("mini", "generated"):
         raise ConfigError("warm_up_steps: there are no examples for a mailbox of one's own")
+
+
+def require(settings: Any, name: str, must: str, is_right: Callable[[float], bool]) -> None:
+    """Raise ConfigError where a setting has a value that cannot be."""
+    number = getattr(settings, name)
+    if number is not None and not is_right(number):
+        raise ConfigError(f"{name} {must}, not {number}")

@@ -13,8 +13,8 @@ from rlvitals import values
 from rlvitals.compute import merge, optim, policy
 from rlvitals.train import losses, sharded
 from rlvitals.train.grpo_batch import Batch, token_weights
-from rlvitals.train.ppo_rollout import seeded
 from rlvitals.train.sampling import answer_stats
+from rlvitals.train.seeds import seeded
 
 if TYPE_CHECKING:
     from rlvitals.capture.run import Run

@@ -8,10 +8,10 @@ import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.store.files import replace_folder
@@ -43,10 +43,29 @@ class Loaded(NamedTuple):
     tokenizer: Any
 
 
+class ChatSettings(Protocol):
+    """Settings of a trainer whose prompts may be chats."""
+
+    @property
+    def chat(self) -> bool | None: ...
+
+    @property
+    def is_tiny(self) -> bool: ...
+
+
 def is_tiny(model: str | None, size: str | None) -> bool:
     """Whether these two settings ask for a tiny model: nothing else is named."""
     _check_size(size)
     return model is None and (size or TINY) == TINY
+
+
+def is_chat(tokenizer: Any, settings: ChatSettings) -> bool:
+    """Whether prompts are put into the chat template: as the settings say, otherwise where a model other than tiny has
+    one.
+    """
+    if settings.chat is not None:
+        return settings.chat
+    return bool(getattr(tokenizer, "chat_template", None)) and not settings.is_tiny
 
 
 def wants_bf16(asked: bool | None) -> bool:
@@ -81,16 +100,21 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
         raise MissingDependency("training a model", "train") from error
     if model is not None and _looks_like_a_folder(model) and not Path(model).is_dir():
         raise ConfigError(f"model {model!r}: there is no such folder")
-    with quietly():
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-            tokenizer: Any = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"cannot load the model {name!r}: {reason} Give --model a folder, or take --model-size tiny or 135m."
-            ) from error
-    return _ready(loaded, tokenizer)
+    advice = " Give --model a folder, or take --model-size tiny or 135m."
+    with quietly(), named_errors(f"the model {name!r}", advice):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        return _ready(loaded, tokenizer)
+
+
+@contextlib.contextmanager
+def named_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Turn what transformers raises on weights that cannot be loaded into one line that names them."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"cannot load {what}: {reason}{advice}") from error
 
 
 def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
@@ -102,15 +126,19 @@ def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
 
     state = PartialState()
     if state.is_main_process and (anew or not folder.is_dir()):
-        aside = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(aside, ignore_errors=True)
-        built = build()
-        with quietly():
-            built.model.save_pretrained(aside)
-            built.tokenizer.save_pretrained(aside)
-        replace_folder(aside, folder)
+        write(folder, build())
     state.wait_for_everyone()
     return load(str(folder), None)
+
+
+def write(folder: Path, loaded: Loaded) -> None:
+    """Write a model and its tokenizer, whole or not at all."""
+    aside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    with quietly():
+        loaded.model.save_pretrained(aside)
+        loaded.tokenizer.save_pretrained(aside)
+    replace_folder(aside, folder)
 
 
 def parameters(model: Any) -> int:

@@ -97,6 +97,10 @@ class Answered(NamedTuple):
     width: int
     """How many of the last columns are the answer."""
 
+    def take(self, rows: slice) -> Answered:
+        """Some of the rows."""
+        return Answered(self.ids[rows], self.mask[rows], self.positions[rows], self.width)
+
 
 def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer_mask: Tensor) -> Answered:
     """Left-padded prompts with their right-padded answers behind them."""
