@@ -1,5 +1,5 @@
-"""A judgement that fails is missing, whatever was thrown: the guard itself, and every judge there is behind it, on texts
-that really make them throw.
+"""A judgement that fails is missing, whatever was raised: the guard itself, and every judge behind it, on texts
+that really make them raise.
 """
 
 from __future__ import annotations
