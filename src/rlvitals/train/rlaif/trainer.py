@@ -104,7 +104,8 @@ class Trainer(Loop[Settings]):
         self.ledger = metrics.Ledger()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
-        self.tokenizer, self.is_chat = student.tokenizer, models.is_chat(student.tokenizer, settings)
+        self.tokenizer = student.tokenizer
+        self.is_chat = models.is_chat(student.tokenizer, settings.chat, is_tiny=settings.is_tiny)
         self.reference = sharded.to_read(copy.deepcopy(student.model), accelerator)
         if settings.gradient_checkpointing:
             student.model.gradient_checkpointing_enable()
