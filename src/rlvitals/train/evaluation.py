@@ -32,6 +32,15 @@ from rlvitals.views.query import open_run
 
 logger = logging.getLogger("rlvitals")
 
+FIELDS = (
+    "step", "accuracy", "correct_answers", "total_samples", "attempted_answer",
+    "avg_reward", "median_reward", "std_reward", "min_reward", "max_reward",
+    "found_correct_email", "read_correct_email",
+    "total_repeated_searches", "total_unique_searches", "total_searches",
+    "avg_turns_correct", "avg_turns_idk", "avg_search_attempts", "num_idk", "eval_time", "beat_rate",
+)  # fmt: skip
+"""What an evaluation's file holds, in this order."""
+
 PATIENCE = 5
 
 
@@ -77,23 +86,30 @@ class Judged(NamedTuple):
 
 def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Beat | None = None) -> dict[str, Any]:
     """One evaluation's file: the fields of the document, in its order."""
-    rubrics, rewards, total = [sample.rubric for sample in samples], [sample.reward for sample in samples], len(samples)
+    rubrics = [sample.rubric for sample in samples]
+    rewards = [sample.reward for sample in samples]
+    total = len(samples)
+
+    def count(flag: Callable[[Rubric], bool]) -> int:
+        return sum(map(flag, rubrics))
+
+    correct = count(lambda rubric: rubric.answer_correct)
     searches = sum(rubric.num_total_searches for rubric in rubrics)
-    solved = [rubric.num_turns for rubric in rubrics if rubric.answer_correct]
     given_up = [rubric.num_turns for rubric in rubrics if rubric.returned_i_dont_know]
-    return {
+    solved = [rubric.num_turns for rubric in rubrics if rubric.answer_correct]
+    stats = {
         "step": step,
-        "accuracy": _mean(len(solved), total),
-        "correct_answers": len(solved),
+        "accuracy": _mean(correct, total),
+        "correct_answers": correct,
         "total_samples": total,
-        "attempted_answer": sum(rubric.attempted_answer for rubric in rubrics),
+        "attempted_answer": count(lambda rubric: rubric.attempted_answer),
         "avg_reward": _mean(math.fsum(rewards), total),
         "median_reward": standard.median(rewards) if rewards else None,
         "std_reward": standard.pstdev(rewards) if rewards else None,
         "min_reward": min(rewards, default=None),
         "max_reward": max(rewards, default=None),
-        "found_correct_email": sum(rubric.ever_found_right_email for rubric in rubrics),
-        "read_correct_email": sum(rubric.ever_read_right_email for rubric in rubrics),
+        "found_correct_email": count(lambda rubric: rubric.ever_found_right_email),
+        "read_correct_email": count(lambda rubric: rubric.ever_read_right_email),
         "total_repeated_searches": sum(rubric.num_repeated_searches for rubric in rubrics),
         "total_unique_searches": sum(rubric.num_unique_searches for rubric in rubrics),
         "total_searches": searches,
@@ -104,6 +120,7 @@ def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Be
         "eval_time": seconds,
         "beat_rate": None if beat is None else beat.rate,
     }
+    return {name: stats[name] for name in FIELDS}
 
 
 def tracker_row(stats: Mapping[str, Any], beat: Beat | None = None) -> dict[str, Any]:
@@ -244,7 +261,3 @@ def _mean(total: float, count: int) -> float | None:
 
 def _to_stderr(line: str) -> None:
     put(line, sys.stderr)
-
-
-FIELDS = tuple(statistics([], step=0, seconds=0.0))
-"""What an evaluation's file holds, in this order."""
