@@ -267,6 +267,8 @@ def test_a_checkpoint_that_is_torn_or_another_runs_is_refused(tmp_path):
         kto_trainer.folder_of(settings(resume_from=torn))
     (tmp_path / "run" / "checkpoint-5" / "trainer_state.json").write_text("{}")
     assert kto_trainer.folder_of(settings(resume_from=torn)) == (tmp_path / "run", Path(torn))
+    newest = settings(output_dir=str(tmp_path / "run"), resume_from="last")
+    assert kto_trainer.folder_of(newest) == (tmp_path / "run", Path(torn))
     with pytest.raises(ConfigError, match="is no checkpoint of the run in"):
         kto_trainer.folder_of(settings(resume_from=torn, output_dir=str(tmp_path / "other")))
 

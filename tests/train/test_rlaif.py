@@ -441,6 +441,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment
     assert files_of(tmp_path / "whole") - extra == files_of(tmp_path / "broken") - extra
 
 
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_pays_again(tmp_path, trainer):
+    for changes in ({}, {"resume_from": "last"}):
+        run = trainer(tmp_path, Scripted(), max_steps=1, agreement_steps=0, **changes)
+        assert learn(run).steps == 1
+    first, second = rows_of(tmp_path)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert second["Teacher/CacheHitRate"] == first["Teacher/CacheHitRate"] < 1
+    assert second["Train/Loss"] == first["Train/Loss"]
+
+
 def write_rules(folder, action):
     rule = "{rule: mine, kind: reward_collapse, when: 'Train/AvgReward < 2', severity: critical, warm_up: 2, "
     rule += f"hold: 2 of 2, certain: true, title: enough, action_critical: {action}}}"

@@ -20,7 +20,7 @@ from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
-from rlvitals.train.ppo.settings import Scorer, Settings, reward_function
+from rlvitals.train.ppo.settings import Settings, reward_function
 from rlvitals.train.sampling import Answered, left_padded, sample
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import warm_up
@@ -94,11 +94,15 @@ class Stages:
             model = sharded.to_read(self._reward_model(), self._accelerator)
             self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
-        score: Scorer = self._grades if wanted == "grade" else reward_function(wanted)
-        guard = JudgeGuard(f"the reward {wanted!r}")
+        guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
 
         def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
-            found = score([e.prompt for e, _ in asked], [text for _, text in asked], [e.reference for e, _ in asked])
+            examples, texts = [example for example, _ in asked], [text for _, text in asked]
+            found: Sequence[float | None] = (
+                list(map(self._grader.grade, examples, texts))
+                if score is None
+                else score([each.prompt for each in examples], texts, [each.reference for each in examples])
+            )
             return [math.nan if number is None else float(number) for number in found]
 
         def of_texts(rows: Answered, places: list[int]) -> Tensor:
@@ -202,10 +206,6 @@ class Stages:
         """Note what a stage came to. It is kept in the model's own config, so that a resume knows it too."""
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
         self.told |= {name: value for name, value in found.items() if value is not None}
-
-    def _grades(self, prompts: Sequence[str], answers: Sequence[str], _: Sequence[str]) -> list[float | None]:
-        by_prompt = {example.prompt: example for example in self._data.examples}
-        return [self._grader.grade(by_prompt[prompt], text) for prompt, text in zip(prompts, answers, strict=True)]
 
     def _bar(self, steps: int) -> Any:
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
