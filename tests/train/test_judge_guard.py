@@ -1,5 +1,5 @@
-"""A judgement that fails is missing, whatever was thrown: the door itself, and every judge there is behind it, on texts
-that really make them throw.
+"""A judgement that fails is missing, whatever was raised: the guard itself, and every judge behind it, on texts
+that really make them raise.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import signal
 import pytest
 
 from rlvitals.compute import groups as grouping
-from rlvitals.train import functions, ppo_data, rlaif_tasks
+from rlvitals.train import functions
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.mailbox import episode as episode_module
 from rlvitals.train.mailbox import worlds
 from rlvitals.train.mailbox.episode import Episode
 from rlvitals.train.mailbox.graders import Grade
 from rlvitals.train.mailbox.tools import write_call
+from rlvitals.train.ppo import data as ppo_data
+from rlvitals.train.rlaif import tasks as rlaif_tasks
 from rlvitals.train.teachers import runner as runner_module
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
 from rlvitals.train.teachers.cache import CachedTeacher
@@ -77,13 +79,13 @@ def thrower(error, when=lambda question: True):
     "error", [RecursionError("deep"), MemoryError(), KeyError("x"), Unprintable(), CannotRun("no")]
 )
 def test_whatever_is_thrown_costs_its_own_judgement_and_no_other(error, caplog):
-    door = JudgeGuard("the judge")
+    guard = JudgeGuard("the judge")
     with caplog.at_level(logging.WARNING, "rlvitals"):
-        found = door.judge(thrower(error, lambda question: question in (3, 4, 9)), list(range(11)), missing=str)
+        found = guard.judge(thrower(error, lambda question: question in (3, 4, 9)), list(range(11)), missing=str)
     name = type(error).__name__
     assert [one for one in found if not isinstance(one, str)] == [0, 10, 20, 50, 60, 70, 80, 100]
     assert [place for place, one in enumerate(found) if isinstance(one, str) and one.startswith(name)] == [3, 4, 9]
-    assert door.failures == 3
+    assert guard.failures == 3
     (said,) = caplog.records  # once, however many there are
     assert name in said.getMessage()
 

@@ -54,10 +54,9 @@ def save(
     """
     is_main = sharded.is_main()
     weights = sharded.weights_of(model, is_kept=is_main)
-    own = {"optimizer": optimizer.state_dict(), "extra": dict(extra)}
     state = {
         "step": step,
-        **sharded.gathered(own, is_kept=is_main),
+        **sharded.gathered({"optimizer": optimizer.state_dict(), "extra": dict(extra)}, is_kept=is_main),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "random": random_state(),
     }

@@ -32,6 +32,10 @@ from rlvitals.views.query import open_run
 PATIENCE = 5
 
 
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
 class Sample(NamedTuple):
     """One evaluated episode."""
 
@@ -232,7 +236,3 @@ class Evaluations:
         except RunUnreadable as error:
             logger.warning("beat_rate will be null: %s", error)
             return None
-
-
-def _mean(total: float, count: int) -> float | None:
-    return total / count if count else None

@@ -144,7 +144,7 @@ def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callabl
                 is_simple = rng.random() < SIMPLE
                 kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
                 episode = kind(question, world.mailbox, max_turns=turns, style="tags")
-                said = _answer_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
+                said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
                 found.append(Example(dialogue, episode, said))
             world.mailbox.close()
         return found[:batch]
@@ -152,57 +152,40 @@ def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callabl
     return deal
 
 
-def _answer_at_once(question: Question, rng: random.Random, skill: float) -> list[str]:
-    """As `_plan`, where everything has been read out."""
-    return solution(question)[-1:] if rng.random() < 0.5 + skill / 2 else [_guess_of(question, rng)]
+HABITS = (
+    *["guess"] * 4, *["stop half way"] * 4, "give up", "search badly", "read another", "forget the sources"
+)  # fmt: skip
 
 
 def _plan(question: Question, rng: random.Random, skill: float) -> list[str]:
     """What the agent says, message by message."""
     right = solution(question)
-    return right if rng.random() < skill else rng.choice(_HABITS)(question, right, rng)
-
-
-def _guess(question: Question, right: list[str], rng: random.Random) -> list[str]:
-    """Answer after a look-up too few, with anything of the right kind."""
-    told = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
-    return [*told, _guess_of(question, rng)]
-
-
-def _stop_half_way(question: Question, right: list[str], rng: random.Random) -> list[str]:
-    """Of two look-ups make one and take what it says for the answer."""
-    if len(question.message_ids) == 1:
-        return _guess(question, right, rng)
-    return [*right[:2], _answer(question.searches[1][0], question.message_ids[0])]
-
-
-def _give_up(question: Question, right: list[str], rng: random.Random) -> list[str]:
-    return [*right[: rng.choice([0, 1, 2])], _answer(IDK)]
-
-
-def _search_badly(question: Question, right: list[str], rng: random.Random) -> list[str]:
-    """Search for something else first; half of the time do it properly afterwards."""
-    words = (rng.choice(worlds.PROJECTS + worlds.PEOPLE), rng.choice(list(worlds.RELATIONS)))
-    bad = write_call("search_emails", {"keywords": words})
-    return [bad, *right] if rng.random() < 0.5 else [bad, bad, _answer(IDK)]
-
-
-def _read_another(question: Question, right: list[str], rng: random.Random) -> list[str]:
-    """Open a message that no search gave, and then the right one or none."""
-    other = write_call("read_email", {"message_id": f"m{rng.randint(1, worlds.SIZE)}"})
-    return [right[0], other, *(right[1:] if rng.random() < 0.5 else [_guess_of(question, rng)])]
-
-
-def _forget_sources(question: Question, right: list[str], rng: random.Random) -> list[str]:
+    if rng.random() < skill:
+        return right
+    match rng.choice(HABITS):
+        case "stop half way" if len(question.message_ids) > 1:  # take what the first look-up says for the answer
+            return [*right[:2], _answer(question.searches[1][0], question.message_ids[0])]
+        case "guess" | "stop half way":  # after a look-up too few
+            told = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
+            return [*told, _guess(question, rng)]
+        case "give up":
+            return [*right[: rng.choice([0, 1, 2])], _answer(IDK)]
+        case "search badly":  # half of the time it does it properly afterwards
+            words = (rng.choice(worlds.PROJECTS + worlds.PEOPLE), rng.choice(list(worlds.RELATIONS)))
+            bad = write_call("search_emails", {"keywords": words})
+            return [bad, *right] if rng.random() < 0.5 else [bad, bad, _answer(IDK)]
+        case "read another":  # that no search gave, and then the right one or none
+            other = write_call("read_email", {"message_id": f"m{rng.randint(1, worlds.SIZE)}"})
+            return [right[0], other, *(right[1:] if rng.random() < 0.5 else [_guess(question, rng)])]
     return solution(question, sources=False)
 
 
-_HABITS = (
-    *(4 * [_guess]), *(4 * [_stop_half_way]), _give_up, _search_badly, _read_another, _forget_sources
-)  # fmt: skip
+def _plan_at_once(question: Question, rng: random.Random, skill: float) -> list[str]:
+    """As `_plan`, where everything has been read out."""
+    return solution(question)[-1:] if rng.random() < 0.5 + skill / 2 else [_guess(question, rng)]
 
 
-def _guess_of(question: Question, rng: random.Random) -> str:
+def _guess(question: Question, rng: random.Random) -> str:
     """Anything of the right kind."""
     return _answer(rng.choice(worlds.RELATIONS[question.family.partition("_")[0]][1]))
 

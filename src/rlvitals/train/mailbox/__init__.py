@@ -5,7 +5,7 @@
 | `mail.py` | an e-mail, a question; one's own: mbox files, the Enron CSV, questions from JSONL |
 | `store.py` | the mailbox: SQLite with full-text search; every access is that of one inbox |
 | `worlds.py` | mailboxes from a seed with their questions: large ones, and mini ones for tiny models |
-| `tools.py` | `search_emails`, `read_email`, `return_final_answer`; calls in OpenAI's form, `<tool_call>` texts, short tags |
+| `tools.py` | the three tools, and calls of them: in OpenAI's form, `<tool_call>` texts, short tags |
 | `episode.py` | one question: assistant messages in, observations out, an outcome and a record at the end |
 | `reward.py` | what happened in an episode, and what it is worth |
 | `graders.py` | whether an answer is right: exactly, by its words, or as a judge says |

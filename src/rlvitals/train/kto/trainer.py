@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,16 +24,16 @@ from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
-from rlvitals.train import functions, models, preferences, tiny
+from rlvitals.train import functions, models, tiny
+from rlvitals.train.kto import data as preferences
+from rlvitals.train.kto.data import ClassWeights, Example, Preferences
 from rlvitals.train.models import Loaded
-from rlvitals.train.preferences import Example, Preferences
 from rlvitals.train.recipe import Outcome
+from rlvitals.train.schedule import rate_by_size
+from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
 from rlvitals.views.query import open_run
 
 DEFAULT_FOLDER = "out/kto"
-
-LEARNING_RATES = ((10**9, 5e-7), (10**7, 5e-6), (0, 3e-4))
-"""From so many parameters on, this learning rate where none is given."""
 
 TINY_BATCH, BATCH = 32, 4
 """Examples a step on each device where nothing is said."""
@@ -40,56 +41,44 @@ TINY_BATCH, BATCH = 32, 4
 WARM_UP_RATE = 3e-3
 WARM_UP_BATCH = 32
 
+SAME_IN_TRL = ("beta", "loss_type", "max_grad_norm", "max_length", "gradient_checkpointing", "logging_steps",
+               "save_steps", "seed")  # fmt: skip
+"""Settings that KTOConfig has under the same name."""
+
 MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(TrainerSettings):
     """What `recipes/kto.yaml` explains."""
 
     output_dir: str | None
-    model_size: str | None
-    model: str | None
     dataset: str | None
     eval_dataset: str | None
-    eval_share: float
+    eval_share: Part
     examples: int
-    seed: int
-    max_steps: int | None
-    epochs: float
+    max_steps: Count | None
+    epochs: Rate
     batch_size: int | None
-    gradient_accumulation: int
-    learning_rate: float | None
-    warmup_ratio: float
-    beta: float
-    desirable_weight: float | None
-    undesirable_weight: float | None
+    gradient_accumulation: Count
+    warmup_ratio: Part
+    beta: Rate
+    desirable_weight: Amount | None
+    undesirable_weight: Amount | None
     loss_type: Literal["kto", "apo_zero_unpaired"]
-    max_grad_norm: float
-    max_length: int
-    warm_up_steps: int
+    max_length: Pair
+    warm_up_steps: Whole
     lora: bool
-    lora_rank: int
+    lora_rank: Count
     lora_alpha: int
-    lora_dropout: float
-    bf16: bool | None
-    gradient_checkpointing: bool
-    logging_steps: int
-    eval_steps: int
-    save_steps: int
-    keep_last: int | None
-    resume_from: str | None
-    track_with: tuple[str, ...]
-    actions: Literal["advise", "act"]
-    rules: str | None
-    display: str
-    display_every: int
+    lora_dropout: Part
+    display_every: Count
 
 
 def train(settings: Settings) -> Outcome:
     """Train, and leave `logs/`, `checkpoint-N/` and `final_model/` in the run's folder."""
     check(settings)
-    recording = recording_of(settings)
+    recording = checked_recording(settings)
     folder, resumed = folder_of(settings)
     data = read_data(settings)
     if resumed is None:
@@ -112,7 +101,7 @@ def train(settings: Settings) -> Outcome:
         weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
         model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
-        args.learning_rate = settings.learning_rate or default_learning_rate(models.parameters(model))
+        args.learning_rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=3e-4, large=5e-7)
         trainer = build_trainer(
             settings, args, data, Loaded(model, tokenizer), callbacks=[_last_evaluation(), recorder]
         )
@@ -120,14 +109,18 @@ def train(settings: Settings) -> Outcome:
         if resumed is not None:
             _count_tokens_on(trainer, resumed)
         _tell(settings, args, data, model)
-        try:
+        with ExitStack() as ending:
+            ending.push(lambda _, error, __: _finish_early(recorder, error))
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        except BaseException as error:
-            recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
-            raise
         sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
+
+
+def _finish_early(recorder: Any, error: BaseException | None) -> None:
+    """Let the recorder know of what ends the training before its end."""
+    if error is not None:
+        recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
 
 def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
@@ -135,9 +128,12 @@ def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Load
     from datasets import Dataset
     from trl.trainer.kto_trainer import KTOTrainer
 
+    # TRL loads the reference by itself from where the model came, but reads no packed weights. With adapters it needs
+    # none: the model without them is the reference.
+    is_packed = settings.model is None and settings.model_size == models.PACKAGED
     trainer: Any = KTOTrainer(
         model=loaded.model,
-        ref_model=copy.deepcopy(loaded.model) if is_packaged(settings) and not settings.lora else None,
+        ref_model=copy.deepcopy(loaded.model) if is_packed and not settings.lora else None,
         args=args,
         train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
         eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
@@ -149,23 +145,10 @@ def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Load
 
 
 def check(settings: Settings) -> None:
-    """Raise on a number that makes no sense."""
-    least = {"gradient_accumulation": 1, "logging_steps": 1, "save_steps": 1, "display_every": 1,
-             "max_length": 2, "examples": 4, "eval_steps": 0, "warm_up_steps": 0, "lora_rank": 1}  # fmt: skip
-    for name, value in least.items():
-        if getattr(settings, name) < value:
-            raise ConfigError(f"{name} must be at least {value}, not {getattr(settings, name)}")
-    for name in ("learning_rate", "beta", "epochs", "max_steps", "max_grad_norm", "keep_last"):
-        value = getattr(settings, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{name} must be above 0, not {value}")
-    for name in ("desirable_weight", "undesirable_weight"):
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise ConfigError(f"{name} must not be negative, and is {value}")
-    for name in ("eval_share", "warmup_ratio", "lora_dropout"):
-        if not 0 <= getattr(settings, name) < 1:
-            raise ConfigError(f"{name} is a share, from 0 to below 1, not {getattr(settings, name)}")
+    """Raise ConfigError for what cannot work."""
+    check_limits(settings)
+    if settings.examples < 4:
+        raise ConfigError(f"examples must be at least 4, not {settings.examples}")
     if batch_size(settings) < 2:
         raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
 
@@ -174,19 +157,12 @@ def batch_size(settings: Settings) -> int:
     """Examples a step on each device."""
     if settings.batch_size is not None:
         return settings.batch_size
-    return TINY_BATCH if models.is_tiny(settings.model, settings.model_size) else BATCH
+    return TINY_BATCH if settings.is_tiny else BATCH
 
 
-def recording_of(settings: Settings) -> dict[str, Any]:
+def checked_recording(settings: Settings) -> dict[str, Any]:
     """How the run is recorded: what `rlvitals.start` takes, checked now and not after the model was built."""
-    given = {
-        "track_with": settings.track_with or None,
-        "actions": settings.actions,
-        "rules": settings.rules,
-        "display": settings.display,
-        "display_layout": "kto",
-        "display_every": settings.display_every,
-    }
+    given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
     resolved = resolve(None, given)
     trackers_of(resolved)
     check_rules(resolved)
@@ -195,21 +171,14 @@ def recording_of(settings: Settings) -> dict[str, Any]:
 
 
 def folder_of(settings: Settings) -> tuple[Path, Path | None]:
-    """The run's folder, and the checkpoint it goes on from."""
-    if settings.resume_from is None:
-        return kept_folder(settings.output_dir or DEFAULT_FOLDER), None
-    checkpoint = Path(settings.resume_from)
-    if not checkpoint.is_dir():
-        raise ConfigError(f"resume_from: there is no folder {settings.resume_from!r}")
-    if not (checkpoint / "trainer_state.json").is_file():
-        raise ConfigError(f"resume_from: {settings.resume_from!r} is no whole checkpoint: it has no trainer_state.json")
-    checkpoint = kept_folder(checkpoint)
-    folder = kept_folder(settings.output_dir or checkpoint.parent)
-    if folder != checkpoint.parent:
-        raise ConfigError(
-            f"resume_from must be a checkpoint of the run in {str(folder)!r}, not {settings.resume_from!r}"
-        )
-    return folder, checkpoint
+    """The run's folder, and the checkpoint it goes on from. Without output_dir it is the folder of the checkpoint."""
+    from rlvitals.train import checkpoint  # torch comes with it
+
+    folder = settings.output_dir
+    if folder is None:
+        is_path = settings.resume_from not in (None, "last")
+        folder = str(Path(settings.resume_from or "").parent) if is_path else DEFAULT_FOLDER
+    return kept_folder(folder), checkpoint.origin(folder, settings.resume_from, marker="trainer_state.json")
 
 
 def read_data(settings: Settings) -> Preferences:
@@ -217,9 +186,8 @@ def read_data(settings: Settings) -> Preferences:
     share = settings.eval_share if settings.eval_steps else 0.0
     if settings.dataset is None:
         data = preferences.make(settings.examples, seed=settings.seed, held_out_share=share)
-    elif settings.eval_dataset is not None:
-        data = preferences.split(preferences.read(settings.dataset), held_out_share=0.0, seed=settings.seed)
     else:
+        share = share if settings.eval_dataset is None else 0.0
         data = preferences.split(preferences.read(settings.dataset), held_out_share=share, seed=settings.seed)
     if settings.eval_dataset is not None:
         data = data._replace(held_out=preferences.read(settings.eval_dataset))
@@ -228,14 +196,14 @@ def read_data(settings: Settings) -> Preferences:
 
 
 def arguments(
-    settings: Settings, folder: Path, data: Preferences, weights: preferences.ClassWeights, *, is_resumed: bool
+    settings: Settings, folder: Path, data: Preferences, weights: ClassWeights, *, is_resumed: bool
 ) -> dict[str, Any]:
     """What KTOConfig is given."""
     import torch
 
-    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     is_evaluated = bool(data.held_out and settings.eval_steps)
     return {
+        **{name: getattr(settings, name) for name in SAME_IN_TRL},
         "output_dir": str(folder),
         "max_steps": settings.max_steps or -1,
         "num_train_epochs": settings.epochs,
@@ -245,22 +213,14 @@ def arguments(
         "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # one alone has no neighbour for its KL
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": settings.warmup_ratio,  # below 1 it is a share
-        "beta": settings.beta,
-        "loss_type": settings.loss_type,
         "desirable_weight": weights.desirable,
         "undesirable_weight": weights.undesirable,
-        "max_grad_norm": settings.max_grad_norm,
-        "max_length": settings.max_length,
-        "bf16": has_bf16 if settings.bf16 is None else settings.bf16,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "logging_steps": settings.logging_steps,
+        "bf16": models.wants_bf16(settings.bf16),
         "eval_strategy": "steps" if is_evaluated else "no",
         "eval_steps": settings.eval_steps or None,
         "eval_on_start": is_evaluated and not is_resumed,
         "save_strategy": "steps",
-        "save_steps": settings.save_steps,
         "save_total_limit": settings.keep_last,
-        "seed": settings.seed,
         "use_cpu": not torch.accelerator.is_available(),  # said, so that several processes on CPUs find each other
         "disable_tqdm": True,
         "report_to": "none",
@@ -269,7 +229,7 @@ def arguments(
 
 def the_model(settings: Settings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
     """The model as it is before KTO; a resume loads the trained weights over it, and keeps it as the reference."""
-    if not models.is_tiny(settings.model, settings.model_size):
+    if not settings.is_tiny:
         halves = settings.lora and args.bf16  # frozen weights need no more; trained ones do
         return models.load(settings.model, settings.model_size, dtype="bfloat16" if halves else "float32")
     return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
@@ -296,22 +256,6 @@ def build_tiny(settings: Settings, data: Preferences) -> Loaded:
         )
         _say(settings, f"warm-up: done, loss {loss:.3f}")
     return Loaded(model, tokenizer)
-
-
-def default_learning_rate(parameters: int) -> float:
-    """The document's 5e-7 for billions of parameters; what learns for small ones.
-
-    >>> default_learning_rate(7_000_000_000), default_learning_rate(100_000)
-    (5e-07, 0.0003)
-    """
-    return next(rate for least, rate in LEARNING_RATES if parameters >= least)
-
-
-def is_packaged(settings: Settings) -> bool:
-    """Whether TRL cannot load the reference by itself, from where the model came: it reads no packed weights. (With
-    adapters it needs none: the model without them is the reference.)
-    """
-    return settings.model is None and settings.model_size == models.PACKAGED
 
 
 def adapters(settings: Settings) -> Any:
@@ -402,5 +346,5 @@ def _tell(settings: Settings, args: Any, data: Preferences, model: Any) -> None:
 def _say(settings: Settings, sentence: str) -> None:
     from accelerate import PartialState
 
-    if settings.display not in ("none", "json") and PartialState().is_main_process:
+    if not settings.is_quiet and PartialState().is_main_process:
         put(sentence, sys.stderr)

@@ -8,19 +8,16 @@ model's own config.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from rlvitals.compute.arrays import log_sigmoid
 from rlvitals.errors import ConfigError
-from rlvitals.store.files import replace_folder
-from rlvitals.train.models import quietly
+from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
-from rlvitals.train.supervised import dealt, right_padded
+from rlvitals.train.supervised import dealt, fit, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,12 +40,8 @@ def build(folder: str, pad_id: int) -> Any:
     """A reward model from a folder: one that was saved, or a language model's weights with a new head."""
     from transformers import AutoModelForSequenceClassification
 
-    with quietly():
-        try:
-            model: Any = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"cannot load a reward model from {folder!r}: {reason}") from error
+    with models.quietly(), models.named_errors(f"a reward model from {folder!r}"):
+        model: Any = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
     model.config.pad_token_id = pad_id
     return model
 
@@ -80,19 +73,13 @@ def learn(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * step / max(1, steps))
     )
-    model.train()
     decks = dealt(len(labelled), batch_size, generator)
-    for step in range(1, steps + 1):
+
+    def loss_of(step: int) -> Tensor:
         batch = [labelled[place] for place in next(decks)]
-        loss = pair_losses(*_both_scores(model, batch, pad_id)).mean()
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if on_step is not None:
-            on_step(step, float(loss.detach()))
-    model.train(False)
+        return pair_losses(*_both_scores(model, batch, pad_id)).mean()
+
+    fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
 
 
 def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -128,22 +115,11 @@ def scores(model: Any, rows: Answered, batch_size: int = 256) -> Tensor:
     return (_in_parts(model, rows, batch_size) - mean) / deviation
 
 
-def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write it, whole or not at all."""
-    aside = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(aside, ignore_errors=True)
-    with quietly():
-        model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-    replace_folder(aside, folder)
-
-
 def _in_parts(model: Any, rows: Answered, batch_size: int) -> Tensor:
     """Raw scores; the last token of a row tells its score."""
     found = []
     for start in range(0, len(rows.ids), batch_size):
-        part = slice(start, start + batch_size)
-        some = Answered(rows.ids[part], rows.mask[part], rows.positions[part], rows.width)
+        some = rows.take(slice(start, start + batch_size))
         found.append(model(**model_inputs(model, some)).logits[:, 0].float())
     return torch.cat(found)
 

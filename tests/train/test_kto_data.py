@@ -7,8 +7,9 @@ import json
 import pytest
 
 from rlvitals.errors import ConfigError
-from rlvitals.train import functions, preferences
-from rlvitals.train.preferences import Example
+from rlvitals.train import functions
+from rlvitals.train.kto import data as preferences
+from rlvitals.train.kto.data import Example
 
 GOOD = {"prompt": "p", "completion": "c", "label": True}
 CHAT = {"prompt": [{"role": "user", "content": "p"}], "completion": [{"role": "assistant", "content": "c"}], "label": 1}

@@ -9,17 +9,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import parse_json
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.train import functions
+from rlvitals.train.jsonl import Row, read_rows
 
 Text = str | list[dict[str, Any]]
 """Plain text, or the messages of a chat, each with `role` and `content`."""
-
-COLUMNS = ("prompt", "completion", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +62,8 @@ def _made(count: int, seed: int, split: Any) -> list[Example]:
 
 def read(path: str) -> list[Example]:
     """The examples of a JSONL file, in its order. A line that is no example is an error that names it."""
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"cannot read the dataset {path!r}: {error.strerror or error}") from error
-    examples = [_example(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not examples:
-        raise ConfigError(f"{path} is empty: a dataset has one JSON object with {', '.join(COLUMNS)} on each line")
-    chats = [isinstance(example.prompt, list) for example in examples]
-    if len(set(chats)) > 1:
+    examples = [_example(row) for row in read_rows(path, ("prompt", "completion", "label"), _hint)]
+    if len({isinstance(example.prompt, list) for example in examples}) > 1:
         raise ConfigError(f"{path} mixes chats (lists of messages) and plain texts; a dataset is one or the other")
     return examples
 
@@ -137,20 +127,11 @@ def _key(example: Example) -> str:
     return example.prompt if isinstance(example.prompt, str) else repr(example.prompt)
 
 
-def _example(line: bytes, where: str) -> Example:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where} must be a JSON object with {', '.join(COLUMNS)}, not {type(row).__name__}")
-    for column in COLUMNS:
-        if column not in row:
-            raise ConfigError(f"{where} has no {column!r}; it has {', '.join(row) or 'nothing'}.{_hint(column, row)}")
-    prompt, completion = _text(row["prompt"], "prompt", where), _text(row["completion"], "completion", where)
+def _example(row: Row) -> Example:
+    where, label = row.where, row.values["label"]
+    prompt, completion = (_text(row.values[column], column, where) for column in ("prompt", "completion"))
     if isinstance(prompt, list) != isinstance(completion, list):
         raise ConfigError(f"{where}: prompt and completion must both be texts, or both be lists of messages")
-    label = row["label"]
     if not isinstance(label, bool) and (not isinstance(label, int) or label not in (0, 1)):
         raise ConfigError(f"{where}: label must be true or false (or 1 or 0), not {label!r}")
     return Example(prompt, completion, bool(label))

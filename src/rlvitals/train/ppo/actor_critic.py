@@ -44,26 +44,26 @@ class ActorCritic(nn.Module):
         """Answers to left-padded prompts; see `sampling.sample`."""
         return sample(self.policy, ids, mask, **how)
 
-    def read(self, ids: Tensor, mask: Tensor, positions: Tensor, width: int, temperature: float) -> Read:
-        """Log-probs, entropies and values of the answers in the last `width` columns."""
-        rows = Answered(ids, mask, positions, width)
-        logprobs, entropy, hidden = self.read_policy(ids, mask, positions, width, temperature)
-        return Read(logprobs, entropy, self._values(rows, hidden))
+    def read(self, rows: Answered, temperature: float) -> Read:
+        """Log-probs, entropies and values of the answers."""
+        logprobs, entropy, hidden = self.read_policy(rows, temperature)
+        return Read(logprobs, entropy, self.read_values(rows, hidden))
 
-    def read_policy(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, width: int, temperature: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def read_policy(self, rows: Answered, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probs and entropies of the answers, and the hidden states a shared head reads."""
-        rows = Answered(ids, mask, positions, width)
-        inputs = model_inputs(self.policy, rows, keep_logits=width + 1)
+        inputs = model_inputs(self.policy, rows, keep_logits=rows.width + 1)
         output = self.policy(**inputs, output_hidden_states=self.critic is None)
         stats = of_answers(output.logits, rows, temperature=temperature)
         hidden = output.hidden_states[-1] if self.critic is None else output.logits.new_empty(0)
         return stats.logprobs, stats.entropy, hidden
 
-    def read_values(self, ids: Tensor, mask: Tensor, positions: Tensor, width: int, hidden: Tensor) -> Tensor:
+    def read_values(self, rows: Answered, hidden: Tensor) -> Tensor:
         """The values alone, from the hidden states `read_policy` gave or from the critic."""
-        return self._values(Answered(ids, mask, positions, width), hidden)
+        if self.critic is not None:
+            hidden = self.critic(**model_inputs(self.critic, rows)).last_hidden_state
+        before = hidden[:, -(rows.width + 1) : -1]
+        values: Tensor = self.value_head(before.to(self.value_head.weight.dtype))[..., 0]
+        return values.float()
 
     def critic_state(self) -> dict[str, Tensor]:
         """The weights that are not the policy's; of sharded ones this rank's parts."""
@@ -72,13 +72,6 @@ class ActorCritic(nn.Module):
     def load_critic_state(self, state: dict[str, Tensor]) -> None:
         """Put them back, whole."""
         sharded.put_weights(self, state)
-
-    def _values(self, rows: Answered, hidden: Tensor) -> Tensor:
-        if self.critic is not None:
-            hidden = self.critic(**model_inputs(self.critic, rows)).last_hidden_state
-        before = hidden[:, -(rows.width + 1) : -1]
-        values: Tensor = self.value_head(before.to(self.value_head.weight.dtype))[..., 0]
-        return values.float()
 
 
 def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_rate: float) -> list[dict[str, Any]]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import json
 import random
 import re
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions, models, supervised, tiny
 from rlvitals.train.functions import Task
+from rlvitals.train.jsonl import Row, read_rows
+from rlvitals.train.rlaif.settings import Settings
 
 CONTEXT = 128
 """Tokens a tiny student can read and write; the longest task with the longest answer has fewer than 100."""
@@ -23,63 +23,55 @@ FENCED = re.compile(r"```\w*[^\S\n]*\n(.*?)```", re.DOTALL)
 
 def read_tasks(file: str) -> list[Task]:
     """The tasks of a JSONL file; the first line that is wrong is an error that names it."""
-    path = Path(file)
-    if not path.is_file():
-        raise ConfigError(f"dataset {file!r}: there is no such file")
-    found = [
-        _task(f"{file}:{number}", line)
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if line.strip()
+    rows = read_rows(file, ("prompt", "entry_point", "reference", "tests"))
+    return [
+        Task("dataset", row.text("prompt"), row.text("reference"), row.text("entry_point"), _tests(row), "", 0)
+        for row in rows
     ]
-    if not found:
-        raise ConfigError(f"dataset {file!r} is empty: it needs a task on each line")
-    return found
 
 
-def _task(where: str, line: str) -> Task:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise ConfigError(f"{where}: this line is no JSON object") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: a task is a JSON object, not {type(row).__name__}")
-    if missing := [name for name in ("prompt", "entry_point", "reference", "tests") if name not in row]:
-        raise ConfigError(f"{where}: the task lacks {', '.join(missing)}")
-    for name in ("prompt", "entry_point", "reference"):
-        if not isinstance(row[name], str) or not row[name].strip():
-            raise ConfigError(f"{where}: {name} must be a text that is not empty")
-    if not isinstance(row["tests"], list) or not row["tests"]:
-        raise ConfigError(f"{where}: tests must be a list of [call, expected] pairs, at least one")
-    return Task("dataset", row["prompt"], row["reference"], row["entry_point"], tuple(map(_test, row["tests"])), "", 0)
+def _tests(row: Row) -> tuple[tuple[str, str], ...]:
+    tests = row.values["tests"]
+    if not isinstance(tests, list) or not tests:
+        raise ConfigError(f"{row.where}: tests must be a list of [call, expected] pairs, at least one")
+    return tuple(_test(row.where, test) for test in tests)
 
 
-def _test(test: Any) -> tuple[str, str]:
+def _test(where: str, test: Any) -> tuple[str, str]:
     match test:
         case [str(call), str(expected)]:
             try:
                 ast.literal_eval(expected)
             except (ValueError, SyntaxError):
-                raise ConfigError(f"the test {call!r} expects {expected!r}, which is no literal of Python") from None
+                raise ConfigError(
+                    f"{where}: the test {call!r} expects {expected!r}, which is no literal of Python"
+                ) from None
             return call, expected
-    raise ConfigError(f"a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")
+    raise ConfigError(f"{where}: a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")
 
 
-def split_tasks(
-    dataset: str | None, eval_dataset: str | None, *, share: float, count: int, eval_count: int, seed: int
-) -> tuple[list[Task], list[Task]]:
+class Split(NamedTuple):
     """The tasks to train on and the held-out ones."""
-    if dataset is None:
-        made = functions.tasks(count, seed=seed)
-        held = read_tasks(eval_dataset) if eval_dataset else functions.tasks(eval_count, seed=seed, split="held_out")
-        return made, held[:eval_count]
-    read = read_tasks(dataset)
-    if eval_dataset:
-        return read, read_tasks(eval_dataset)[:eval_count]
-    random.Random(seed).shuffle(read)  # noqa: S311
-    cut = max(1, round(len(read) * share))
-    if cut >= len(read):
-        raise ConfigError(f"dataset {dataset!r} has {len(read)} tasks: too few to hold {cut} out for evaluation")
-    return read[cut:], read[:cut][:eval_count]
+
+    train: list[Task]
+    held_out: list[Task]
+
+
+def split_tasks(settings: Settings) -> Split:
+    """The tasks that the settings name; at most `eval_tasks` of them are held out."""
+    seed, most = settings.seed, settings.eval_tasks
+    train = functions.tasks(settings.tasks, seed=seed) if settings.dataset is None else read_tasks(settings.dataset)
+    if settings.eval_dataset:
+        return Split(train, read_tasks(settings.eval_dataset)[:most])
+    if settings.dataset is None:
+        return Split(train, functions.tasks(most, seed=seed, split="held_out"))
+    random.Random(seed).shuffle(train)  # noqa: S311
+    cut = max(1, round(len(train) * settings.eval_share))
+    if cut >= len(train):
+        raise ConfigError(
+            f"dataset {settings.dataset!r} has {len(train)} tasks: too few to hold {cut} out for evaluation"
+        )
+    return Split(train[cut:], train[:cut][:most])
 
 
 def warmed_up(

@@ -6,7 +6,6 @@ them as they were.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,15 @@ import torch
 from torch import Tensor
 
 from rlvitals.store.layout import kept_folder
-from rlvitals.train import models, reward_model, sharded
+from rlvitals.train import models, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.judge_guard import JudgeGuard
-from rlvitals.train.ppo_data import Data, Example, Grader, Preference, sampled_preferences
-from rlvitals.train.ppo_rollout import Reward, seeded
-from rlvitals.train.ppo_settings import Settings
+from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
+from rlvitals.train.ppo.experience import Reward
+from rlvitals.train.ppo.settings import Settings, reward_function
 from rlvitals.train.sampling import Answered, left_padded, sample
+from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import warm_up
 from rlvitals.train.tiny import build as build_tiny
 
@@ -33,9 +34,6 @@ TINY_WARM_UP = 450
 SAMPLED_PROMPTS = 1024
 """Prompts whose answers, as the warmed-up model gives them, are compared for the reward model."""
 ANSWERS_A_PROMPT = 3
-
-Scorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float | None]]
-"""Prompts, answers and references in, a number for each out; None where there is none."""
 
 
 class Texts:
@@ -74,18 +72,17 @@ class Texts:
 class Stages:
     """The stages of one run; `told` is what they came to."""
 
-    def __init__(
-        self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any, *, is_anew: bool
-    ) -> None:
+    def __init__(self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         self._settings, self._data, self._grader = settings, data, grader
-        self._run, self._accelerator, self._is_anew = run, accelerator, is_anew
-        self._warm, self._judge = (kept_folder(settings.output_dir) / name for name in ("warm_start", "reward_model"))
+        self._run, self._accelerator, self._is_anew = run, accelerator, not settings.resume_from
+        folder = kept_folder(settings.output_dir)
+        self.warm_start, self._judge = folder / "warm_start", folder / "reward_model"
         self.told: dict[str, float] = {}
         self.texts: Texts
 
     def start(self) -> models.Loaded:
         """The model PPO begins with, and stays near; on the CPU."""
-        loaded = models.keep(self._warm, self._warmed_up, anew=self._is_anew)
+        loaded = models.keep(self.warm_start, self._warmed_up, anew=self._is_anew)
         self.texts = self._texts(loaded)
         self._tell(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
@@ -97,25 +94,27 @@ class Stages:
             model = sharded.to_read(self._reward_model(), self._accelerator)
             self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
             return lambda rows, places: reward_model.scores(model, rows)
-        score: Scorer = self._grades if wanted == "grade" else _function(wanted)
-        door = JudgeGuard(f"the reward {wanted!r}")
+        guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
 
         def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
-            found = score([e.prompt for e, _ in asked], [text for _, text in asked], [e.reference for e, _ in asked])
+            examples, texts = [example for example, _ in asked], [text for _, text in asked]
+            found: Sequence[float | None] = (
+                list(map(self._grader.grade, examples, texts))
+                if score is None
+                else score([each.prompt for each in examples], texts, [each.reference for each in examples])
+            )
             return [math.nan if number is None else float(number) for number in found]
 
         def of_texts(rows: Answered, places: list[int]) -> Tensor:
             answers = self.texts.decode(rows.ids[:, -rows.width :])
             asked = [(self._data.examples[place], text) for place, text in zip(places, answers, strict=True)]
-            return torch.tensor(door.judge(ask, asked, missing=lambda _: math.nan), device=rows.ids.device)
+            return torch.tensor(guard.judge(ask, asked, missing=lambda _: math.nan), device=rows.ids.device)
 
         return of_texts
 
     def _texts(self, loaded: models.Loaded) -> Texts:
-        chat = self._settings.chat
-        if chat is None:
-            chat = not self._settings.is_tiny and getattr(loaded.tokenizer, "chat_template", None) is not None
-        return Texts(loaded.tokenizer, chat=chat)
+        settings, tokenizer = self._settings, loaded.tokenizer
+        return Texts(tokenizer, chat=models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny))
 
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data
@@ -161,7 +160,7 @@ class Stages:
 
     def _train_reward_model(self) -> None:
         settings, pad_id = self._settings, self.texts.pad_id
-        model = reward_model.build(str(self._warm), pad_id).to(self._accelerator.device)
+        model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
         preferences = list(self._data.preferences)
         unseen = self._encoded(self._data.held_out_preferences)
         if settings.dataset is None:
@@ -183,11 +182,11 @@ class Stages:
         quality = reward_model.measure(model, unseen, batch_size=batch, pad_id=pad_id)
         model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
         reward_model.calibrate(model, unseen, batch_size=batch, pad_id=pad_id)
-        reward_model.save(model, self.texts.tokenizer, self._judge)
+        models.write(self._judge, models.Loaded(model, self.texts.tokenizer))
 
     def _compared(self, examples: list[Example]) -> list[Preference]:
         """Preferences over the warmed-up model's own answers: the mistakes the reward model will be asked about."""
-        loaded, settings, device = models.load(str(self._warm), None), self._settings, self._accelerator.device
+        loaded, settings, device = models.load(str(self.warm_start), None), self._settings, self._accelerator.device
         model, sampled = loaded.model.to(device), []
         generator = seeded(device, settings.seed, "compared", len(examples))
         for start in range(0, len(examples), settings.batch_size):
@@ -208,13 +207,9 @@ class Stages:
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
         self.told |= {name: value for name, value in found.items() if value is not None}
 
-    def _grades(self, prompts: Sequence[str], answers: Sequence[str], _: Sequence[str]) -> list[float | None]:
-        by_prompt = {example.prompt: example for example in self._data.examples}
-        return [self._grader.grade(by_prompt[prompt], text) for prompt, text in zip(prompts, answers, strict=True)]
-
     def _bar(self, steps: int) -> Any:
-        is_quiet = self._settings.display in ("none", "json")
-        return self._run.progress(range(steps), unit="step", disable=is_quiet or not self._accelerator.is_main_process)
+        is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
+        return self._run.progress(range(steps), unit="step", disable=is_quiet)
 
 
 def _moving(bar: Any) -> Callable[[int, float], None]:
@@ -227,9 +222,3 @@ def _moving(bar: Any) -> Callable[[int, float], None]:
         next(steps, None)
 
     return on_step
-
-
-def _function(name: str) -> Scorer:
-    module, _, function = name.partition(":")
-    found: Scorer = getattr(importlib.import_module(module), function)
-    return found

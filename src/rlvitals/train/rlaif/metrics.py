@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvitals import values
-from rlvitals.compute import merge, policy, rollout
+from rlvitals.compute import merge, rollout
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.values import Value
@@ -23,6 +23,15 @@ TAGS = {
     "documentation": "Documentation",
 }
 """What the document calls the criteria."""
+
+EVAL_NAMES = {
+    "Train/AvgReward": "reward", "Train/RewardStd": "reward_std", "solved": "accuracy",
+    "rewards/Correctness/mean": "correctness", "rewards/CodeQuality/mean": "code_quality",
+    "rewards/Efficiency/mean": "efficiency", "rewards/Documentation/mean": "documentation",
+    "Teacher/FailureRate": "teacher_failure_rate", "length.truncated_fraction": "truncated_fraction",
+    "length.response.mean": "response_length",
+}  # fmt: skip
+"""What an evaluation calls its numbers."""
 
 SCORES = {f"rewards/{tag}/mean": f"Scoring/{tag}_Score" for tag in TAGS.values()}
 """A step's criterion scores, and what they are called over an epoch, beside the weights."""
@@ -45,11 +54,6 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     return found
 
 
-def policy_stats(**tensors: Any) -> Stats:
-    """Losses, KL and entropy of one batch, over the answers' tokens."""
-    return dict(policy.stats(**tensors, names="rlaif"))
-
-
 def bill_stats(bill: Bill, seconds: float) -> Stats:
     """What one batch's judgements cost: both directions of every call."""
     return {
@@ -67,7 +71,7 @@ def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> 
     return {"Teacher/SelfAgreement": values.mean(told)} if told else {}
 
 
-class Book:
+class Ledger:
     """Adds up since the last row and since the epoch began; knows the epoch before."""
 
     def __init__(self) -> None:

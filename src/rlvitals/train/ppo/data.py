@@ -7,16 +7,15 @@ that people learn from, so that there is something to prefer. With `dataset` and
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
 from rlvitals.train.functions import Task
+from rlvitals.train.jsonl import read_rows
 from rlvitals.train.judge_guard import JudgeGuard
+from rlvitals.train.ppo.settings import Settings
 from rlvitals.train.teachers.runner import Runner
 
 PREFERENCES_A_TASK = 3
@@ -53,6 +52,13 @@ class Data:
     demonstrations: list[tuple[str, str]]
     preferences: list[Preference]
     held_out_preferences: list[Preference]
+
+
+def data_of(settings: Settings) -> Data:
+    """What the settings name, checked before anything is trained."""
+    if settings.dataset is None:
+        return made(settings.seed, families=settings.families, held_out=settings.held_out)
+    return _read(settings.dataset, settings.preferences, held_out=settings.held_out)
 
 
 def made(seed: int, *, families: tuple[str, ...], held_out: int) -> Data:
@@ -124,12 +130,11 @@ class Grader:
 
     def __init__(self) -> None:
         self._runner = Runner()
-        self._door = JudgeGuard("the grader")
+        self._guard = JudgeGuard("the grader")
 
     def grade(self, example: Example, answer: str) -> float | None:
         """From 0 to 1; an answer that fails a test gets at most half. None where it cannot be graded."""
-        found: float | None = self._door.judge_one(lambda: self._grade(example, answer), missing=lambda _: None)
-        return found
+        return self._guard.judge_one(lambda: self._grade(example, answer), missing=lambda _: None)
 
     def _grade(self, example: Example, answer: str) -> float | None:
         if example.task is None:
@@ -143,23 +148,16 @@ class Grader:
         self._runner.close()
 
 
-def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
-    """The user's files. `dataset` has `prompt` and `reference` on each line, `preferences` has `prompt`, `chosen` and
-    `rejected`. The last lines of each are held out. Everything is checked here, before anything is trained.
+def _read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
+    """The user's files: `dataset` has `prompt` and `reference` on each line, `preferences` has `prompt`, `chosen` and
+    `rejected`. The last lines of each are held out.
     """
-    rows = _rows(dataset, ("prompt", "reference"))
-    if len(rows) < 2:
-        raise ConfigError(f"dataset {dataset!r} has {len(rows)} example(s): it takes at least 2, one to hold out")
-    aside = min(held_out, max(1, len(rows) // 5))
-    examples = [Example(row["prompt"], row["reference"]) for row in rows]
-    pairs: list[Preference] = []
-    if preferences is not None:
-        pairs = [Preference(**row) for row in _rows(preferences, ("prompt", "chosen", "rejected"))]
-        same = next((number for number, pair in enumerate(pairs, 1) if pair.chosen == pair.rejected), None)
-        if same is not None:
-            raise ConfigError(f"preferences {preferences!r}, pair {same}: chosen and rejected are the same text")
-        if len(pairs) < 2:
-            raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): it takes at least 2")
+    rows = read_rows(dataset, ("prompt", "reference"))
+    examples = [Example(row.text("prompt"), row.text("reference")) for row in rows]
+    if len(examples) < 2:
+        raise ConfigError(f"dataset {dataset!r} has {len(examples)} example(s): it takes at least 2, one to hold out")
+    aside = min(held_out, max(1, len(examples) // 5))
+    pairs = [] if preferences is None else _read_pairs(preferences)
     pairs_aside = min(HELD_OUT_PREFERENCES, max(1, len(pairs) // 5)) if pairs else 0
     return Data(
         examples=examples[:-aside],
@@ -170,29 +168,12 @@ def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
     )
 
 
-def _rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The named columns of a JSONL file, each a text that is not empty."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path!r}: {error}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path!r}, line {number}: no JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path!r}, line {number}: expected an object with {', '.join(columns)}")
-        for column in columns:
-            if column not in row:
-                have = ", ".join(map(str, row)) or "nothing"
-                raise ConfigError(f"{path!r}, line {number}: the column {column!r} is missing (it has {have})")
-            if not isinstance(row[column], str) or not row[column].strip():
-                raise ConfigError(f"{path!r}, line {number}: {column!r} must be a text that is not empty")
-        rows.append({column: row[column] for column in columns})
-    if not rows:
-        raise ConfigError(f"{path!r} is empty: it needs a line of JSON with {', '.join(columns)} for each example")
-    return rows
+def _read_pairs(preferences: str) -> list[Preference]:
+    columns = ("prompt", "chosen", "rejected")
+    pairs = [Preference(*map(row.text, columns)) for row in read_rows(preferences, columns)]
+    same = next((number for number, pair in enumerate(pairs, 1) if pair.chosen == pair.rejected), None)
+    if same is not None:
+        raise ConfigError(f"preferences {preferences!r}, pair {same}: chosen and rejected are the same text")
+    if len(pairs) < 2:
+        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): it takes at least 2")
+    return pairs
