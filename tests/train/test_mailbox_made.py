@@ -18,7 +18,7 @@ from rlvitals.train.mailbox import mail, worlds
 from rlvitals.train.mailbox.episode import Episode
 from rlvitals.train.mailbox.graders import exact, token_recall
 from rlvitals.train.mailbox.mail import Question
-from rlvitals.train.mailbox.reward import reward
+from rlvitals.train.mailbox.reward import reward_parts
 from rlvitals.train.mailbox.store import Mailbox
 from rlvitals.train.tiny import PIECE
 
@@ -51,7 +51,7 @@ def test_every_question_can_be_answered_from_its_inbox(seed):
         assert rubric.ever_found_right_email
         assert rubric.ever_read_right_email
         perfect = 2.0 if len(question.message_ids) == 1 else 1 + 0.3 + 0.1 / 2 + 0.1 * (1 - 5 / 10)
-        assert reward(rubric, 10) == pytest.approx(perfect)
+        assert sum(reward_parts(rubric, 10).values()) == pytest.approx(perfect)
         assert question.answer in box.read(question.inbox, question.message_ids[-1]).body
 
 

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from rlvitals.errors import ConfigError
 from rlvitals.train.mailbox.graders import OFFLINE, Judge, exact, judge_messages, read_verdict, token_recall
 from rlvitals.train.mailbox.mail import Question
-from rlvitals.train.mailbox.reward import Rubric, reward, reward_parts
+from rlvitals.train.mailbox.reward import Rubric, reward_parts
 from rlvitals.train.teachers.base import BadVerdict
 from rlvitals.train.teachers.endpoint import JudgeClient
+
+
+def reward(rubric, max_turns, system="document"):
+    return sum(reward_parts(rubric, max_turns, system).values())
+
 
 QUESTION = Question("q", "Where is the kick-off?", "Room B-214 in Porto", ("m1", "m2"), "me@x.y")
 

@@ -173,13 +173,21 @@ class Trajectory:
     was_cut: bool = False
     """Whether one of its messages reached the limit of tokens."""
 
+    @staticmethod
+    def begin(dialogue: Dialogue, episode: Episode) -> Trajectory:
+        """A conversation of which only the question has been read."""
+        prompt = dialogue.begin(episode.messages())
+        row = Trajectory(episode, len(prompt))
+        row.read(prompt)
+        return row
+
     def read(self, ids: Sequence[int]) -> None:
         """Take in tokens that the model did not write."""
         self.ids += ids
         self.own += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
-    def write(self, ids: Sequence[int], logprobs: Sequence[float], seconds: float) -> None:
+    def write(self, ids: Sequence[int], logprobs: Sequence[float], seconds: float = 0.0) -> None:
         """Take in a message of the model."""
         self.said.append(Said(len(self.ids), len(self.ids) + len(ids), seconds))
         self.ids += ids
@@ -191,13 +199,10 @@ def converse(
     model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, generator: torch.Generator | None = None
 ) -> list[Trajectory]:
     """Hold all these conversations to their end. `generator` lives on the model's device."""
-    trajectories = []
-    for episode in episodes:
-        prompt = dialogue.begin(episode.messages())
-        trajectories.append(Trajectory(episode, len(prompt)))
-        trajectories[-1].read(prompt)
-        if len(prompt) + how.max_new_tokens > how.max_context:
-            episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
+    trajectories = [Trajectory.begin(dialogue, episode) for episode in episodes]
+    for row in trajectories:
+        if row.prompt + how.max_new_tokens > how.max_context:
+            row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
     rows = [row for row in trajectories if not row.episode.is_over]
     news = [list(row.ids) for row in rows]
     batch = _Batch(model, dialogue, how, generator)
@@ -282,6 +287,19 @@ def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | 
     row.read(new)
     said.after = len(new)
     return new
+
+
+def recite(dialogue: Dialogue, episode: Episode, messages: Sequence[str]) -> Trajectory:
+    """The conversation in which the model says these messages."""
+    row = Trajectory.begin(dialogue, episode)
+    for text in messages:
+        ids = [*dialogue.ids_of(text), dialogue.eos_id]
+        row.write(ids, [0.0] * len(ids))
+        seen = episode.step(text)
+        if episode.is_over:
+            break
+        row.read(dialogue.go_on(seen, has_ended=True))
+    return row
 
 
 def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_version: int) -> Group:

@@ -20,7 +20,7 @@ import torch
 from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import warn
 from rlvitals.train import models, tiny
-from rlvitals.train.grpo.conversation import Dialogue
+from rlvitals.train.grpo.conversation import Dialogue, Trajectory, recite
 from rlvitals.train.grpo.settings import Settings
 from rlvitals.train.grpo.tasks import Tasks
 from rlvitals.train.mailbox import worlds
@@ -69,12 +69,12 @@ def _warmed_up(settings: Settings, tasks: Tasks, device: Any) -> models.Loaded:
     loaded = build(settings.seed) if settings.is_tiny else models.load(settings.model, settings.model_size)
     dialogue = dialogue_of(settings, loaded.tokenizer)
 
-    def demonstrate(step: int) -> list[Example]:
+    def demonstrate(step: int) -> list[Trajectory]:
         """Questions of training, answered as they should be."""
         chosen = tasks.batch(step, batch, 1_000_000)
         only_last = slice(-1 if settings.mode == "simple" else None, None)
         return [
-            Example(dialogue, task.episode(settings), solution(task.question, style="chat")[only_last])
+            recite(dialogue, task.episode(settings), solution(task.question, style="chat")[only_last])
             for task in chosen
         ]
 
@@ -85,26 +85,8 @@ def _warmed_up(settings: Settings, tasks: Tasks, device: Any) -> models.Loaded:
     return loaded
 
 
-class Example:
-    """One conversation as tokens, and which of them the agent wrote."""
-
-    def __init__(self, dialogue: Dialogue, episode: Episode, messages: Sequence[str]) -> None:
-        self.ids = dialogue.begin(episode.messages())
-        self.own = [0] * len(self.ids)
-        for text in messages:
-            self._add([*dialogue.ids_of(text), dialogue.eos_id], 1)
-            seen = episode.step(text)
-            if episode.is_over:
-                break
-            self._add(dialogue.go_on(seen, has_ended=True), 0)
-
-    def _add(self, ids: list[int], own: int) -> None:
-        self.ids += ids
-        self.own += [own] * len(ids)
-
-
 def teach(
-    model: Any, dialogue: Dialogue, deal: Callable[[int], list[Example]], *, steps: int, rate: float,
+    model: Any, dialogue: Dialogue, deal: Callable[[int], list[Trajectory]], *, steps: int, rate: float,
     on_step: Callable[[int, float], None] | None = None,
 ) -> float:  # fmt: skip
     """Next-token training on the agent's own tokens; returns the last loss."""
@@ -119,7 +101,7 @@ def teach(
     return loss
 
 
-def example_loss(model: Any, batch: Sequence[Example], dialogue: Dialogue, device: Any) -> torch.Tensor:
+def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, device: Any) -> torch.Tensor:
     """Mean negative log-prob of what the agent wrote."""
     ids, mask = right_padded([example.ids for example in batch], dialogue.pad_id, device)
     own, _ = right_padded([example.own for example in batch], 0, device)
@@ -131,13 +113,13 @@ def example_loss(model: Any, batch: Sequence[Example], dialogue: Dialogue, devic
 # The agent that knows how and does not always care
 
 
-def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Example]]:
+def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
     """The examples of each step (from 1), always new ones, each of a mailbox and question of its own."""
 
-    def deal(step: int) -> list[Example]:
+    def deal(step: int) -> list[Trajectory]:
         rng = random.Random(f"examples {seed * 1_000_003 + step}")  # noqa: S311
         skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
-        found: list[Example] = []
+        found: list[Trajectory] = []
         while len(found) < batch:
             world = worlds.mini(rng.getrandbits(40))
             for question in world.questions[:8]:
@@ -145,7 +127,7 @@ def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callabl
                 kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
                 episode = kind(question, world.mailbox, max_turns=turns, style="tags")
                 said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
-                found.append(Example(dialogue, episode, said))
+                found.append(recite(dialogue, episode, said))
             world.mailbox.close()
         return found[:batch]
 

@@ -112,11 +112,6 @@ class Episode:
         return self.outcome != "answered" or self.grade is not None
 
     @property
-    def ended_early(self) -> bool:
-        """Whether it ended before the turn limit, for whatever reason."""
-        return self.is_over and self.rubric.num_turns < self.max_turns
-
-    @property
     def turn_outcomes(self) -> list[str]:
         return [turn.outcome for turn in self.turns]
 

@@ -7,7 +7,6 @@ is not bounded below: penalties for repeated searches add up. `plain` is 1 for a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -154,18 +153,11 @@ PARTS: Mapping[str, Callable[[Rubric, int], dict[str, float]]] = {
 
 
 def reward_parts(rubric: Rubric, max_turns: int, system: str = "document") -> dict[str, float]:
-    """An episode's reward in its parts; they add up to it."""
+    """An episode's reward in its parts; they add up to it.
+
+    >>> reward_parts(Rubric(cant_parse_tool_call=True, num_turns=1), max_turns=10)
+    {'parse_error': -2.0, 'no_invalid_read': 0.1}
+    """
     if system not in PARTS:
         raise ConfigError(f"no reward is called {system!r}.{did_you_mean(system, PARTS)} Known: {', '.join(PARTS)}")
     return PARTS[system](rubric, max_turns)
-
-
-def reward(rubric: Rubric, max_turns: int, system: str = "document") -> float:
-    """An episode's reward.
-
-    >>> reward(Rubric(cant_parse_tool_call=True, num_turns=1), max_turns=10)
-    -1.9
-    >>> reward(Rubric(answer_correct=True, attempted_answer=True, num_turns=5), max_turns=10, system="plain")
-    1.0
-    """
-    return math.fsum(reward_parts(rubric, max_turns, system).values())

@@ -136,14 +136,6 @@ class Mailbox:
         recipients = (tuple(address for kind, address in people if kind == one) for one in ("to", "cc", "bcc"))
         return Email(*fields, *recipients)
 
-    def inboxes(self, at_least: int = 1) -> dict[str, int]:
-        """Every address and how many messages its inbox holds, the fullest first."""
-        query = (
-            "SELECT address, count(DISTINCT email_id) AS held FROM people GROUP BY address HAVING held >= ? "
-            "ORDER BY held DESC, address"
-        )
-        return dict(self._rows(query, [at_least]))
-
     def __len__(self) -> int:
         return int(self._rows("SELECT count(*) FROM emails", [])[0][0])
 
