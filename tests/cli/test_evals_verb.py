@@ -8,7 +8,7 @@ import pytest
 
 import rlvitals
 from rlvitals.cli.main import main
-from rlvitals.train.grpo.evaluation import FIELDS, Evaluations, Sample
+from rlvitals.train.evaluation import FIELDS, Evaluations, Sample
 from rlvitals.train.mailbox.reward import Rubric
 
 

@@ -19,7 +19,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.sinks.base import metric_name
 from rlvitals.store.evaluations import Control
 from rlvitals.store.layout import RunDir
-from rlvitals.train.grpo.evaluation import (
+from rlvitals.train.evaluation import (
     FIELDS,
     Beat,
     Evaluations,

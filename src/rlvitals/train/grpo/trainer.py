@@ -27,8 +27,8 @@ from rlvitals.compute.names import naming
 from rlvitals.errors import ConfigError
 from rlvitals.render import step_summary
 from rlvitals.train import checkpoint, models, sharded
+from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
-from rlvitals.train.grpo.evaluation import Evaluations, Sample
 from rlvitals.train.grpo.settings import Settings, check
 from rlvitals.train.grpo.tasks import Task, Tasks, grader_of, tasks_of
 from rlvitals.train.grpo.update import Played, Updates, batch_of
