@@ -362,6 +362,15 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(hostile, monke
     assert SECRET not in json.dumps(hostile.requests[0][3])
 
 
+@pytest.mark.parametrize("before", range(170, 310, 7))
+def test_a_key_that_is_sent_back_is_not_cut_in_half(hostile, monkeypatch, before):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    hostile.script = [status(401, body=b"x" * before + SECRET.encode())]
+    failure = ask(hostile).failure
+    assert failure.startswith("HTTP 401")
+    assert SECRET[:4] not in failure
+
+
 def test_without_a_key_none_is_sent(hostile, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     hostile.script = [good]

@@ -55,6 +55,20 @@ def test_every_question_can_be_answered_from_its_inbox(seed):
         assert question.answer in box.read(question.inbox, question.message_ids[-1]).body
 
 
+@pytest.mark.parametrize("style", ["chat", "tags"])
+def test_the_solution_shown_to_a_model_answers_the_question_in_both_forms(style):
+    box, questions = worlds.generate(60, seed=3)
+    assert questions
+    for question in questions:
+        episode = Episode(question, box)
+        for text in worlds.solution(question, style=style)[:-1]:
+            episode.step(text)
+        assert episode.rubric.ever_found_right_email or style == "tags"  # tags split a name into its words
+        assert episode.rubric.ever_read_right_email
+        episode.step(worlds.solution(question, style=style, sources=False)[-1])
+        assert (episode.rubric.answer_correct, episode.rubric.num_sources) == (True, 0)
+
+
 def test_there_are_six_questions_of_one_look_up_and_two_of_two_for_each_project():
     questions = worlds.questions(600)
     hops = Counter((question.family, len(question.message_ids)) for question in questions)
