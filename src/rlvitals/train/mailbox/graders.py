@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rlvitals.guard import Once
 from rlvitals.train.mailbox.mail import Question
@@ -28,10 +28,8 @@ class Grade(NamedTuple):
     reason: str = ""
 
 
-class Grader(Protocol):
-    """Tells whether an answer is right."""
-
-    def __call__(self, question: Question, answer: str, sources: Sequence[str]) -> Grade: ...
+Grader = Callable[[Question, str, Sequence[str]], Grade]
+"""Tells whether an answer to a question, with the sources it cites, is right."""
 
 
 def is_idk(answer: str) -> bool:

@@ -219,7 +219,9 @@ class Toolbox:
         try:
             if name == "search_emails":
                 return self._search(taken)
-            return self._read(taken) if name == "read_email" else _answer(taken)
+            if name == "read_email":
+                return self._read(taken)
+            return ToolResult(name, taken, {"ok": True}, tuple(taken["source_message_ids"]))
         except sqlite3.Error as error:
             return ToolResult(name, taken, {"error": f"the mailbox cannot answer: {error}"})
 
@@ -247,10 +249,6 @@ class Toolbox:
             "body": email.body[:MAX_BODY] + (f"\n[{left_out} more characters]" if left_out > 0 else ""),
         }
         return ToolResult("read_email", taken, shown, (email.message_id,))
-
-
-def _answer(taken: dict[str, Any]) -> ToolResult:
-    return ToolResult("return_final_answer", taken, {"ok": True}, tuple(taken["source_message_ids"]))
 
 
 def check_arguments(name: str, arguments: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import count
@@ -114,30 +113,6 @@ TALK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Team:
-    """Who and what one project's mail is about."""
-
-    number: int
-    name: str
-    lead: str
-    supplier: str
-    inbox: str
-    colleagues: tuple[str, ...]
-    rng: random.Random
-
-    def email(self, place: int, subject: str, body: str, when: datetime) -> Email:
-        """One message of the inbox: sent to it, copied to it openly or not, or sent by it."""
-        sender, first, second = self.rng.sample(self.colleagues, 3)
-        to, cc, bcc = [first], [second], list[str]()
-        {0: cc, 1: cc, 2: bcc}.get(self.rng.randrange(10), to).append(self.inbox)
-        if self.rng.random() < 0.1:
-            sender, to = self.inbox, [first]
-        message_id = f"<{self.number:06d}.{place:02d}.{self.rng.randrange(16**6):06x}@{DOMAIN}>"
-        text = f"Hello,\n\n{body}\n\nBest regards,\n{sender.partition('@')[0].replace('.', ' ').title()}\n"
-        return Email(message_id, subject, sender, f"{when:%Y-%m-%d %H:%M:%S}", text, tuple(to), tuple(cc), tuple(bcc))
-
-
 def emails(messages: int, *, seed: int = 0, inboxes: int = INBOXES) -> Iterator[Email]:
     """So many messages, project by project."""
     for made, _ in _projects(messages, seed, inboxes):
@@ -178,28 +153,15 @@ def _projects(messages: int, seed: int, inboxes: int) -> Iterator[tuple[list[Ema
         raise ConfigError(f"a mailbox has at least one message and one inbox, not {messages} and {inboxes}")
     left = messages
     for number in count():
-        team = _team(number, seed, inboxes)
-        facts, asked = _facts(team, seed)
+        project = _Project(number, seed, inboxes)
+        facts, asked = project.facts()
         if len(facts) > left:  # no room for a whole project: the rest is small talk
             facts, asked = [], []
-        made = (facts + _chatter(team, len(facts)))[:left]
+        made = (facts + project.chatter(len(facts)))[:left]
         yield made, asked
         left -= len(made)
         if not left:
             return
-
-
-def _team(number: int, seed: int, inboxes: int) -> _Team:
-    rng = random.Random(f"mailbox {seed} {number}")  # noqa: S311
-    words = _shuffled(seed)
-    project, lead, supplier = (
-        _name(number, words[first], words[second])
-        for first, second in (("colour", "thing"), ("first name", "last name"), ("firm", "trade"))
-    )
-    firsts = rng.sample(words["first name"], 6)
-    colleagues = [f"{first}.{rng.choice(words['last name'])}@{DOMAIN}".lower() for first in firsts]
-    inbox = f"owner{number % inboxes + 1}@{DOMAIN}"
-    return _Team(number, project, lead, supplier, inbox, tuple(colleagues), rng)
 
 
 @lru_cache(maxsize=8)
@@ -224,57 +186,81 @@ def _name(number: int, firsts: list[str], seconds: list[str]) -> str:
     return " ".join(filter(None, (firsts[(row + column) % len(firsts)], letters, seconds[column])))
 
 
-def _facts(team: _Team, seed: int) -> tuple[list[Email], list[Question]]:
-    """A project's own messages, and what can be asked about them."""
-    rng, name = team.rng, team.name
-    room = f"{rng.choice('ABCDEFGH')}-{rng.randrange(100, 400)}"
-    budget, code = f"${rng.randrange(11, 990)},{rng.randrange(10) * 100:03d}", f"{rng.randrange(1000, 10000)}"
-    phone, city, part = f"555-{rng.randrange(1000, 10000)}", rng.choice(_shuffled(seed)["city"]), rng.choice(PARTS)
-    early, late = rng.sample(range(1, 29), 2)
-    month, moved = rng.sample(MONTHS, 2)
-    first = _moment(rng)
-    told = [
-        (f"{name}: who leads", f"From now on project {name} is led by {team.lead}.", _moment(rng)),
-        (f"{name} budget", f"The budget of {name} is approved: {budget}. Please do not go beyond it.", _moment(rng)),
-        (f"{name} cost code", f"Please book your hours for {name} under the cost code {code}.", _moment(rng)),
-        (f"{name} kick-off", f"We start {name} with a kick-off meeting in room {room}.", _moment(rng)),
-        (f"{name} deadline", f"The deadline of {name} is {early} {month}.", first),
-        (f"{name} deadline moved", f"We have more time: the deadline of {name} is now {late} {moved}.",
-         first + timedelta(days=rng.randrange(2, 20), hours=rng.randrange(24))),
-        (f"{name} supplier", f"{team.supplier} will deliver the {part} for {name}.", _moment(rng)),
-        ("New number", f"{team.lead} can be reached under the telephone number {phone} now.", _moment(rng)),
-        ("Delivery notes", f"The warehouse of {team.supplier} is in {city}. Returns go there as well.", _moment(rng)),
-    ]  # fmt: skip
-    made = [team.email(place, *each) for place, each in enumerate(told)]
-    ids = [email.message_id for email in made]
-    asked: list[_Asked] = [
-        ("lead", f"Who leads project {name}?", team.lead, [(ids[0], (name, "led"))]),
-        ("budget", f"What is the budget of {name}?", budget, [(ids[1], (name, "budget"))]),
-        ("code", f"Which cost code do I book hours for {name} under?", code, [(ids[2], (name, "cost code"))]),
-        ("room", f"In which room is the kick-off of {name}?", room, [(ids[3], (name, "kick-off"))]),
-        ("deadline", f"What is the current deadline of {name}?", f"{late} {moved}", [(ids[5], (name, "deadline"))]),
-        ("supplier", f"Who delivers the {part} for {name}?", team.supplier, [(ids[6], (name, part))]),
-        ("phone_of_lead", f"What is the telephone number of the person who leads {name}?", phone,
-         [(ids[0], (name, "led")), (ids[7], (team.lead, "telephone"))]),
-        ("city_of_supplier", f"In which city is the warehouse of the firm that delivers the {part} for {name}?", city,
-         [(ids[6], (name, part)), (ids[8], (team.supplier, "warehouse"))]),
-    ]  # fmt: skip
-    return made, [_question(f"mail-{seed}-{team.number}-{one[0]}", one, team.inbox, QUERY_DATE) for one in asked]
+class _Project:
+    """What one project's mail is about, all of it drawn from its number and the seed."""
 
+    def __init__(self, number: int, seed: int, inboxes: int) -> None:
+        self.number, self.seed, self.inbox = number, seed, f"owner{number % inboxes + 1}@{DOMAIN}"
+        words, self.rng = _shuffled(seed), random.Random(f"mailbox {seed} {number}")  # noqa: S311
+        self.name = _name(number, words["colour"], words["thing"])
+        self.lead = _name(number, words["first name"], words["last name"])
+        self.supplier = _name(number, words["firm"], words["trade"])
+        firsts = self.rng.sample(words["first name"], 6)
+        self.colleagues = [f"{first}.{self.rng.choice(words['last name'])}@{DOMAIN}".lower() for first in firsts]
 
-def _chatter(team: _Team, place: int) -> list[Email]:
-    """Small talk that names the project and answers nothing."""
-    made = []
-    for more in range(CHATTER):
-        subject, body = team.rng.choice(TALK)
-        words = {"project": team.name, "day": team.rng.choice(("Monday", "Tuesday", "Thursday", "Friday"))}
-        when = _moment(team.rng)
-        made.append(team.email(place + more, subject.format(**words), body.format(**words), when))
-    return made
+    def moment(self) -> datetime:
+        return FIRST_DAY + timedelta(minutes=self.rng.randrange(SPAN // timedelta(minutes=1)))
 
+    def email(self, place: int, subject: str, body: str, when: datetime) -> Email:
+        """One message of the inbox: sent to it, copied to it openly or not, or sent by it."""
+        sender, first, second = self.rng.sample(self.colleagues, 3)
+        to, cc, bcc = [first], [second], list[str]()
+        {0: cc, 1: cc, 2: bcc}.get(self.rng.randrange(10), to).append(self.inbox)
+        if self.rng.random() < 0.1:
+            sender, to = self.inbox, [first]
+        message_id = f"<{self.number:06d}.{place:02d}.{self.rng.randrange(16**6):06x}@{DOMAIN}>"
+        text = f"Hello,\n\n{body}\n\nBest regards,\n{sender.partition('@')[0].replace('.', ' ').title()}\n"
+        return Email(message_id, subject, sender, f"{when:%Y-%m-%d %H:%M:%S}", text, tuple(to), tuple(cc), tuple(bcc))
 
-def _moment(rng: random.Random) -> datetime:
-    return FIRST_DAY + timedelta(minutes=rng.randrange(SPAN // timedelta(minutes=1)))
+    def facts(self) -> tuple[list[Email], list[Question]]:
+        """The project's own messages, and what can be asked about them."""
+        rng, name = self.rng, self.name
+        room = f"{rng.choice('ABCDEFGH')}-{rng.randrange(100, 400)}"
+        budget, code = f"${rng.randrange(11, 990)},{rng.randrange(10) * 100:03d}", f"{rng.randrange(1000, 10000)}"
+        phone = f"555-{rng.randrange(1000, 10000)}"
+        city, part = rng.choice(_shuffled(self.seed)["city"]), rng.choice(PARTS)
+        early, late = rng.sample(range(1, 29), 2)
+        month, moved = rng.sample(MONTHS, 2)
+        when = self.moment
+        first = when()
+        told = [
+            (f"{name}: who leads", f"From now on project {name} is led by {self.lead}.", when()),
+            (f"{name} budget", f"The budget of {name} is approved: {budget}. Please do not go beyond it.", when()),
+            (f"{name} cost code", f"Please book your hours for {name} under the cost code {code}.", when()),
+            (f"{name} kick-off", f"We start {name} with a kick-off meeting in room {room}.", when()),
+            (f"{name} deadline", f"The deadline of {name} is {early} {month}.", first),
+            (f"{name} deadline moved", f"We have more time: the deadline of {name} is now {late} {moved}.",
+             first + timedelta(days=rng.randrange(2, 20), hours=rng.randrange(24))),
+            (f"{name} supplier", f"{self.supplier} will deliver the {part} for {name}.", when()),
+            ("New number", f"{self.lead} can be reached under the telephone number {phone} now.", when()),
+            ("Delivery notes", f"The warehouse of {self.supplier} is in {city}. Returns go there as well.", when()),
+        ]  # fmt: skip
+        made = [self.email(place, *each) for place, each in enumerate(told)]
+        ids = [email.message_id for email in made]
+        asked: list[_Asked] = [
+            ("lead", f"Who leads project {name}?", self.lead, [(ids[0], (name, "led"))]),
+            ("budget", f"What is the budget of {name}?", budget, [(ids[1], (name, "budget"))]),
+            ("code", f"Which cost code do I book hours for {name} under?", code, [(ids[2], (name, "cost code"))]),
+            ("room", f"In which room is the kick-off of {name}?", room, [(ids[3], (name, "kick-off"))]),
+            ("deadline", f"What is the current deadline of {name}?", f"{late} {moved}", [(ids[5], (name, "deadline"))]),
+            ("supplier", f"Who delivers the {part} for {name}?", self.supplier, [(ids[6], (name, part))]),
+            ("phone_of_lead", f"What is the telephone number of the person who leads {name}?", phone,
+             [(ids[0], (name, "led")), (ids[7], (self.lead, "telephone"))]),
+            ("city_of_supplier", f"In which city is the warehouse of the firm that delivers the {part} for {name}?",
+             city, [(ids[6], (name, part)), (ids[8], (self.supplier, "warehouse"))]),
+        ]  # fmt: skip
+        return made, [
+            _question(f"mail-{self.seed}-{self.number}-{one[0]}", one, self.inbox, QUERY_DATE) for one in asked
+        ]
+
+    def chatter(self, place: int) -> list[Email]:
+        """Small talk that names the project and answers nothing."""
+        made = []
+        for more in range(CHATTER):
+            subject, body = self.rng.choice(TALK)
+            words = {"project": self.name, "day": self.rng.choice(("Monday", "Tuesday", "Thursday", "Friday"))}
+            made.append(self.email(place + more, subject.format(**words), body.format(**words), self.moment()))
+        return made
 
 
 # Mini mailboxes
