@@ -384,7 +384,7 @@ def test_a_value_is_of_the_state_before_its_token(is_separate):
     for answer in ([8, 9, 10], [8, 5, 10]):
         answers, mask = right_padded([answer, answer], tokenizer.pad_token_id)
         rows = answered(prompts, prompt_mask, answers, mask)
-        found.append(both("read", *rows, 1.0).values)
+        found.append(both("read", rows, 1.0).values)
     assert torch.allclose(found[0][:, :2], found[1][:, :2])  # the second token is not known yet
     assert not torch.allclose(found[0][:, 2], found[1][:, 2])
 

@@ -451,6 +451,24 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_and_pays_again(tm
     assert second["Train/Loss"] == first["Train/Loss"]
 
 
+def test_going_back_puts_the_weights_of_a_checkpoint_under_the_step_that_is_reached(tmp_path, trainer):
+    def weights():
+        return torch.cat([weight.detach().flatten() for weight in run.model.parameters()])
+
+    run = trainer(tmp_path, Scripted(), learning_rate=1e-2, lr_warmup_steps=0)
+    seen = []
+    with run.run:
+        for run.step in (1, 2):
+            run.take_step()
+            seen.append(weights())
+            if run.step == 1:
+                place = run.save()
+        assert not torch.equal(*seen)
+        run.revert(place)
+    assert torch.equal(weights(), seen[0])
+    assert run.step == 2
+
+
 def write_rules(folder, action):
     rule = "{rule: mine, kind: reward_collapse, when: 'Train/AvgReward < 2', severity: critical, warm_up: 2, "
     rule += f"hold: 2 of 2, certain: true, title: enough, action_critical: {action}}}"

@@ -58,7 +58,7 @@ def data_of(settings: Settings) -> Data:
     """What the settings name, checked before anything is trained."""
     if settings.dataset is None:
         return made(settings.seed, families=settings.families, held_out=settings.held_out)
-    return _read(settings.dataset, settings.preferences, held_out=settings.held_out)
+    return read(settings.dataset, settings.preferences, held_out=settings.held_out)
 
 
 def made(seed: int, *, families: tuple[str, ...], held_out: int) -> Data:
@@ -148,7 +148,7 @@ class Grader:
         self._runner.close()
 
 
-def _read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
+def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
     """The user's files: `dataset` has `prompt` and `reference` on each line, `preferences` has `prompt`, `chosen` and
     `rejected`. The last lines of each are held out.
     """
