@@ -22,10 +22,11 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 
 from rlvitals.adapters.transformers import VitalsCallback
-from rlvitals.train import models, warm_mailbox
-from rlvitals.train.mailbox.calls import UnreadableCall, read_text
+from rlvitals.train import models
+from rlvitals.train.grpo import warm_start
 from rlvitals.train.mailbox.episode import Episode
-from rlvitals.train.mailbox.mini import mini
+from rlvitals.train.mailbox.tools import UnreadableCall, read_text
+from rlvitals.train.mailbox.worlds import mini
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
@@ -110,7 +111,7 @@ def main() -> None:
     given = parser.parse_args()
 
     datasets.disable_progress_bars()
-    model, tokenizer = models.load(str(warm_mailbox.SHIPPED), None)
+    model, tokenizer = models.load(str(warm_start.SHIPPED), None)
     worlds = range(given.seed * 100_000, given.seed * 100_000 + 8 * given.steps)
     asked = []
     for world in worlds:

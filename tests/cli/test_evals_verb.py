@@ -9,7 +9,7 @@ import pytest
 import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.train.evaluation import FIELDS, Evaluations, Sample
-from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.train.mailbox.reward import Rubric
 
 
 def samples(correct, total=4):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlvitals.train import recipe, rlaif
-from rlvitals.train.rlaif_setup import Settings
+from rlvitals.train.rlaif import Settings
 
 CPU_MINUTES = 12  # six minutes on two cores
 

@@ -10,7 +10,7 @@ import fsdp_on_cpu
 import torch
 
 from rlvitals.train import checkpoint, sharded, tiny
-from rlvitals.train.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.sampling import answered, left_padded
 
 MOST = 0.5  # the gradients' norms are far above it
@@ -35,7 +35,7 @@ def rows_of(rank, step):
 
 
 def loss_of(model, rank, step):
-    read = model("read", *rows_of(rank, step), 1.0)
+    read = model("read", rows_of(rank, step), 1.0)
     return -(read.logprobs.mean() + (read.values - 1.0).square().mean())
 
 
@@ -51,7 +51,7 @@ def step_both(accelerator, sharded_one, whole_one, step):
 
 def sampled(model, prompts):
     ids, mask = left_padded([[5, 6, 7]] * prompts, 0)
-    return model("sample", ids, mask, max_new_tokens=4, temperature=0.0, eos_id=1, pad_id=0, stop_early=False).tokens
+    return model("sample", ids, mask, max_new_tokens=4, temperature=0.0, eos_id=1, pad_id=0).tokens
 
 
 def main(folder):

@@ -21,11 +21,10 @@ import pytest
 from conftest import until
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
-from rlvitals.train.teachers import client as client_module
+from rlvitals.train.teachers import endpoint as client_module
 from rlvitals.train.teachers.base import WEIGHTS, Question, messages, read_scores
 from rlvitals.train.teachers.cache import CachedTeacher
-from rlvitals.train.teachers.client import JudgeClient
-from rlvitals.train.teachers.endpoint import EndpointTeacher
+from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
 
 TASK = functions.tasks(1, seed=0)[0]
 SCORES = {"correctness": 1.0, "quality": 0.5, "efficiency": 1.0, "documentation": 0.0}
@@ -361,6 +360,15 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(hostile, monke
     told = [answer.failure, repr(answer), str(raised.value), caplog.text, teacher.identity, repr(judge)]
     assert SECRET not in "".join(told)
     assert SECRET not in json.dumps(hostile.requests[0][3])
+
+
+@pytest.mark.parametrize("before", range(170, 310, 7))
+def test_a_key_that_is_sent_back_is_not_cut_in_half(hostile, monkeypatch, before):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    hostile.script = [status(401, body=b"x" * before + SECRET.encode())]
+    failure = ask(hostile).failure
+    assert failure.startswith("HTTP 401")
+    assert SECRET[:4] not in failure
 
 
 def test_without_a_key_none_is_sent(hostile, monkeypatch):

@@ -19,8 +19,17 @@ from rlvitals.errors import ConfigError
 from rlvitals.sinks.base import metric_name
 from rlvitals.store.evaluations import Control
 from rlvitals.store.layout import RunDir
-from rlvitals.train.evaluation import FIELDS, Beat, Evaluations, Sample, against, best_rewards, statistics, tracker_row
-from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.train.evaluation import (
+    FIELDS,
+    Beat,
+    Evaluations,
+    Sample,
+    against,
+    best_rewards,
+    statistics,
+    tracker_row,
+)
+from rlvitals.train.mailbox.reward import Rubric
 
 DOCUMENT = {
     "step": 10, "accuracy": 0.85, "correct_answers": 85, "total_samples": 100, "attempted_answer": 95,

@@ -15,16 +15,15 @@ import rlvitals
 from conftest import unexplained
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout, Turn
-from rlvitals.train import grpo, models, recipe, warm_mailbox
-from rlvitals.train.agent_dialogue import Dialogue, as_message
-from rlvitals.train.agent_rollouts import Sampling, Trajectory, converse
-from rlvitals.train.agent_tasks import SimpleEpisode
-from rlvitals.train.grpo_batch import Played, batch_of, token_weights
-from rlvitals.train.grpo_settings import Settings
-from rlvitals.train.mailbox.episode import Episode, Observation
-from rlvitals.train.mailbox.grade import OFFLINE
-from rlvitals.train.mailbox.mini import mini
+from rlvitals.train import grpo, models, recipe
+from rlvitals.train.grpo import warm_start
+from rlvitals.train.grpo.conversation import Dialogue, Sampling, Trajectory, as_message, converse
+from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.update import Played, batch_of, token_weights
+from rlvitals.train.mailbox.episode import Episode, Observation, SimpleEpisode
+from rlvitals.train.mailbox.graders import OFFLINE
 from rlvitals.train.mailbox.tools import TOOLS
+from rlvitals.train.mailbox.worlds import mini
 from rlvitals.train.sampling import answer_stats
 
 pytestmark = pytest.mark.slow
@@ -34,7 +33,7 @@ HOW = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
 
 @pytest.fixture(scope="module")
 def shipped() -> models.Loaded:
-    return models.load(str(warm_mailbox.SHIPPED), None)
+    return models.load(str(warm_start.SHIPPED), None)
 
 
 def settings(folder: Path, **given: Any) -> Settings:
@@ -59,7 +58,7 @@ def conversations(shipped: models.Loaded, rollouts: int = 6) -> list[Trajectory]
 
 
 def test_the_shipped_checkpoint_is_small() -> None:
-    assert sum(path.stat().st_size for path in warm_mailbox.SHIPPED.iterdir()) < 3_000_000
+    assert sum(path.stat().st_size for path in warm_start.SHIPPED.iterdir()) < 3_000_000
 
 
 def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_turns_say(shipped: models.Loaded) -> None:
@@ -216,11 +215,11 @@ def played(shipped: models.Loaded) -> Played:
 def test_a_batch_holds_the_kept_groups_alone_and_each_turns_advantage_on_its_own_tokens(shipped: models.Loaded) -> None:
     step = played(shipped)
     kept = step.kept()
-    assert [number for number, _, _ in kept] == [0, 0]
+    assert [rollout for rollout, _ in kept] == list(step.groups[0].rollouts)
     batch = batch_of(kept, pad_id=0, device="cpu", rows=3)
     assert len(batch.ids) == 3
     assert batch.own[2].sum() == 0
-    for number, (_, rollout, row) in enumerate(kept):
+    for number, (rollout, row) in enumerate(kept):
         assert batch.own[number].sum() == sum(row.own)
         expected = {turn.advantage for turn in rollout.turns}
         assert set(batch.advantages[number][batch.own[number] > 0].tolist()) == expected
@@ -372,7 +371,7 @@ def test_when_every_group_is_filtered_the_counts_are_true_and_nothing_is_trained
     assert row["train/num_early_exit"] > 0
     assert "grad_norm" not in row
     before, after = (
-        models.load(str(place), None).model for place in (warm_mailbox.SHIPPED, tmp_path / "run/final_model")
+        models.load(str(place), None).model for place in (warm_start.SHIPPED, tmp_path / "run/final_model")
     )
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)

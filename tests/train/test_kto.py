@@ -15,8 +15,10 @@ import pytest
 import rlvitals
 from conftest import unexplained, until
 from rlvitals.errors import ConfigError, RuleError, RunExists
-from rlvitals.train import kto, preferences, recipe
-from rlvitals.train.preferences import Example
+from rlvitals.train import kto, recipe
+from rlvitals.train.kto import data as preferences
+from rlvitals.train.kto import trainer as kto_trainer
+from rlvitals.train.kto.data import Example
 from test_documents import command_with, shell
 
 FOLDER = "kto_output_rtx3090"
@@ -127,7 +129,7 @@ def test_the_final_model_can_be_trained_on_from_its_folder_with_adapters(trained
     examples = preferences.make(40, seed=5, held_out_share=0.0).train
     # All good ones first: with batches of 4 most hold a single class.
     examples.sort(key=lambda example: not example.label)
-    data.write_text("".join(json.dumps(kto.asdict(example)) + "\n" for example in examples))
+    data.write_text("".join(json.dumps(kto_trainer.asdict(example)) + "\n" for example in examples))
     done = run_in(
         tmp_path, "--output-dir", "more", "--model", where / FOLDER / "final_model", "--dataset", data, "--lora",
         "--max-steps", 6, "--batch-size", 2, "--gradient-accumulation", 2, "--learning-rate", "1e-3", "--eval-share", 0,
@@ -234,12 +236,12 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_is_built(tmp_path)
     [
         ({"batch_size": 1}, "batch_size must be at least 2"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
-        ({"max_steps": 0}, "max_steps must be above 0"),
-        ({"eval_share": 1.0}, "eval_share is a share"),
-        ({"desirable_weight": -1.0}, "must not be negative"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+        ({"eval_share": 1.0}, "eval_share must be from 0 to below 1"),
+        ({"desirable_weight": -1.0}, "desirable_weight cannot be negative"),
         ({"save_steps": 0}, "save_steps must be at least 1"),
         ({"model_size": "huge"}, "no model size 'huge'"),
-        ({"resume_from": "nowhere/checkpoint-5"}, "no folder 'nowhere/checkpoint-5'"),
+        ({"resume_from": "nowhere/checkpoint-5"}, "'nowhere/checkpoint-5' is no checkpoint"),
         ({"dataset": "nothing.jsonl"}, "cannot read the dataset"),
         ({"examples": 20}, "fewer than one batch"),
         ({"display": "fancy"}, "unknown display 'fancy'"),
@@ -261,27 +263,23 @@ def test_a_rule_that_cannot_be_read_is_an_error_before_training(tmp_path):
 def test_a_checkpoint_that_is_torn_or_another_runs_is_refused(tmp_path):
     (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
     torn = str(tmp_path / "run" / "checkpoint-5")
-    with pytest.raises(ConfigError, match="no whole checkpoint"):
-        kto.folder_of(settings(resume_from=torn))
+    with pytest.raises(ConfigError, match=r"is no checkpoint; .* has: none"):
+        kto_trainer.folder_of(settings(resume_from=torn))
     (tmp_path / "run" / "checkpoint-5" / "trainer_state.json").write_text("{}")
-    assert kto.folder_of(settings(resume_from=torn)) == (tmp_path / "run", Path(torn))
-    with pytest.raises(ConfigError, match="must be a checkpoint of the run in"):
-        kto.folder_of(settings(resume_from=torn, output_dir=str(tmp_path / "other")))
-
-
-def test_the_learning_rate_fits_the_size():
-    assert kto.default_learning_rate(7_000_000_000) == 5e-7
-    assert kto.default_learning_rate(135_000_000) == 5e-6
-    assert kto.default_learning_rate(116_096) == 3e-4
+    assert kto_trainer.folder_of(settings(resume_from=torn)) == (tmp_path / "run", Path(torn))
+    newest = settings(output_dir=str(tmp_path / "run"), resume_from="last")
+    assert kto_trainer.folder_of(newest) == (tmp_path / "run", Path(torn))
+    with pytest.raises(ConfigError, match="is no checkpoint of the run in"):
+        kto_trainer.folder_of(settings(resume_from=torn, output_dir=str(tmp_path / "other")))
 
 
 def test_chats_and_texts_become_prompt_and_answer_tokens():
     from rlvitals.train import tiny
 
     words = tiny.build_tokenizer(["add a b"])
-    prompt, answer = kto._tokens(words, Example("add ", "a b", True), 100)
+    prompt, answer = kto_trainer._tokens(words, Example("add ", "a b", True), 100)
     assert (words.decode(prompt), words.decode(answer)) == ("add ", "a b<eos>")
     chat = Example([{"role": "user", "content": "add"}], [{"role": "assistant", "content": "a"}], True)
-    prompt, answer = kto._tokens(words, chat, 100)
+    prompt, answer = kto_trainer._tokens(words, chat, 100)
     assert (words.decode(prompt), words.decode(answer)) == ("user: add\nassistant: ", "a<eos>\n")
-    assert len(kto._tokens(words, Example("add ", "a b", True), 3)[1]) == 1
+    assert len(kto_trainer._tokens(words, Example("add ", "a b", True), 3)[1]) == 1

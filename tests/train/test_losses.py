@@ -15,25 +15,15 @@ import pytest
 import torch
 
 import rlvitals
-from rlvitals.train import (
-    grpo_settings,
-    kto,
-    losses,
-    ppo_rollout,
-    ppo_settings,
-    preferences,
-    recipe,
-    reward_model,
-    sharded,
-    supervised,
-    tiny,
-    warm_mailbox,
-)
-from rlvitals.train.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.grpo_batch import Batch
-from rlvitals.train.grpo_update import Updates as GrpoUpdates
-from rlvitals.train.ppo_rollout import Rollout
-from rlvitals.train.ppo_update import Updates as PpoUpdates
+from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
+from rlvitals.train.grpo import warm_start
+from rlvitals.train.grpo.update import Batch
+from rlvitals.train.grpo.update import Updates as GrpoUpdates
+from rlvitals.train.kto import data as preferences
+from rlvitals.train.kto import trainer as kto
+from rlvitals.train.ppo import experience, reward_model
+from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo.experience import Rollout
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
 
@@ -246,7 +236,7 @@ def grpo_by_hand(model, batch, old, ref, s):
 def grpo_settings_of(**changes):
     given = {"output_dir": "nowhere", "clip_low": LOW, "clip_high": HIGH, "max_grad_norm": 1e9, "kl_coef": 0.0,
              "entropy_coef": 0.0, "names": "canonical", "microbatch_size": None}  # fmt: skip
-    return recipe.load("grpo", grpo_settings.Settings, given=given | changes)
+    return recipe.load("grpo", grpo.Settings, given=given | changes)
 
 
 def grpo_updates(run, settings, rate=0.0):
@@ -330,6 +320,18 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
 # PPO
 
 
+def ppo_trainer(settings, run, **parts):
+    """A trainer in its first step, of nothing but these parts."""
+    trainer = object.__new__(ppo.Trainer)
+    vars(trainer).update(settings=settings, run=run, step=1, **parts)
+    return trainer
+
+
+def ppo_sampler(settings, run, **parts):
+    sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0}
+    return ppo_trainer(settings, run, prompts=PROMPTS, pad_id=0, kl_coef=0.4, sampling=sampling, **parts)
+
+
 def ppo_batch(model, reference, s):
     """Experience of another policy and critic, so that every bound is met."""
     prompts, prompt_mask = left_padded(PROMPTS, 0)
@@ -345,7 +347,7 @@ def ppo_batch(model, reference, s):
         ids=rows.ids, ids_mask=rows.mask, positions=rows.positions, mask=mask,
         sampled_logprobs=torch.zeros(3, 5),
         old_logprobs=((now + MOVES) * mask).float(),
-        ref_logprobs=(ref * mask).float(), entropy=torch.zeros(3, 5),
+        ref_logprobs=(ref * mask).float(),
         values=((values + drawn(3, 5, seed=9, low=-0.6, high=0.6)) * mask).float(),
         scores=torch.zeros(3), token_rewards=torch.zeros(3, 5),
         advantages=(drawn(3, 5, seed=10, low=0.4, high=2.0) * signs * mask).float(),
@@ -405,14 +407,14 @@ def test_ppos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes, i
     off = {"output_dir": "nowhere", "clip_range": LOW, "clip_range_high": HIGH, "dual_clip": None, "value_clip": 0.0,
            "value_coef": 0.0, "entropy_coef": 0.0, "kl_loss_coef": 0.0, "temperature": 1.0, "ppo_epochs": 1,
            "batch_size": 3, "minibatch_size": 3, "max_grad_norm": 1e9}  # fmt: skip
-    settings = recipe.load("ppo", ppo_settings.Settings, given=off | changes)
+    settings = recipe.load("ppo", ppo.Settings, given=off | changes)
     accelerator, model = sharded.accelerator(is_bf16=False), ActorCritic(model_of(1), is_separate=is_separate)
     torch.nn.init.constant_(model.value_head.weight, 0.1)
     exact, reference = copy.deepcopy(model).double(), model_of(2).double()
     batch = ppo_batch(exact, reference, settings)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(parameter_groups(model, 0.0, 0.0), lr=0.0))
     seen = kept_gradients_of_all(optimizer)
-    PpoUpdates(settings, run, accelerator, model=model, optimizer=optimizer).improve(batch, 1)
+    ppo_trainer(settings, run, accelerator=accelerator, model=model, optimizer=optimizer).improve(batch)
     if changes.get("clip_range_high", HIGH) is None:
         monkeypatch.setitem(globals(), "LOW", HIGH)  # one bound for both sides
     wanted, cases = ppo_by_hand(exact, batch, settings)
@@ -444,16 +446,13 @@ def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitene
     """Rewards, advantages and returns of a batch that was really sampled, token by token."""
     given = {"output_dir": "nowhere", "whiten": is_whitened, "temperature": 1.0, "reward_clip": 2.0,
              "missing_eos_penalty": 0.5, "gamma": 0.9, "gae_lambda": 0.8, "truncated_weight": 0.25}  # fmt: skip
-    settings = recipe.load("ppo", ppo_settings.Settings, given=given)
+    settings = recipe.load("ppo", ppo.Settings, given=given)
     accelerator, model = sharded.accelerator(is_bf16=False), ActorCritic(model_of(1), is_separate=False)
     torch.nn.init.constant_(model.value_head.weight, 0.1)
     reference, scores = model_of(2), torch.tensor([3.0, -0.5, 0.25])
-    trainer = SimpleNamespace(
-        run=run, settings=settings, model=model, accelerator=accelerator, pad_id=0, reference=reference, kl_coef=0.4,
-        reward=lambda rows, places: scores[torch.tensor(places)],
-        sampling={"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0},
-    )  # fmt: skip
-    batch = ppo_rollout.collect(trainer, PROMPTS, [2, 0, 1], 1)
+    reward = lambda rows, places: scores[torch.tensor(places)]  # noqa: E731
+    trainer = ppo_sampler(settings, run, accelerator=accelerator, model=model, reference=reference, reward=reward)
+    batch = trainer.collect([2, 0, 1])
     exact, exact_ref = copy.deepcopy(model).double(), copy.deepcopy(reference).double()
     advantages, returns, distances = [], [], []
     for row, place in enumerate([2, 0, 1]):
@@ -481,13 +480,13 @@ def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitene
     counted = batch.mask > 0
     assert batch.advantages[counted].tolist() == pytest.approx(advantages, rel=1e-3, abs=1e-4)
     assert batch.returns[counted].tolist() == pytest.approx(returns, rel=1e-3, abs=1e-4)
-    assert ppo_rollout.kl_of_answers(batch).tolist() == pytest.approx(distances, rel=1e-3, abs=1e-4)
+    assert experience.kl_of_answers(batch).tolist() == pytest.approx(distances, rel=1e-3, abs=1e-4)
     assert max(map(abs, distances)) > 0.1
 
 
 @pytest.mark.parametrize("missing", [[1], [0, 2], [0, 1, 2]])
 def test_an_answer_without_a_score_has_no_part_in_ppos_update(run, missing):
-    settings = recipe.load("ppo", ppo_settings.Settings, given={
+    settings = recipe.load("ppo", ppo.Settings, given={
         "output_dir": "nowhere", "kl_loss_coef": 0.3, "entropy_coef": 0.2, "value_coef": 0.7, "ppo_epochs": 1,
         "batch_size": 3, "minibatch_size": 3, "microbatch_size": 1, "max_grad_norm": 1e9, "temperature": 1.0,
     })  # fmt: skip
@@ -498,30 +497,29 @@ def test_an_answer_without_a_score_has_no_part_in_ppos_update(run, missing):
     scores = torch.tensor([math.nan if row in missing else 1.0 for row in range(3)])
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(parameter_groups(model, 0.0, 0.0), lr=0.0))
     seen = kept_gradients_of_all(optimizer)
-    updates = PpoUpdates(settings, run, accelerator, model=model, optimizer=optimizer)
+    trainer = ppo_trainer(settings, run, accelerator=accelerator, model=model, optimizer=optimizer)
     masked = replace(batch, scores=scores, mask=batch.mask * (~scores.isnan())[:, None])
-    found = ppo_rollout.stats(masked, settings)
+    found = experience.stats(masked, settings)
     assert found["reward.unscorable_fraction"].number == pytest.approx(len(missing) / 3)
-    updates.improve(masked, 1)
+    trainer.improve(masked)
     if not kept:
         assert not any(one.any() for one in seen[0])
         return
-    PpoUpdates(settings, run, accelerator, model=model, optimizer=optimizer).improve(batch.take(torch.tensor(kept)), 1)
+    trainer.improve(batch.take(torch.tensor(kept)))
     agree(seen[0], [one.double() for one in seen[1]])
     assert found["critic/score/mean"].number == 1.0
-    assert len(ppo_rollout.kl_of_answers(masked)) == len(kept)
+    assert len(experience.kl_of_answers(masked)) == len(kept)
 
 
 def test_ppo_leaves_an_answer_out_that_its_reward_has_no_score_for(run):
-    settings = recipe.load("ppo", ppo_settings.Settings, given={"output_dir": "nowhere", "whiten": False})
+    settings = recipe.load("ppo", ppo.Settings, given={"output_dir": "nowhere", "whiten": False})
     model, found = ActorCritic(model_of(1), is_separate=False), []
     for scores in (torch.tensor([1.0, 0.5, -1.0]), torch.tensor([1.0, math.nan, -1.0])):
-        trainer = SimpleNamespace(
-            run=run, settings=settings, model=model, accelerator=sharded.accelerator(is_bf16=False), pad_id=0,
-            reference=model_of(2), kl_coef=0.4, reward=lambda rows, places, scores=scores: scores,
-            sampling={"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0},
+        trainer = ppo_sampler(
+            settings, run, accelerator=sharded.accelerator(is_bf16=False), model=model, reference=model_of(2),
+            reward=lambda rows, places, scores=scores: scores,
         )  # fmt: skip
-        found.append(ppo_rollout.collect(trainer, PROMPTS, [0, 1, 2], 1))
+        found.append(trainer.collect([0, 1, 2]))
     for name in ("mask", "advantages", "returns", "token_rewards", "values"):
         whole, part = getattr(found[0], name), getattr(found[1], name)
         assert torch.equal(whole[[0, 2]], part[[0, 2]])
@@ -615,7 +613,7 @@ def test_the_mailbox_warm_ups_loss_is_over_what_the_agent_wrote():
     exact = copy.deepcopy(model).double()
     rows = [SimpleNamespace(ids=p + a, own=[0] * len(p) + [1, 0] + [1] * (len(a) - 2))
             for p, a in zip(PROMPTS, ANSWERS, strict=True)]  # fmt: skip
-    loss = warm_mailbox.example_loss(model, rows, SimpleNamespace(pad_id=0), "cpu")
+    loss = warm_start.example_loss(model, rows, SimpleNamespace(pad_id=0), "cpu")
     kept = [read_alone(exact, p, a)[0][[0, *range(2, len(a))]] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
     wanted = -torch.cat(kept).mean()
     assert plain(loss) == pytest.approx(plain(wanted), rel=1e-5)

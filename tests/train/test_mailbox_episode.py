@@ -10,13 +10,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlvitals.compute.credit import OUTCOMES
-from rlvitals.train.mailbox.calls import MAX_TEXT, UnreadableCall, read_calls, read_text, write_call
 from rlvitals.train.mailbox.episode import MAX_CALLS, Episode
-from rlvitals.train.mailbox.grade import Grade
-from rlvitals.train.mailbox.records import Email, Question
+from rlvitals.train.mailbox.graders import Grade
+from rlvitals.train.mailbox.mail import Email, Question
 from rlvitals.train.mailbox.reward import PARTS
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.train.mailbox.tools import MAX_BODY, NAMES, TOOLS, BadArguments, Toolbox, check_arguments
+from rlvitals.train.mailbox.tools import (
+    MAX_BODY,
+    MAX_TEXT,
+    NAMES,
+    TOOLS,
+    BadArguments,
+    Toolbox,
+    UnreadableCall,
+    check_arguments,
+    read_calls,
+    read_text,
+    write_call,
+)
 
 ME, OTHER = "me@acme.test", "other@acme.test"
 SECRET = "swordfish"
@@ -115,7 +126,6 @@ def test_a_perfect_episode():
     assert (rubric.ever_found_right_email, rubric.ever_read_right_email) == (True, True)
     assert (rubric.num_turns, rubric.num_sources, rubric.num_total_searches) == (3, 1, 1)
     assert episode.turn_outcomes == ["search_hit", "read_hit", "answer_correct"]
-    assert episode.ended_early
     assert sum(episode.reward().values()) == 2.0
     assert episode.reward("plain") == {"correct": 1.0}
 
@@ -130,12 +140,11 @@ def test_not_knowing_is_no_attempt_in_every_spelling(text):
     assert episode.turn_outcomes == ["search_empty", "answer_wrong"]
 
 
-def test_not_knowing_on_the_last_turn_is_no_running_out_and_no_early_end():
+def test_not_knowing_on_the_last_turn_is_no_running_out_and_not_too_early():
     episode = play(ONE, search("a"), search("b"), answer("I don't know"), max_turns=3)
     assert episode.outcome == "idk"
     assert not episode.rubric.ran_out_of_turns
     assert not episode.rubric.gave_up_too_early
-    assert not episode.ended_early
 
 
 def test_an_episode_without_an_answer_runs_out_at_the_limit_and_no_later():
@@ -143,7 +152,6 @@ def test_an_episode_without_an_answer_runs_out_at_the_limit_and_no_later():
     assert episode.outcome == "out_of_turns"
     assert episode.rubric.num_turns == 3
     assert episode.rubric.ran_out_of_turns
-    assert not episode.ended_early
     assert episode.rubric.num_total_searches == 2  # what came after the end was not done
 
 
@@ -159,7 +167,6 @@ def test_a_message_without_a_readable_call_ends_as_a_parse_error(message):
     episode = play(ONE, message)
     assert episode.outcome == "parse_error"
     assert episode.rubric.cant_parse_tool_call
-    assert episode.ended_early
     assert episode.reason
 
 

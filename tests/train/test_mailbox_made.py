@@ -6,6 +6,7 @@ import csv
 import mailbox as standard_mailbox
 import re
 from collections import Counter
+from dataclasses import asdict
 from email.message import EmailMessage
 
 import pytest
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.mailbox import generate, load, mini
+from rlvitals.train.mailbox import mail, worlds
 from rlvitals.train.mailbox.episode import Episode
-from rlvitals.train.mailbox.grade import exact, token_recall
-from rlvitals.train.mailbox.records import Question
-from rlvitals.train.mailbox.reward import reward
+from rlvitals.train.mailbox.graders import exact, token_recall
+from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.mailbox.reward import reward_parts
 from rlvitals.train.mailbox.store import Mailbox
 from rlvitals.train.tiny import PIECE
 
@@ -41,7 +42,7 @@ def follow(question, box):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_question_can_be_answered_from_its_inbox(seed):
-    box, questions = generate.generate(600, seed=seed)
+    box, questions = worlds.generate(600, seed=seed)
     assert len(box) == 600
     assert len({question.id for question in questions}) == len(questions)
     for question in questions:
@@ -50,12 +51,26 @@ def test_every_question_can_be_answered_from_its_inbox(seed):
         assert rubric.ever_found_right_email
         assert rubric.ever_read_right_email
         perfect = 2.0 if len(question.message_ids) == 1 else 1 + 0.3 + 0.1 / 2 + 0.1 * (1 - 5 / 10)
-        assert reward(rubric, 10) == pytest.approx(perfect)
+        assert sum(reward_parts(rubric, 10).values()) == pytest.approx(perfect)
         assert question.answer in box.read(question.inbox, question.message_ids[-1]).body
 
 
+@pytest.mark.parametrize("style", ["chat", "tags"])
+def test_the_solution_shown_to_a_model_answers_the_question_in_both_forms(style):
+    box, questions = worlds.generate(60, seed=3)
+    assert questions
+    for question in questions:
+        episode = Episode(question, box)
+        for text in worlds.solution(question, style=style)[:-1]:
+            episode.step(text)
+        assert episode.rubric.ever_found_right_email or style == "tags"  # tags split a name into its words
+        assert episode.rubric.ever_read_right_email
+        episode.step(worlds.solution(question, style=style, sources=False)[-1])
+        assert (episode.rubric.answer_correct, episode.rubric.num_sources) == (True, 0)
+
+
 def test_there_are_six_questions_of_one_look_up_and_two_of_two_for_each_project():
-    questions = generate.questions(600)
+    questions = worlds.questions(600)
     hops = Counter((question.family, len(question.message_ids)) for question in questions)
     assert len(hops) == 8
     assert sum(count for (_, hop), count in hops.items() if hop == 2) * 3 == sum(
@@ -65,7 +80,7 @@ def test_there_are_six_questions_of_one_look_up_and_two_of_two_for_each_project(
 
 def test_the_answer_is_not_that_of_another_question_of_the_family():
     for family in ("lead", "supplier", "code", "phone_of_lead"):
-        asked = [question for question in generate.questions(600) if question.family == family]
+        asked = [question for question in worlds.questions(600) if question.family == family]
         wrong = [
             (one.answer, other.answer)
             for one in asked
@@ -76,7 +91,7 @@ def test_the_answer_is_not_that_of_another_question_of_the_family():
 
 
 def test_a_moved_deadline_is_answered_from_the_newer_message():
-    box, questions = generate.generate(300)
+    box, questions = worlds.generate(300)
     for question in (question for question in questions if question.family == "deadline"):
         name = question.searches[0][0]
         newer, older = box.search(question.inbox, [f"deadline of {name}"])
@@ -86,9 +101,9 @@ def test_a_moved_deadline_is_answered_from_the_newer_message():
 
 
 def test_projects_stay_in_their_own_inbox():
-    box, questions = generate.generate(400)
+    box, questions = worlds.generate(400)
     owners = {question.inbox for question in questions}
-    assert len(owners) == generate.INBOXES
+    assert len(owners) == worlds.INBOXES
     for question in questions:
         for owner in owners - {question.inbox}:
             assert box.read(owner, question.message_ids[0]) is None
@@ -97,7 +112,7 @@ def test_projects_stay_in_their_own_inbox():
 
 def test_recipients_of_all_kinds_reach_the_owner():
     found = Counter()
-    for email in generate.emails(2000):
+    for email in worlds.emails(2000):
         owner = [email.sender.startswith("owner")]
         owner += [any(each.startswith("owner") for each in group) for group in (email.to, email.cc, email.bcc)]
         found.update(name for name, is_there in zip(("from", "to", "cc", "bcc"), owner, strict=True) if is_there)
@@ -106,55 +121,53 @@ def test_recipients_of_all_kinds_reach_the_owner():
 
 
 def test_a_seed_gives_the_same_mailbox_and_another_seed_another():
-    assert list(generate.emails(150, seed=4)) == list(generate.emails(150, seed=4))
-    assert generate.questions(150, seed=4) == generate.questions(150, seed=4)
-    first, second = ({email.body for email in generate.emails(150, seed=seed)} for seed in (4, 5))
+    assert list(worlds.emails(150, seed=4)) == list(worlds.emails(150, seed=4))
+    assert worlds.questions(150, seed=4) == worlds.questions(150, seed=4)
+    first, second = ({email.body for email in worlds.emails(150, seed=seed)} for seed in (4, 5))
     assert len(first & second) < 10
-    asked = {question.question for question in generate.questions(150, seed=4)}
-    assert not asked & {question.question for question in generate.questions(150, seed=5)}
+    asked = {question.question for question in worlds.questions(150, seed=4)}
+    assert not asked & {question.question for question in worlds.questions(150, seed=5)}
 
 
 def test_the_splits_share_no_project():
-    train, held_out = (generate.questions(1000, split=split) for split in ("train", "held_out"))
+    train, held_out = (worlds.questions(1000, split=split) for split in ("train", "held_out"))
     projects = [{question.id.split("-")[2] for question in part} for part in (train, held_out)]
     assert projects[0]
     assert projects[1]
     assert not projects[0] & projects[1]
-    assert len(train) + len(held_out) == len(generate.questions(1000))
+    assert len(train) + len(held_out) == len(worlds.questions(1000))
 
 
 @pytest.mark.parametrize("size", [1, 5, 9, 25, 1000])
 def test_a_mailbox_has_exactly_the_size_asked_for(size):
-    made = list(generate.emails(size))
+    made = list(worlds.emails(size))
     assert len({email.message_id for email in made}) == len(made) == size
-    assert all(
-        set(question.message_ids) <= {email.message_id for email in made} for question in generate.questions(size)
-    )
+    assert all(set(question.message_ids) <= {email.message_id for email in made} for question in worlds.questions(size))
 
 
 def test_names_of_a_big_mailbox_do_not_run_out():
-    names = [question.question for question in generate.questions(20_000, inboxes=1) if question.family == "lead"]
+    names = [question.question for question in worlds.questions(20_000, inboxes=1) if question.family == "lead"]
     assert len(names) > 28 * 28
     assert len(set(names)) == len(names)
 
 
 def test_a_mailbox_file_is_used_again_and_never_taken_for_another(tmp_path):
     path = tmp_path / "box.sqlite"
-    _, questions = generate.generate(60, seed=1, path=path)
+    _, questions = worlds.generate(60, seed=1, path=path)
     written = path.stat().st_mtime_ns
-    box, again = generate.generate(60, seed=1, path=path)
+    box, again = worlds.generate(60, seed=1, path=path)
     assert again == questions
     assert len(box) == 60
     assert path.stat().st_mtime_ns == written
     for size, seed in ((60, 2), (61, 1)):
         with pytest.raises(ConfigError, match="another mailbox"):
-            generate.generate(size, seed=seed, path=path)
+            worlds.generate(size, seed=seed, path=path)
 
 
 @pytest.mark.parametrize(("messages", "inboxes"), [(0, 4), (10, 0)])
 def test_a_mailbox_of_nothing_is_refused(messages, inboxes):
     with pytest.raises(ConfigError, match="at least one"):
-        generate.questions(messages, inboxes=inboxes)
+        worlds.questions(messages, inboxes=inboxes)
 
 
 # The mini mailbox
@@ -163,11 +176,11 @@ def test_a_mailbox_of_nothing_is_refused(messages, inboxes):
 def test_a_mini_mailbox_has_forty_messages_and_every_question_has_a_way():
     families = Counter()
     for seed in range(10):
-        world = mini.mini(seed)
+        world = worlds.mini(seed)
         assert len(world.mailbox) == 40
         for question in world.questions:
             episode = Episode(question, world.mailbox, style="tags", grader=exact)
-            for text in mini.solution(question):
+            for text in worlds.solution(question):
                 episode.step(text)
             assert episode.rubric.answer_correct
             assert episode.rubric.sources_correct
@@ -178,34 +191,34 @@ def test_a_mini_mailbox_has_forty_messages_and_every_question_has_a_way():
 
 
 def test_everything_a_tiny_model_reads_and_writes_is_in_the_vocabulary():
-    pieces = {piece for text in mini.corpus() for piece in re.findall(PIECE, text)}
+    pieces = {piece for text in worlds.corpus() for piece in re.findall(PIECE, text)}
     for seed in range(20):
-        world = mini.mini(seed, split="held_out")
+        world = worlds.mini(seed, split="held_out")
         for question in world.questions[:12]:
             episode = Episode(question, world.mailbox, style="tags")
             texts = [message["content"] for message in episode.messages()]
-            for text in [*mini.solution(question)[:-1], "<read>m41</read>", "<search>ann falcon</search>"]:
+            for text in [*worlds.solution(question)[:-1], "<read>m41</read>", "<search>ann falcon</search>"]:
                 texts += [text, *(seen.content for seen in episode.step(text))]
-            texts += [*mini.solution(question), question.answer]
+            texts += [*worlds.solution(question), question.answer]
             assert not {piece for text in texts for piece in re.findall(PIECE, text)} - pieces - {"m41"}
 
 
 def test_no_fact_can_be_learnt_by_heart():
     answers = {}
     for seed in range(40):
-        for question in mini.mini(seed, families=("room",)).questions:
+        for question in worlds.mini(seed, families=("room",)).questions:
             answers.setdefault(question.question, Counter())[question.answer] += 1
     assert len(answers) == 12
     assert all(len(counts) > 8 for counts in answers.values())
 
 
 def test_mini_mailboxes_of_the_splits_differ_and_families_can_be_chosen():
-    train, held_out = (mini.mini(3, split=split) for split in ("train", "held_out"))
+    train, held_out = (worlds.mini(3, split=split) for split in ("train", "held_out"))
     assert {question.id for question in train.questions}.isdisjoint(question.id for question in held_out.questions)
     assert [q.answer for q in train.questions] != [q.answer for q in held_out.questions]
-    chosen = mini.mini(3, families=("room_of_lead",)).questions
+    chosen = worlds.mini(3, families=("room_of_lead",)).questions
     assert {question.family for question in chosen} == {"room_of_lead"}
-    assert mini.mini(3).questions == train.questions
+    assert worlds.mini(3).questions == train.questions
 
 
 # One's own mail
@@ -231,7 +244,7 @@ def test_an_mbox_is_read_with_all_its_recipients(tmp_path):
     html.set_content("<style>p {}</style><p>Only &amp; <b>markup</b></p>", subtype="html")
     box.add(html)
     box.close()
-    first, second = load.read_mbox(path)
+    first, second = mail.read_mbox(path)
     assert (first.message_id, first.subject, first.sender) == ("<a@x>", "Grüße", "boss@acme.test")
     assert (first.to, first.cc, first.bcc) == (("me@acme.test", "a@b.c"), ("c@b.c",), ("d@b.c",))
     assert first.delivered == ("lists@acme.test",)
@@ -257,7 +270,7 @@ def test_the_enron_layout_is_read(tmp_path):
         writer.writerow(["allen-p/_sent_mail/1.", text])
         writer.writerow(["allen-p/_sent_mail/2.", text.replace("18782981", "2") + "x" * 200_000])
     before = csv.field_size_limit()
-    first, second = load.read_enron_csv(path)
+    first, second = mail.read_enron_csv(path)
     assert csv.field_size_limit() == before
     assert first.message_id == "<18782981.1075855378110.JavaMail.evans@thyme>"
     assert first.date == "2001-05-14 23:39:00"
@@ -269,12 +282,12 @@ def test_the_enron_layout_is_read(tmp_path):
 def test_a_csv_without_messages_is_said_plainly(tmp_path, content):
     path = tmp_path / "emails.csv"
     with pytest.raises(ConfigError, match="cannot read"):
-        list(load.read_enron_csv(path))
+        list(mail.read_enron_csv(path))
     path.write_text(content)
     with pytest.raises(ConfigError, match="no column 'message'"):
-        list(load.read_enron_csv(path))
+        list(mail.read_enron_csv(path))
     with pytest.raises(ConfigError, match="no mbox file"):
-        list(load.read_mbox(tmp_path / "nothing.mbox"))
+        list(mail.read_mbox(tmp_path / "nothing.mbox"))
 
 
 HEADERS = st.sampled_from(["From", "To", "Cc", "Bcc", "Date", "Subject", "Message-ID", "Content-Type",
@@ -290,7 +303,7 @@ VALUES = st.one_of(
 @given(st.lists(st.tuples(HEADERS, VALUES), max_size=8), st.text(max_size=80), st.booleans())
 def test_no_message_is_too_broken_to_be_loaded(headers, body, as_bytes):
     text = "\n".join([*(f"{name}: {value}" for name, value in headers), "", body])
-    email = load.parse(text.encode("utf-8", "surrogatepass") if as_bytes else text)
+    email = mail.parse(text.encode("utf-8", "surrogatepass") if as_bytes else text)
     assert email.message_id
     assert re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)?", email.date)
     assert len(Mailbox.build([email])) == 1
@@ -302,9 +315,9 @@ def test_questions_of_ones_own_are_read_from_lines(tmp_path):
         '{"id": 7, "question": "When?", "answer": "Now", "message_ids": ["<a>"], "inbox_address": "ME@x.y", '
         '"how_realistic": 0.9, "query_date": "2001-05-14"}\n\n'
     )
-    (question,) = load.read_questions(path)
+    (question,) = mail.read_questions(path)
     assert question == Question("7", "When?", "Now", ("<a>",), "me@x.y", "2001-05-14")
-    assert Question.from_dict(question.to_dict()) == question
+    assert Question.from_dict(asdict(question)) == question
 
 
 @pytest.mark.parametrize(
@@ -317,4 +330,4 @@ def test_a_question_that_is_none_names_its_line(tmp_path, line, said):
     path = tmp_path / "questions.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ConfigError, match=said):
-        load.read_questions(path)
+        mail.read_questions(path)

@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.mailbox.grade import OFFLINE, Judge, exact, judge_messages, read_verdict, token_recall
-from rlvitals.train.mailbox.records import Question
-from rlvitals.train.mailbox.reward import reward, reward_parts
-from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.train.mailbox.graders import OFFLINE, Judge, exact, judge_messages, read_verdict, token_recall
+from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.mailbox.reward import Rubric, reward_parts
 from rlvitals.train.teachers.base import BadVerdict
-from rlvitals.train.teachers.client import JudgeClient
+from rlvitals.train.teachers.endpoint import JudgeClient
+
+
+def reward(rubric, max_turns, system="document"):
+    return sum(reward_parts(rubric, max_turns, system).values())
+
 
 QUESTION = Question("q", "Where is the kick-off?", "Room B-214 in Porto", ("m1", "m2"), "me@x.y")
 

@@ -18,11 +18,14 @@ import torch
 
 from conftest import REPO, unexplained, until
 from rlvitals.errors import ConfigError, RunExists
-from rlvitals.train import checkpoint, ppo, ppo_data, recipe, reward_model, tiny
-from rlvitals.train.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo_report import Evaluation, computable, text_scores
-from rlvitals.train.ppo_rollout import batch_places, token_rewards
+from rlvitals.train import checkpoint, models, ppo, recipe, tiny
+from rlvitals.train.ppo import data as ppo_data
+from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo.evaluation import Evaluation, computable
+from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.sampling import answered, left_padded
+from rlvitals.train.seeds import batch_places
 from rlvitals.train.supervised import right_padded
 
 pytestmark = pytest.mark.slow
@@ -77,7 +80,7 @@ def test_a_text_score_that_throws_is_left_out_and_the_others_stay(monkeypatch, c
         raise RecursionError("too deep")
 
     monkeypatch.setattr("rlvitals.textscore.bleu", throws)
-    found = text_scores(Evaluation(0.0, ["a b"], ["a b"]), ["bleu", "rouge"])
+    found = Evaluation(0.0, ["a b"], ["a b"]).text_scores(["bleu", "rouge"])
     assert found == {"rouge": 1.0}
     assert "RecursionError" in caplog.text
 
@@ -329,10 +332,10 @@ PAIR = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
 BAD_FILES = [
     ("", PAIR, "is empty"),
     (GOOD, PAIR, "at least 2"),
-    ('{"prompt": "a"}\n', PAIR, "line 1: the column 'reference' is missing (it has prompt)"),
+    ('{"prompt": "a"}\n', PAIR, "line 1 has no 'reference'; it has prompt."),
     (GOOD + '{"prompt": "a", "reference": 3}\n', PAIR, "line 2: 'reference' must be a text"),
-    (GOOD + "{nonsense\n", PAIR, "line 2: no JSON"),
-    (GOOD * 2, '{"prompt": "a", "chosen": "b"}\n', "the column 'rejected' is missing"),
+    (GOOD + "{nonsense\n", PAIR, "line 2 is not JSON"),
+    (GOOD * 2, '{"prompt": "a", "chosen": "b"}\n', "has no 'rejected'; it has prompt, chosen."),
     (GOOD * 2, '{"prompt": "a", "chosen": "b", "rejected": "b"}\n' * 2, "pair 1: chosen and rejected are the same"),
     (GOOD * 2, "", "is empty"),
     (GOOD * 2, None, "needs pairs to learn from"),
@@ -381,7 +384,7 @@ def test_a_value_is_of_the_state_before_its_token(is_separate):
     for answer in ([8, 9, 10], [8, 5, 10]):
         answers, mask = right_padded([answer, answer], tokenizer.pad_token_id)
         rows = answered(prompts, prompt_mask, answers, mask)
-        found.append(both("read", *rows, 1.0).values)
+        found.append(both("read", rows, 1.0).values)
     assert torch.allclose(found[0][:, :2], found[1][:, :2])  # the second token is not known yet
     assert not torch.allclose(found[0][:, 2], found[1][:, 2])
 
@@ -413,7 +416,7 @@ def test_a_reward_model_learns_which_answer_is_preferred_and_learns_nothing_from
     assert quality[0] == 1.0
     assert quality[1] < 0.9
     reward_model.calibrate(judge, pairs, batch_size=16, pad_id=0)
-    reward_model.save(judge, tokenizer, Path(tmp_path) / "judge")
+    models.write(Path(tmp_path) / "judge", models.Loaded(judge, tokenizer))
     again = reward_model.build(str(tmp_path / "judge"), 0)
     prompts, prompt_mask = left_padded([[letters[0][0]]] * 8, 0)
     answers, mask = right_padded([[one] for one in good + bad], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Literal
 
 import pytest
@@ -35,8 +36,10 @@ def test_every_setting_of_a_recipe_is_explained_and_is_what_yaml_reads(name):
     assert [setting.name for setting in explained] == list(plain)
 
 
-def test_a_recipe_and_its_settings_have_the_same_names():
-    assert [setting.name for setting in recipe.explained("kto")] == [field.name for field in fields(Settings)]
+@pytest.mark.parametrize("name", ["grpo", "kto", "ppo", "rlaif"])
+def test_a_recipe_and_its_settings_have_the_same_names(name):
+    kind = import_module(f"rlvitals.train.{name}").Settings
+    assert sorted(setting.name for setting in recipe.explained(name)) == sorted(field.name for field in fields(kind))
 
 
 def test_a_file_wins_over_the_recipe_and_the_command_line_over_both(tmp_path):

@@ -18,8 +18,12 @@ import torch
 import rlvitals
 from conftest import unexplained, until
 from rlvitals.errors import ConfigError, RunExists
-from rlvitals.train import models, recipe, rlaif, rlaif_book, rlaif_tasks
-from rlvitals.train.rlaif_setup import Settings, check
+from rlvitals.train import functions, models, recipe, rlaif
+from rlvitals.train.loop import open_accelerator
+from rlvitals.train.rlaif import metrics
+from rlvitals.train.rlaif.settings import Settings, check
+from rlvitals.train.rlaif.tasks import split_tasks, warmed_up
+from rlvitals.train.rlaif.trainer import load_student, start_run
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
@@ -67,7 +71,7 @@ class Scripted:
 def small(tmp_path_factory):
     """A tiny student that has hardly read anything."""
     folder = tmp_path_factory.mktemp("small")
-    loaded = rlaif_tasks.warmed_up(0, steps=6, batch_size=4, learning_rate=6e-3)
+    loaded = warmed_up(0, steps=6, batch_size=4, learning_rate=6e-3)
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     return str(folder)
@@ -76,18 +80,25 @@ def small(tmp_path_factory):
 @pytest.fixture
 def trainer(small):
     def build(folder, teacher, **changes):
-        tasks, held_out = rlaif_tasks.split_tasks(None, None, share=0.1, count=8, eval_count=6, seed=0)
         chosen = settings(folder, model=small, chat=False, **changes)
-        return rlaif.Trainer(chosen, tasks, held_out, teacher, None)
+        accelerator = open_accelerator(chosen)
+        student = load_student(chosen, accelerator)
+        run = start_run(chosen, student, None)
+        return rlaif.Trainer(chosen, split_tasks(chosen), teacher, student, run=run, accelerator=accelerator)
 
     return build
+
+
+def learn(trainer):
+    with trainer.run:
+        return trainer.learn(None)
 
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
     """A tiny student that writes functions in good and bad style, with constants of its own invention."""
     folder = tmp_path_factory.mktemp("warm")
-    loaded = rlaif_tasks.warmed_up(0, steps=300, batch_size=32, learning_rate=6e-3)
+    loaded = warmed_up(0, steps=300, batch_size=32, learning_rate=6e-3)
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     return str(folder)
@@ -131,7 +142,7 @@ def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeyp
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     start = rlvitals.start
-    monkeypatch.setattr(rlaif.rlvitals, "start", lambda *a, **given: start(*a, hardware=0.1, **given))
+    monkeypatch.setattr(rlvitals, "start", lambda *a, **given: start(*a, hardware=0.1, **given))
     rlaif.train(settings(tmp_path, model=small, chat=False, max_steps=6, track_with=("tensorboard",)))
     events = EventAccumulator(str(tmp_path / "logs" / "tensorboard"))
     events.Reload()
@@ -187,9 +198,9 @@ def test_the_loss_is_that_of_the_answers_tokens_and_of_nothing_else(tmp_path, tr
     gradients = []
     with run.run:
         run.step = 1
-        run.train_step()  # so that student and reference differ
+        run.take_step()  # so that student and reference differ
         run.step = 2
-        batch = run.answer(run.tasks[:3], 4, run._generator(5))
+        batch = run.answer(run.tasks[:3], 4, run.generator(5))
         judgements = run.teacher.judge(batch.questions)
         judgements = [Judgement(None, "no opinion") if at in fails else one for at, one in enumerate(judgements)]
         rewards = [judgement.reward for judgement in judgements]
@@ -205,7 +216,7 @@ def test_the_loss_is_that_of_the_answers_tokens_and_of_nothing_else(tmp_path, tr
         run.optimizer.optimizer.register_step_pre_hook(
             lambda *_: gradients.extend(weight.grad.clone() for weight in run.model.parameters())
         )
-        found = run.learn(batch, judgements)
+        found = run.improve(batch, judgements)
     assert found["Train/Loss"].number == pytest.approx(expected, abs=2e-5)
     assert found["Train/Loss"].count == sum(int(batch.mask[at].sum()) for at in range(12) if at not in fails)
     assert (found["Train/KLPenalty"].number > 0) == (changes["kl_coef"] > 0)
@@ -221,14 +232,14 @@ def test_micro_batches_make_the_same_step(tmp_path, trainer):
         run = trainer(tmp_path / name, Scripted(), micro_batch_size=size)
         with run.run:
             run.step = 1
-            run.train_step()
+            run.take_step()
         weights.append(torch.cat([weight.detach().flatten() for weight in run.model.parameters()]))
     assert torch.allclose(*weights, atol=2e-5)
 
 
 def test_the_student_moves_and_the_reference_does_not(tmp_path, trainer, small):
     run = trainer(tmp_path, Scripted())
-    run.train()
+    learn(run)
     kept = models.load(small, None).model.state_dict()
     reference, student = run.reference.state_dict(), run.accelerator.unwrap_model(run.model).state_dict()
     assert all(torch.equal(kept[name], reference[name]) for name in kept)
@@ -239,7 +250,7 @@ def test_every_batch_is_one_optimiser_step_and_one_row(tmp_path, trainer):
     run = trainer(tmp_path, Scripted())
     steps = []
     run.optimizer.optimizer.register_step_post_hook(lambda *_: steps.append(run.step))
-    run.train()
+    learn(run)
     assert steps == [1, 2, 3, 4]
     assert [row["step"] for row in rows_of(tmp_path)] == [1, 2, 3, 4]
 
@@ -251,10 +262,10 @@ def test_an_answer_without_a_judgement_is_in_no_number(tmp_path, trainer):
     run = trainer(tmp_path, Scripted(fails=lambda number: number % 2 == 0))
     with run.run:
         run.step = 1
-        batch = run.answer(run.tasks[:2], 4, run._generator(1))
+        batch = run.answer(run.tasks[:2], 4, run.generator(1))
         judgements = run.teacher._teacher.judge(batch.questions)
-        stats = rlaif_book.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
-        learnt = run.learn(batch, judgements)
+        stats = metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
+        learnt = run.improve(batch, judgements)
     told = [judgement.reward for judgement in judgements if judgement.scores]
     assert len(told) == 4
     assert stats["Train/AvgReward"].count == 4
@@ -267,7 +278,7 @@ def test_a_teacher_that_judges_nothing_teaches_nothing_and_ends_the_run(tmp_path
     run = trainer(tmp_path, Scripted(fails=lambda number: True), teacher_patience=3)
     before = [weight.detach().clone() for weight in run.model.parameters()]
     with pytest.raises(ConfigError, match="judged nothing for 3 steps"):
-        run.train()
+        learn(run)
     assert all(torch.equal(was, now) for was, now in zip(before, run.model.parameters(), strict=True))
     for row in rows_of(tmp_path):
         assert row["Teacher/FailureRate"] == 1.0
@@ -291,7 +302,7 @@ def test_a_students_answer_cannot_end_the_training(tmp_path, trainer):
 
     teacher = Fed()
     try:
-        assert trainer(tmp_path, teacher, max_steps=2).train().status == "finished"
+        assert learn(trainer(tmp_path, teacher, max_steps=2)).status == "finished"
     finally:
         teacher.close()
     told = rows_of(tmp_path)
@@ -306,7 +317,7 @@ def test_a_teacher_that_throws_at_everything_is_one_that_judges_nothing(tmp_path
 
     run = trainer(tmp_path, Broken(), teacher_patience=2)
     with pytest.raises(ConfigError, match="judged nothing for 2 steps"):
-        run.train()
+        learn(run)
     assert [row["Teacher/FailureRate"] for row in rows_of(tmp_path)] == [1.0, 1.0]
 
 
@@ -317,43 +328,43 @@ def test_the_user_ends_the_training_while_answers_are_judged(tmp_path, trainer, 
             raise error
 
     with pytest.raises(error):
-        trainer(tmp_path, Asked()).train()
+        learn(trainer(tmp_path, Asked()))
 
 
 def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():
     def judged(*scores):
         return [Judgement(None if score is None else dict.fromkeys(WEIGHTS, score)) for score in scores]
 
-    stats = rlaif_book.agreement_stats(judged(1.0, 0.5, None, 0.2), judged(1.0, 0.25, 0.5, None))
+    stats = metrics.agreement_stats(judged(1.0, 0.5, None, 0.2), judged(1.0, 0.25, 0.5, None))
     assert stats["Teacher/SelfAgreement"].number == pytest.approx((1.0 + 0.75) / 2)
-    assert rlaif_book.agreement_stats(judged(None), judged(1.0)) == {}
+    assert metrics.agreement_stats(judged(None), judged(1.0)) == {}
 
 
 def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
-    book = rlaif_book.Book()
+    ledger = metrics.Ledger()
     values = rlvitals.values
     for rewards, losses, tokens in (([0.0, 1.0, 1.0], [2.0], 10), ([0.5], [1.0, 1.0, 1.0], 5)):
         stats = {"Train/AvgReward": values.mean(rewards), "Train/RewardVariance": values.of(rewards, "var")}
         stats |= {"Train/Loss": values.mean(losses), "Teacher/Tokens": values.total([tokens])}
-        book.add(stats | {name: values.mean(rewards) for name in rlaif_book.SCORES})
-    first = book.close_epoch()
+        ledger.add(stats | {name: values.mean(rewards) for name in metrics.SCORES})
+    first = ledger.close_epoch()
     assert first["Epoch/AvgReward"] == pytest.approx(2.5 / 4)
     assert first["Epoch/AvgLoss"] == pytest.approx(5.0 / 4)
     assert first["Epoch/RewardVariance"] == pytest.approx(sum((x - 0.625) ** 2 for x in (0, 1, 1, 0.5)) / 4)
     assert (first["Epoch/NumSamples"], first["Epoch/APITokens"]) == (4, 15)
     assert "Epoch/RewardTrend" not in first
-    restored = rlaif_book.Book()
-    restored.restore(json.loads(json.dumps(book.state())))
-    for each in (book, restored):
+    restored = metrics.Ledger()
+    restored.restore(json.loads(json.dumps(ledger.state())))
+    for each in (ledger, restored):
         stats = {"Train/AvgReward": values.mean([1.0]), "Train/RewardVariance": values.of([1.0], "var")}
-        each.add(stats | {"Train/Loss": values.mean([0.25])} | {name: values.mean([1.0]) for name in rlaif_book.SCORES})
+        each.add(stats | {"Train/Loss": values.mean([0.25])} | {name: values.mean([1.0]) for name in metrics.SCORES})
         second = each.close_epoch()
         assert second["Epoch/RewardTrend"] == pytest.approx(0.375)
         assert second["Epoch/LossTrend"] == pytest.approx(1.0)  # positive: the loss falls
 
 
 def test_the_bill_counts_both_directions():
-    stats = rlaif_book.bill_stats(Bill(prompt_tokens=30, completion_tokens=4), 1.5)
+    stats = metrics.bill_stats(Bill(prompt_tokens=30, completion_tokens=4), 1.5)
     assert (stats["Teacher/Tokens"].number, stats["Teacher/Seconds"].number) == (34, 1.5)
 
 
@@ -361,10 +372,10 @@ def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):
     run = trainer(tmp_path, Scripted(), agreement_steps=0, max_new_tokens=1)  # one token: the same answers come again
     with run.run:
         run.step = 1
-        asked = run.answer(run._tasks_of_step(), 2, run._generator(1)).questions  # what the step is going to draw
+        asked = run.answer(run.tasks_of_step(), 2, run.generator(1)).questions  # what the step is going to draw
         different = len({(question.task.prompt, question.answer) for question in asked})
-        run.train_step()
-        row = run.book.row()
+        run.take_step()
+        row = run.ledger.row()
     assert row["Teacher/Tokens"].number == 12 * different
     assert row["Teacher/CacheHitRate"].number == (len(asked) - different) / len(asked)
 
@@ -430,6 +441,34 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment
     assert files_of(tmp_path / "whole") - extra == files_of(tmp_path / "broken") - extra
 
 
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_pays_again(tmp_path, trainer):
+    for changes in ({}, {"resume_from": "last"}):
+        run = trainer(tmp_path, Scripted(), max_steps=1, agreement_steps=0, **changes)
+        assert learn(run).steps == 1
+    first, second = rows_of(tmp_path)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert second["Teacher/CacheHitRate"] == first["Teacher/CacheHitRate"] < 1
+    assert second["Train/Loss"] == first["Train/Loss"]
+
+
+def test_going_back_puts_the_weights_of_a_checkpoint_under_the_step_that_is_reached(tmp_path, trainer):
+    def weights():
+        return torch.cat([weight.detach().flatten() for weight in run.model.parameters()])
+
+    run = trainer(tmp_path, Scripted(), learning_rate=1e-2, lr_warmup_steps=0)
+    seen = []
+    with run.run:
+        for run.step in (1, 2):
+            run.take_step()
+            seen.append(weights())
+            if run.step == 1:
+                place = run.save()
+        assert not torch.equal(*seen)
+        run.revert(place)
+    assert torch.equal(weights(), seen[0])
+    assert run.step == 2
+
+
 def write_rules(folder, action):
     rule = "{rule: mine, kind: reward_collapse, when: 'Train/AvgReward < 2', severity: critical, warm_up: 2, "
     rule += f"hold: 2 of 2, certain: true, title: enough, action_critical: {action}}}"
@@ -439,7 +478,7 @@ def write_rules(folder, action):
 
 def test_a_stop_that_the_doctor_asks_for_is_carried_out_and_said(tmp_path, trainer):
     run = trainer(tmp_path / "run", Scripted(), actions="act", max_steps=8, rules=write_rules(tmp_path, "stop"))
-    outcome = run.train()
+    outcome = learn(run)
     assert outcome.status == "stopped"
     assert outcome.steps < 8
     assert "stopped by the doctor" in outcome.verdict
@@ -452,7 +491,7 @@ def test_the_doctors_cut_of_the_learning_rate_lasts(tmp_path, trainer):
         tmp_path / "run", Scripted(), actions="act", max_steps=8, lr_warmup_steps=1, learning_rate=1e-3,
         rules=write_rules(tmp_path, "reduce_lr"),
     )  # fmt: skip
-    run.train()
+    learn(run)
     rates = [row["optim.lr"] for row in rows_of(tmp_path / "run")]
     assert rates[0] == pytest.approx(1e-3)
     assert rates[-1] == pytest.approx(5e-4)
@@ -479,7 +518,7 @@ def test_the_doctors_revert_puts_a_good_checkpoint_back_at_half_the_rate(tmp_pat
 
 def test_the_doctor_may_only_advise(tmp_path, trainer):
     run = trainer(tmp_path / "run", Scripted(), actions="advise", max_steps=4, rules=write_rules(tmp_path, "stop"))
-    assert run.train().status == "finished"
+    assert learn(run).status == "finished"
 
 
 def test_two_processes_train_one_student(tmp_path, child_environment):
@@ -506,9 +545,9 @@ def test_two_processes_train_one_student(tmp_path, child_environment):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"group_size": 1}, "group_size must be 2 or more"),
+        ({"group_size": 1}, "group_size must be at least 2"),
         ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"max_steps": 0}, "max_steps must be 1 or more"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
         ({"tasks": 2, "prompts_per_step": 4}, "must be at least prompts_per_step"),
         ({"eval_share": 1.5}, "between 0 and 1"),
         ({"teacher": "endpoint"}, "needs teacher_url and teacher_model"),
@@ -532,10 +571,10 @@ GOOD = {
     ("lines", "words"),
     [
         ([], "is empty"),
-        (["{not json"], ":1: this line is no JSON"),
-        ([json.dumps(GOOD), "[1]"], ":2: a task is a JSON object"),
-        ([json.dumps({"prompt": "x"})], "lacks entry_point, reference, tests"),
-        ([json.dumps({**GOOD, "prompt": " "})], "prompt must be a text"),
+        (["{not json"], "line 1 is not JSON"),
+        ([json.dumps(GOOD), "[1]"], "line 2 must be a JSON object"),
+        ([json.dumps({"prompt": "x"})], "line 1 has no 'entry_point'; it has prompt"),
+        ([json.dumps({**GOOD, "prompt": " "})], "line 1: 'prompt' must be a text"),
         ([json.dumps({**GOOD, "tests": []})], "at least one"),
         ([json.dumps({**GOOD, "tests": ["f(1) == 2"]})], "must be two texts"),
         ([json.dumps({**GOOD, "tests": [["f(1)", "open('x')"]]})], "no literal"),
@@ -551,13 +590,13 @@ def test_a_bad_data_set_is_an_error_that_names_the_line(tmp_path, lines, words):
 
 
 def test_a_missing_data_set_is_said(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=r"cannot read the dataset .*No such file"):
         rlaif.train(settings(tmp_path / "run", dataset=str(tmp_path / "none.jsonl")))
 
 
 def test_a_data_set_of_ones_own_is_trained_on(tmp_path, small):
     file = tmp_path / "tasks.jsonl"
-    tasks = rlaif_tasks.functions.tasks(8, seed=0)
+    tasks = functions.tasks(8, seed=0)
     file.write_text("\n".join(
         json.dumps({"prompt": t.prompt, "entry_point": t.entry_point, "reference": t.reference, "tests": t.tests})
         for t in tasks
@@ -575,7 +614,7 @@ def test_a_folder_that_holds_a_run_is_not_touched(tmp_path, small):
 
 
 def test_a_checkpoint_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(ConfigError, match="no checkpoint of this trainer"):
+    with pytest.raises(ConfigError, match=r"is no checkpoint; .* has: none"):
         rlaif.train(settings(tmp_path, resume_from="checkpoint-7"))
 
 

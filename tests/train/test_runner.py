@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlvitals.train.teachers import worker
-from rlvitals.train.teachers.admission import MAX_LENGTH, parse, refusal
-from rlvitals.train.teachers.runner import CannotRun, Runner
+from rlvitals.train.teachers.runner import MAX_LENGTH, CannotRun, Runner, parse, refusal
 
 TESTS = (("f(1)", "2"), ("f(2)", "3"))
 

@@ -82,18 +82,6 @@ def test_an_answer_ends_with_its_end_token_and_padding_follows():
             assert length == 40
 
 
-def test_all_steps_are_taken_where_ranks_must_stay_together():
-    model = llama()
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-        model.lm_head.weight[EOS] = 1e3 * torch.sign(model.model.embed_tokens.weight[9])
-    early, _, _ = answers(model, prompts=[[9]], temperature=0.0)
-    late, _, _ = answers(model, prompts=[[9]], temperature=0.0, stop_early=False)
-    assert early.tokens.shape[1] < late.tokens.shape[1] == 12
-    assert late.tokens[:, : early.tokens.shape[1]].tolist() == early.tokens.tolist()
-    assert late.mask.sum() == early.mask.sum()
-
-
 def test_tokens_come_as_often_as_their_probability_says():
     model, temperature = llama(), 0.05
     found, ids, _ = answers(model, prompts=[[5, 6]] * 4000, max_new_tokens=1, temperature=temperature)

@@ -19,7 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvitals.errors import ConfigError
-from rlvitals.train import checkpoint, models, ppo, recipe, rlaif_tasks, sharded
+from rlvitals.train import checkpoint, models, ppo, recipe, sharded
+from rlvitals.train.rlaif.tasks import warmed_up
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +161,7 @@ def goes_on_sharded(trainer, given, folder):
 def student(tmp_path_factory):
     """One that has learnt enough for some of its answers to be better than others."""
     folder = tmp_path_factory.mktemp("student")
-    loaded = rlaif_tasks.warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3, device="cpu")
+    loaded = warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3, device="cpu")
     with models.quietly():
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)

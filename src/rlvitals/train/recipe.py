@@ -186,19 +186,14 @@ def _options(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _words(kind: Any) -> list[str]:
-    return [str(word) for option in _options(kind) if get_origin(option) is Literal for word in get_args(option)]
+def _words(kind: Any) -> list[Any]:
+    return [word for option in _options(kind) if get_origin(option) is Literal for word in get_args(option)]
 
 
 def _said(kind: Any) -> str:
     said = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    parts = [
-        " or ".join(map(repr, get_args(option)))
-        if get_origin(option) is Literal
-        else said.get(option, "a list of texts")
-        for option in _options(kind)
-    ]
-    return " or ".join(parts)
+    plain = [said.get(option, "a list of texts") for option in _options(kind) if get_origin(option) is not Literal]
+    return " or ".join([*map(repr, _words(kind)), *plain])
 
 
 def written(value: Any) -> str:

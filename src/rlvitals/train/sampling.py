@@ -59,12 +59,11 @@ def sample(
     eos_id: int,
     pad_id: int,
     generator: torch.Generator | None = None,
-    stop_early: bool = True,
 ) -> Sampled:
     """Answer left-padded prompts. Temperature 0 takes the likeliest token, with its log-prob at temperature 1.
 
-    `generator` lives on the model's device. `stop_early=False` runs all steps even when every answer has ended: for
-    models whose weights are spread over ranks, which must all take the same number of steps.
+    `generator` lives on the model's device. It stops where every answer has ended: of a model whose weights are spread
+    over ranks each needs the whole, see `sharded.whole`.
     """
     with evaluating(model):
         rows, columns = len(prompt_ids), max_new_tokens
@@ -81,10 +80,10 @@ def sample(
             logprobs[:, column] = torch.where(running, logprob, logprobs[:, column])
             counted[:, column] = running.to(counted.dtype)
             running = running & (token != eos_id)
-            if stop_early and not running.any():
+            if not running.any():
                 break
             inputs, seen, cache = taken[:, column : column + 1], seen + 1, step.past_key_values
-        width = column + 1 if stop_early else columns
+        width = column + 1
         return Sampled(taken[:, :width], counted[:, :width], logprobs[:, :width], ~running)
 
 
@@ -96,6 +95,10 @@ class Answered(NamedTuple):
     positions: Tensor
     width: int
     """How many of the last columns are the answer."""
+
+    def take(self, rows: slice) -> Answered:
+        """Some of the rows."""
+        return Answered(self.ids[rows], self.mask[rows], self.positions[rows], self.width)
 
 
 def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer_mask: Tensor) -> Answered:

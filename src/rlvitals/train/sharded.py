@@ -99,7 +99,7 @@ def gathered(things: Any, *, is_kept: bool = True) -> Any:
     """The same mappings and lists with whole tensors in them, in main memory; every rank. Where it `is_kept` not, the
     rank takes part and forgets. A tensor that is there twice (tied weights) stays one.
     """
-    return _gathered(things, {}, is_kept) if dist.is_available() and dist.is_initialized() else things
+    return _gathered(things, {}, is_kept) if _is_distributed() else things
 
 
 def weights_of(model: Any, *, is_kept: bool = True) -> dict[str, Tensor]:
@@ -151,7 +151,7 @@ def _clip(parameters: Any, max_norm: float) -> Tensor:
 
 def is_main() -> bool:
     """Whether this process is the one that writes."""
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    return not _is_distributed() or dist.get_rank() == 0
 
 
 def is_sharded(model: Any) -> bool:
@@ -161,10 +161,14 @@ def is_sharded(model: Any) -> bool:
 
 def wait() -> None:
     """Go on when every rank is here."""
-    if dist.is_available() and dist.is_initialized():
+    if _is_distributed():
         from accelerate import PartialState
 
         PartialState().wait_for_everyone()  # it knows the device of this rank
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _precision(is_bf16: bool) -> Any:
@@ -178,7 +182,7 @@ def _precision(is_bf16: bool) -> Any:
 
 def _parts(model: Any) -> list[Any]:
     """The modules that are gathered one by one; none where nothing is sharded."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_distributed():
         return []
     from torch.distributed.fsdp import FSDPModule
 
@@ -186,7 +190,7 @@ def _parts(model: Any) -> list[Any]:
 
 
 def _is_spread(tensor: Any) -> bool:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_distributed():
         return False
     from torch.distributed.tensor import DTensor
 

@@ -7,7 +7,7 @@ is used up, so that every pair is seen equally often.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,22 +33,40 @@ def warm_up(
     generator: torch.Generator,
     on_step: Callable[[int, float], None] | None = None,
 ) -> float:
-    """Train for so many steps with AdamW, a short rise of the learning rate and a fall to a tenth; returns the last
-    loss. `generator` (on the CPU) decides the order; `on_step(step, loss)` is called after each.
+    """Train with AdamW, a short rise of the learning rate and a fall to a tenth; returns the last loss. `generator` (on
+    the CPU) decides the order.
     """
     if not pairs_ids:
         raise ConfigError("the supervised warm-up has no (prompt, answer) pair to learn from")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     rise = max(1, min(20, steps // 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise))
     )
+    decks = dealt(len(pairs_ids), batch_size, generator)
+
+    def loss_of(step: int) -> Tensor:
+        return answer_loss(model, [pairs_ids[place] for place in next(decks)], pad_id)
+
+    return fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
+
+
+def fit(
+    model: Any,
+    loss_of: Callable[[int], Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    steps: int,
+    on_step: Callable[[int, float], None] | None = None,
+) -> float:
+    """Take so many steps on the loss of each (from 1), with gradients clipped to norm 1; returns the last loss.
+    `on_step(step, loss)` is called after each.
+    """
     was_training, loss = model.training, float("nan")
     model.train()
-    decks = dealt(len(pairs_ids), batch_size, generator)
     for step in range(1, steps + 1):
-        batch = [pairs_ids[place] for place in next(decks)]
-        now = answer_loss(model, batch, pad_id)
+        now = loss_of(step)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(now)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -2,20 +2,16 @@
 
 | file | what |
 |---|---|
-| `records.py` | an e-mail, a question |
+| `mail.py` | an e-mail, a question; one's own: mbox files, the Enron CSV, questions from JSONL |
 | `store.py` | the mailbox: SQLite with full-text search; every access is that of one inbox |
-| `generate.py` | mailboxes of any size from a seed, with questions, answers and source messages |
-| `mini.py` | some 40 short messages in a closed vocabulary, another mailbox for every seed: for tiny models |
-| `load.py` | one's own mail: mbox files, the Enron CSV, questions from JSONL |
-| `calls.py` | tool calls in an assistant's message: OpenAI's form, `<tool_call>` texts, short tags |
-| `tools.py` | `search_emails`, `read_email`, `return_final_answer` |
-| `episode.py` | one question: assistant messages in, observations out, an outcome at the end |
-| `transcript.py` | episodes as the rollouts and groups that `run.log_groups` takes |
-| `rubric.py`, `reward.py` | what happened in an episode; what it is worth |
-| `grade.py` | whether an answer is right: exactly, by its words, or as a judge says |
+| `worlds.py` | mailboxes from a seed with their questions: large ones, and mini ones for tiny models |
+| `tools.py` | the three tools, and calls of them: in OpenAI's form, `<tool_call>` texts, short tags |
+| `episode.py` | one question: assistant messages in, observations out, an outcome and a record at the end |
+| `reward.py` | what happened in an episode, and what it is worth |
+| `graders.py` | whether an answer is right: exactly, by its words, or as a judge says |
 
 >>> from rlvitals.train.mailbox.episode import Episode
->>> from rlvitals.train.mailbox.mini import mini, solution
+>>> from rlvitals.train.mailbox.worlds import mini, solution
 >>> world = mini(seed=0)
 >>> episode = Episode(world.questions[0], world.mailbox, style="tags")
 >>> for text in solution(world.questions[0]):

@@ -6,6 +6,7 @@
         reply = generate(messages)                     # a text, or an OpenAI-style message with tool_calls
         messages += [reply, *(seen.message() for seen in episode.step(reply))]
     episode.outcome, episode.rubric, episode.turns
+    group([episode, ...])                              # of one question, as `run.log_groups` takes them
 
 Nothing a model writes raises here. The inbox is that of the question, and no call reaches another.
 """
@@ -13,24 +14,31 @@ Nothing a model writes raises here. The inbox is that of the question, and no ca
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from rlvitals import records
-from rlvitals.train.judging import Door
-from rlvitals.train.mailbox.calls import ToolCall, UnreadableCall, read_calls
-from rlvitals.train.mailbox.grade import Grade, Grader, is_idk, token_recall
-from rlvitals.train.mailbox.records import Question
-from rlvitals.train.mailbox.reward import reward_parts
-from rlvitals.train.mailbox.rubric import MIN_SEARCHES, Outcome, Rubric
+from rlvitals.errors import ConfigError
+from rlvitals.train.judge_guard import JudgeGuard
+from rlvitals.train.mailbox.graders import Grade, Grader, is_idk, token_recall
+from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.mailbox.reward import MIN_SEARCHES, Outcome, Rubric, reward_parts
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.train.mailbox.tools import BadArguments, BadToolName, Toolbox, ToolResult
+from rlvitals.train.mailbox.tools import (
+    BadArguments,
+    BadToolName,
+    Style,
+    Toolbox,
+    ToolCall,
+    ToolResult,
+    UnreadableCall,
+    read_calls,
+)
 
-Style = Literal["chat", "tags"]
-"""chat: a system prompt and JSON results; tags: the bare question and the shortest results, for tiny models."""
-
-DOOR = Door("the grader")
+GUARD = JudgeGuard("the grader")
 """One for all episodes: a failure is said once, not once a rollout."""
 
 MAX_CALLS = 8
@@ -38,6 +46,12 @@ MAX_CALLS = 8
 
 NOTHING_FOUND, NO_SUCH_EMAIL = "nothing", "no such email"
 """What a tiny model is told."""
+
+DISTRACTORS = 3
+"""In the simple mode: messages that are read out beside those the answer rests on."""
+
+FAULTS = frozenset({"parse_error", "bad_tool_name", "bad_tool_args", "cut_off"})
+"""Outcomes whose reason is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +80,10 @@ class Episode:
     """One agent's attempt at one question."""
 
     def __init__(
-        self,
-        question: Question,
-        mailbox: Mailbox,
-        *,
-        max_turns: int = 10,
-        grader: Grader = token_recall,
+        self, question: Question, mailbox: Mailbox, *, max_turns: int = 10, grader: Grader = token_recall,
         style: Style = "chat",
-    ) -> None:
-        self.question = question
-        self.max_turns = max_turns
+    ) -> None:  # fmt: skip
+        self.question, self.max_turns = question, max_turns
         self.rubric = Rubric()
         self.outcome: Outcome | None = None
         """None while it runs."""
@@ -88,9 +96,8 @@ class Episode:
         self.sources: tuple[str, ...] = ()
         self.grade: Grade | None = None
         """None where there was nothing to grade, or the grader failed."""
-        self._toolbox = Toolbox(mailbox, question.inbox)
-        self._grader = grader
-        self._style = style
+        self._toolbox, self._grader, self._style = Toolbox(mailbox, question.inbox), grader, style
+        self._wanted = set(question.message_ids)
         self._searches: dict[Any, int] = {}  # a search's key -> how many messages it found
         self._found: set[str] = set()
         self._read: set[str] = set()
@@ -105,22 +112,22 @@ class Episode:
         return self.outcome != "answered" or self.grade is not None
 
     @property
-    def ended_early(self) -> bool:
-        """Whether it ended before the turn limit, for whatever reason."""
-        return self.is_over and self.rubric.num_turns < self.max_turns
-
-    @property
     def turn_outcomes(self) -> list[str]:
         return [turn.outcome for turn in self.turns]
 
     def messages(self) -> list[dict[str, Any]]:
-        """How it begins."""
+        """How it begins. A chat model is told whose mail it is; the tools' schemas are the chat template's business."""
+        asked = {"role": "user", "content": self.question.question}
         if self._style == "tags":
-            return [{"role": "user", "content": self.question.question}]
-        return [
-            {"role": "system", "content": system_prompt(self.question, self.max_turns)},
-            {"role": "user", "content": self.question.question},
-        ]
+            return [asked]
+        today = f" Today is {self.question.query_date}." if self.question.query_date else ""
+        told = (
+            f"You answer questions about the e-mails of {self.question.inbox}.{today} Search them with search_emails, "
+            f"open what looks right with read_email, and end with return_final_answer: a short answer, and the ids of "
+            f'the messages it rests on. If you cannot find it, answer "I don\'t know". Every message of yours must be '
+            f"a tool call, and you have {self.max_turns} of them."
+        )
+        return [{"role": "system", "content": told}, asked]
 
     def step(
         self, message: str | Mapping[str, Any], *, prompt_tokens: int = 0, completion_tokens: int = 0
@@ -131,19 +138,24 @@ class Episode:
         self.rubric.num_turns += 1
         self.rubric.prompt_tokens += prompt_tokens
         self.rubric.completion_tokens += completion_tokens
+        done: list[_Done] = []
         try:
-            calls = read_calls(message)
+            for call in read_calls(message):
+                done.append(self._carry_out(call) if len(done) < MAX_CALLS else self._pass_over(call))
+                if self.is_over:
+                    break
         except UnreadableCall as error:
             self.rubric.cant_parse_tool_call = True
             self._end("parse_error", str(error))
-            self._note(message, [], "no_tool", completion_tokens)
-            return []
-        done: list[_Done] = []
-        for call in calls:
-            done.append(self._carry_out(call) if len(done) < MAX_CALLS else self._pass_over(call))
-            if self.is_over:
-                break
-        self._note(message, done, done[0].outcome, completion_tokens)
+        said = message.get("content") if isinstance(message, Mapping) else message
+        self.turns.append(
+            records.Turn(
+                said if isinstance(said, str) else "",
+                tuple(each.record for each in done),
+                outcome=done[0].outcome if done else "no_tool",
+                trainable_tokens=completion_tokens or None,
+            )
+        )
         if not self.is_over and self.rubric.num_turns >= self.max_turns:
             self.rubric.ran_out_of_turns = True
             self._end("out_of_turns", f"no answer within {self.max_turns} turns")
@@ -158,18 +170,24 @@ class Episode:
         """The parts of its reward; their sum is the reward. None of them is known where the grader failed; see
         `is_judged`.
         """
-        if not self.is_judged:
-            return {}
-        return reward_parts(self.rubric, self.max_turns, system)
+        return reward_parts(self.rubric, self.max_turns, system) if self.is_judged else {}
+
+    def rollout(self, system: str = "document") -> records.Rollout:
+        """As a record, with its reward by one of the reward systems; without one where it could not be graded."""
+        parts, ended = self.reward(system), self.outcome or ""
+        outcome = ("correct" if self.rubric.answer_correct else "wrong") if ended == "answered" else ended
+        return records.Rollout(
+            turns=tuple(self.turns),
+            reward=math.fsum(parts.values()) if self.is_judged else None,
+            outcome=outcome if self.is_judged else "",
+            stop=ended,
+            error=self.reason if ended in FAULTS or not self.is_judged else "",
+            rubric=asdict(self.rubric),
+            reward_parts=parts,
+        )
 
     def _end(self, outcome: Outcome, reason: str = "") -> None:
         self.outcome, self.reason = outcome, reason
-
-    def _note(self, message: Any, done: Sequence[_Done], outcome: str, tokens: int) -> None:
-        said = message.get("content") if isinstance(message, Mapping) else message
-        text = said if isinstance(said, str) else ""
-        calls = tuple(each.record for each in done)
-        self.turns.append(records.Turn(text, calls, outcome=outcome, trainable_tokens=tokens or None))
 
     def _carry_out(self, call: ToolCall) -> _Done:
         try:
@@ -207,40 +225,35 @@ class Episode:
             rubric.num_retry_after_zero += rubric.num_zero_result_searches > 0
         rubric.num_zero_result_searches += found == 0
         self._searches[key] = found
-        wanted = set(self.question.message_ids)
-        self._found |= wanted.intersection(result.message_ids)
-        rubric.ever_found_right_email = bool(wanted) and self._found == wanted
-        if not wanted:
+        hits = self._wanted.intersection(result.message_ids)
+        self._found |= hits
+        rubric.ever_found_right_email = bool(self._wanted) and self._found == self._wanted
+        if not self._wanted:
             return "unjudged"
-        if wanted.intersection(result.message_ids):
-            return "search_hit"
-        return "search_miss" if found else "search_empty"
+        return "search_hit" if hits else "search_miss" if found else "search_empty"
 
     def _take_read(self, result: ToolResult) -> str:
-        if not result.message_ids:
-            self.rubric.ever_tried_to_read_invalid_email = True
-            return "read_miss"
-        wanted = set(self.question.message_ids)
-        self._read |= wanted.intersection(result.message_ids)
-        self.rubric.ever_read_right_email = bool(wanted) and self._read == wanted
-        return "read_hit" if wanted.intersection(result.message_ids) else "read_miss"
+        self.rubric.ever_tried_to_read_invalid_email |= not result.message_ids
+        hits = self._wanted.intersection(result.message_ids)
+        self._read |= hits
+        self.rubric.ever_read_right_email = bool(self._wanted) and self._read == self._wanted
+        return "read_hit" if hits else "read_miss"
 
     def _take_answer(self, result: ToolResult) -> str:
-        rubric, self.answer = self.rubric, result.arguments["answer"]
-        self.sources = tuple(dict.fromkeys(result.message_ids))
+        rubric, answer = self.rubric, result.arguments["answer"]
+        self.answer, self.sources = answer, tuple(dict.fromkeys(result.message_ids))
         rubric.num_sources = len(self.sources)
-        wanted = set(self.question.message_ids)
-        rubric.sources_correct = bool(wanted) and wanted.issubset(self.sources)
-        if is_idk(result.arguments["answer"]):
+        rubric.sources_correct = bool(self._wanted) and self._wanted.issubset(self.sources)
+        if is_idk(answer):
             rubric.returned_i_dont_know = True
             has_turns = rubric.num_turns < self.max_turns
             rubric.gave_up_too_early = has_turns and rubric.num_unique_searches < MIN_SEARCHES
             self._end("idk")
             return "answer_wrong"
         rubric.attempted_answer = True
-        self.grade = DOOR.judge_one(
-            lambda: self._grader(self.question, result.arguments["answer"], self.sources), missing=self._ungraded
-        )
+        self.grade = GUARD.judge_one(
+            lambda: self._grader(self.question, answer, self.sources), missing=self._ungraded
+        )  # fmt: skip
         if self.grade is None:
             return "unjudged"
         rubric.answer_correct = self.grade.is_correct
@@ -259,24 +272,52 @@ class Episode:
         return str(result.content.get("body", NO_SUCH_EMAIL))
 
 
-def system_prompt(question: Question, max_turns: int) -> str:
-    """What a chat model is told. The tools' schemas are the chat template's business."""
-    today = f" Today is {question.query_date}." if question.query_date else ""
-    return (
-        f"You answer questions about the e-mails of {question.inbox}.{today} Search them with search_emails, open what "
-        f"looks right with read_email, and end with return_final_answer: a short answer, and the ids of the messages "
-        f'it rests on. If you cannot find it, answer "I don\'t know". Every message of yours must be a tool call, and '
-        f"you have {max_turns} of them."
+class SimpleEpisode(Episode):
+    """A question whose messages are read out with it, among others, and that is answered in one message."""
+
+    def messages(self) -> list[dict[str, Any]]:
+        begun, texts = super().messages(), self._read_out()
+        if self._style == "tags":
+            return [*begun, *({"role": "tool", "content": text} for text in texts)]
+        begun[-1] = {"role": "user", "content": "\n\n".join([*texts, self.question.question])}
+        return begun
+
+    def _read_out(self) -> list[str]:
+        rng = random.Random(f"read out {self.question.id}")  # noqa: S311
+        chosen = list(self.question.message_ids)
+        if self.question.searches:
+            near = self._toolbox.call("search_emails", {"keywords": [self.question.searches[0][0]]}).message_ids
+            chosen += [other for other in near if other not in self._wanted][:DISTRACTORS]
+        rng.shuffle(chosen)
+        bodies = []
+        for message_id in chosen:
+            found = self._toolbox.call("read_email", {"message_id": message_id}).content
+            body = str(found.get("body", ""))
+            bodies.append(f"{message_id} {body}" if self._style == "tags" else f"[{message_id}]\n{body}")
+        return bodies
+
+
+def group(episodes: Sequence[Episode], system: str = "document") -> records.Group:
+    """Episodes of one question, as `run.log_groups` and `compute.groups` take them."""
+    if len({episode.question.id for episode in episodes}) != 1:
+        raise ConfigError("a group is made of the episodes of one question")
+    asked = episodes[0].question
+    return records.Group(
+        prompt=asked.question,
+        rollouts=tuple(episode.rollout(system) for episode in episodes),
+        id=asked.id,
+        answer=asked.answer,
+        sources=asked.message_ids,
+        max_turns=episodes[0].max_turns,
     )
 
 
 def _search_key(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes two searches the same: all their arguments, but for the order and case of the words."""
-    keywords: Sequence[str] = arguments["keywords"]
-    words = tuple(sorted({" ".join(word.casefold().split()) for word in keywords}))
-    rest = tuple(
+    words = tuple(sorted({" ".join(word.casefold().split()) for word in arguments["keywords"]}))
+    rest = [
         value.strip().casefold() if isinstance(value, str) else value
         for name, value in arguments.items()
         if name != "keywords"
-    )
+    ]
     return (words, *rest)

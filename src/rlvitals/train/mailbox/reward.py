@@ -1,17 +1,26 @@
-"""What an episode is worth. Two systems, each a table of numbers and a pure function over the rubric.
+"""What happened in an episode, as facts (`Rubric`), and what it is worth.
 
-`document` is that of the GRPO e-mail agent (definitions in docs/mailbox.md): a bad form is worse than a wrong answer,
-which is worse than none, which is worse than a right one. It is not bounded below: penalties for repeated searches add
-up. `plain` is 1 for a right answer and 0 for anything else.
+Two reward systems, each a pure function over the rubric. `document` is that of the GRPO e-mail agent (definitions in
+docs/mailbox.md): a bad form is worse than a wrong answer, which is worse than none, which is worse than a right one. It
+is not bounded below: penalties for repeated searches add up. `plain` is 1 for a right answer and 0 for anything else.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from rlvitals.errors import ConfigError, did_you_mean
-from rlvitals.train.mailbox.rubric import MIN_SEARCHES, Rubric
+
+Outcome = Literal["answered", "idk", "out_of_turns", "parse_error", "bad_tool_name", "bad_tool_args", "cut_off"]
+"""How an episode ended: an answer right or wrong, "I don't know", the turn limit, a message without a tool call that
+can be read, an unknown tool, arguments that a tool does not take, or the caller's decision (no context left)."""
+
+MIN_SEARCHES = 3
+"""Who gives up after fewer different searches gave up too early."""
+SEARCHES_FOR_MUCH = 5
+PERFECT_TURNS = 3
 
 DOCUMENT: Mapping[str, float] = {
     "parse_error": -2.0,
@@ -35,65 +44,94 @@ DOCUMENT: Mapping[str, float] = {
     "repeated_search": -0.15,
     "repeated_empty_search": -0.15,
 }
-SEARCHES_FOR_MUCH = 5
-PERFECT_TURNS = 3
 
 
-def plain_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
-    """1 for a right answer."""
-    return {"correct": float(rubric.answer_correct)}
+@dataclass(slots=True)
+class Rubric:
+    """Filled in while an episode runs. Flags are about the whole episode, counts over it."""
+
+    answer_correct: bool = False
+    sources_correct: bool = False
+    """Every source message of the question is cited."""
+    num_turns: int = 0
+    """Assistant messages; never more than the limit."""
+    attempted_answer: bool = False
+    """It committed to an answer; "I don't know" is none."""
+    ever_found_right_email: bool = False
+    """Every source message was listed by a search."""
+    ever_read_right_email: bool = False
+    """Every source message was opened."""
+    cant_parse_tool_call: bool = False
+    bad_tool_call_name: bool = False
+    bad_tool_call_args: bool = False
+    ran_out_of_turns: bool = False
+    """The limit ended it; an answer or "I don't know" on the last turn is no running out."""
+    returned_i_dont_know: bool = False
+    num_sources: int = 0
+    """Different messages cited."""
+    ever_tried_to_read_invalid_email: bool = False
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    num_repeated_searches: int = 0
+    """Searches equal to an earlier one of the episode in all arguments."""
+    num_zero_result_searches: int = 0
+    repeated_zero_result_search: bool = False
+    num_unique_searches: int = 0
+    num_total_searches: int = 0
+    """Always unique and repeated ones together."""
+    num_retry_after_zero: int = 0
+    """New searches after one that had found nothing."""
+    gave_up_too_early: bool = False
+    """ "I don't know" with turns left and fewer than three different searches."""
 
 
 def document_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
     """The reward of the document's system, part by part; the parts that are 0 are left out."""
-    if rubric.answer_correct and not _has_bad_form(rubric):
-        parts = {"perfect": DOCUMENT["perfect"]} if _is_perfect(rubric) else _correct(rubric, max_turns)
+    penalties = {
+        "repeated_search": DOCUMENT["repeated_search"] * rubric.num_repeated_searches,
+        "repeated_empty_search": DOCUMENT["repeated_empty_search"] * rubric.repeated_zero_result_search,
+    }
+    has_bad_form = rubric.cant_parse_tool_call or rubric.bad_tool_call_name or rubric.bad_tool_call_args
+    if not rubric.answer_correct or has_bad_form:
+        partial = {
+            "found": DOCUMENT["found"] * rubric.ever_found_right_email,
+            "read": DOCUMENT["read"] * rubric.ever_read_right_email,
+            "no_invalid_read": DOCUMENT["no_invalid_read"] * (not rubric.ever_tried_to_read_invalid_email),
+            "sources": DOCUMENT["sources"] * rubric.sources_correct,
+        }
+        parts = _ending(rubric, max_turns) | partial | penalties
+    elif _is_perfect(rubric):
+        parts = {"perfect": DOCUMENT["perfect"]}
     else:
-        parts = _ending(rubric, max_turns) | _partial(rubric) | _penalties(rubric)
+        parts = {
+            "correct": DOCUMENT["correct"],
+            "correct_sources": DOCUMENT["correct_sources"] * rubric.sources_correct,
+            "few_sources": DOCUMENT["few_sources"] / rubric.num_sources if rubric.num_sources else 0.0,
+            "few_turns": DOCUMENT["few_turns"] * (1 - rubric.num_turns / max_turns),
+        } | penalties
     return {name: part for name, part in parts.items() if part}
-
-
-def _has_bad_form(rubric: Rubric) -> bool:
-    return rubric.cant_parse_tool_call or rubric.bad_tool_call_name or rubric.bad_tool_call_args
 
 
 def _ending(rubric: Rubric, max_turns: int) -> dict[str, float]:
     """How it ended, where that is not with a right answer. The first case that fits."""
-    if rubric.cant_parse_tool_call:
-        return {"parse_error": DOCUMENT["parse_error"]}
-    if rubric.bad_tool_call_name:
-        return {"bad_tool_name": DOCUMENT["bad_tool_name"]}
-    if rubric.bad_tool_call_args:
-        return {"bad_tool_args": DOCUMENT["bad_tool_args"]}
-    if rubric.attempted_answer:
-        return {"wrong": DOCUMENT["wrong"]}
+    endings = {
+        "parse_error": rubric.cant_parse_tool_call,
+        "bad_tool_name": rubric.bad_tool_call_name,
+        "bad_tool_args": rubric.bad_tool_call_args,
+        "wrong": rubric.attempted_answer,
+    }
+    for name, is_so in endings.items():
+        if is_so:
+            return {name: DOCUMENT[name]}
+    searches = rubric.num_unique_searches
     if rubric.returned_i_dont_know and rubric.num_turns < max_turns:
-        missing = max(0, MIN_SEARCHES - rubric.num_unique_searches)
+        missing = max(0, MIN_SEARCHES - searches)
         return {"gave_up": DOCUMENT["gave_up"], "search_not_made": DOCUMENT["search_not_made"] * missing}
     if rubric.ran_out_of_turns:
-        effort = 0.0
-        if rubric.num_unique_searches >= MIN_SEARCHES:
-            much = rubric.num_unique_searches >= SEARCHES_FOR_MUCH
-            effort = DOCUMENT["effort_much" if much else "effort_some"]
-        return {"effort": effort, "retry": DOCUMENT["retry"] * rubric.num_retry_after_zero}
+        effort = DOCUMENT["effort_much" if searches >= SEARCHES_FOR_MUCH else "effort_some"]
+        retries = DOCUMENT["retry"] * rubric.num_retry_after_zero
+        return {"effort": effort if searches >= MIN_SEARCHES else 0.0, "retry": retries}
     return {}
-
-
-def _partial(rubric: Rubric) -> dict[str, float]:
-    """What was done well although it did not end well."""
-    return {
-        "found": DOCUMENT["found"] * rubric.ever_found_right_email,
-        "read": DOCUMENT["read"] * rubric.ever_read_right_email,
-        "no_invalid_read": DOCUMENT["no_invalid_read"] * (not rubric.ever_tried_to_read_invalid_email),
-        "sources": DOCUMENT["sources"] * rubric.sources_correct,
-    }
-
-
-def _penalties(rubric: Rubric) -> dict[str, float]:
-    return {
-        "repeated_search": DOCUMENT["repeated_search"] * rubric.num_repeated_searches,
-        "repeated_empty_search": DOCUMENT["repeated_empty_search"] * rubric.repeated_zero_result_search,
-    }
 
 
 def _is_perfect(rubric: Rubric) -> bool:
@@ -107,32 +145,19 @@ def _is_perfect(rubric: Rubric) -> bool:
     )
 
 
-def _correct(rubric: Rubric, max_turns: int) -> dict[str, float]:
-    return {
-        "correct": DOCUMENT["correct"],
-        "correct_sources": DOCUMENT["correct_sources"] * rubric.sources_correct,
-        "few_sources": DOCUMENT["few_sources"] / rubric.num_sources if rubric.num_sources else 0.0,
-        "few_turns": DOCUMENT["few_turns"] * (1 - rubric.num_turns / max_turns),
-    } | _penalties(rubric)
-
-
-PARTS: Mapping[str, Callable[[Rubric, int], dict[str, float]]] = {"document": document_parts, "plain": plain_parts}
+PARTS: Mapping[str, Callable[[Rubric, int], dict[str, float]]] = {
+    "document": document_parts,
+    "plain": lambda rubric, _: {"correct": float(rubric.answer_correct)},
+}
 """The reward systems there are."""
 
 
 def reward_parts(rubric: Rubric, max_turns: int, system: str = "document") -> dict[str, float]:
-    """An episode's reward in its parts; they add up to it."""
+    """An episode's reward in its parts; they add up to it.
+
+    >>> reward_parts(Rubric(cant_parse_tool_call=True, num_turns=1), max_turns=10)
+    {'parse_error': -2.0, 'no_invalid_read': 0.1}
+    """
     if system not in PARTS:
         raise ConfigError(f"no reward is called {system!r}.{did_you_mean(system, PARTS)} Known: {', '.join(PARTS)}")
     return PARTS[system](rubric, max_turns)
-
-
-def reward(rubric: Rubric, max_turns: int, system: str = "document") -> float:
-    """An episode's reward.
-
-    >>> reward(Rubric(cant_parse_tool_call=True, num_turns=1), max_turns=10)
-    -1.9
-    >>> reward(Rubric(answer_correct=True, attempted_answer=True, num_turns=5), max_turns=10, system="plain")
-    1.0
-    """
-    return math.fsum(reward_parts(rubric, max_turns, system).values())

@@ -12,13 +12,13 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.errors import ConfigError
 from rlvitals.store.files import sync_file
-from rlvitals.train.mailbox.records import Email
+from rlvitals.train.mailbox.mail import Email
 
 SNIPPET_WORDS = 15
 
@@ -35,6 +35,8 @@ CREATE INDEX IF NOT EXISTS people_by_email ON people (email_id, address, kind);
 CREATE INDEX IF NOT EXISTS people_by_address ON people (address, email_id);
 """
 _KINDS = ("to", "cc", "bcc", "delivered")
+_SEEN_BY = "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address = ?)"
+_IS_RECIPIENT = _SEEN_BY.replace(")", " AND p.kind IN ('to', 'cc', 'bcc'))")
 
 
 class Hit(NamedTuple):
@@ -71,8 +73,7 @@ class Mailbox:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.unlink(missing_ok=True)
-            mailbox = cls(_connect(str(draft)), snippet_words)
-            with contextlib.closing(mailbox):
+            with contextlib.closing(cls(_connect(str(draft)), snippet_words)) as mailbox:
                 mailbox._fill(emails)
             sync_file(draft)
             os.replace(draft, target)
@@ -96,16 +97,9 @@ class Mailbox:
             raise ConfigError(f"{path} is no mailbox of ours: {error}") from error
 
     def search(
-        self,
-        inbox: str,
-        keywords: Sequence[str],
-        *,
-        sender: str | None = None,
-        recipient: str | None = None,
-        sent_after: str | None = None,
-        sent_before: str | None = None,
-        limit: int = 10,
-    ) -> list[Hit]:
+        self, inbox: str, keywords: Sequence[str], *, sender: str | None = None, recipient: str | None = None,
+        sent_after: str | None = None, sent_before: str | None = None, limit: int = 10,
+    ) -> list[Hit]:  # fmt: skip
         """Messages of an inbox that hold every keyword in subject or body, newest first.
 
         A keyword of several words is a phrase; case and accents do not matter. `sent_after` is a day that counts, and
@@ -114,26 +108,21 @@ class Mailbox:
         phrases = " AND ".join(f'"{phrase}"' for word in keywords if (phrase := _phrase(word)))
         if not phrases:
             return []
-        conditions = ["emails_fts MATCH ?", _SEEN_BY]
-        values: list[Any] = [phrases, _address(inbox)]
-        if sender is not None:
-            conditions.append("e.sender = ?")
-            values.append(_address(sender))
-        if recipient is not None:
-            conditions.append(_IS_RECIPIENT)
-            values.append(_address(recipient))
-        if sent_after is not None:
-            conditions.append("e.date >= ?")
-            values.append(sent_after)
-        if sent_before is not None:
-            conditions.append("e.date < ? AND e.date <> ''")
-            values.append(sent_before)
+        asked = {
+            "emails_fts MATCH ?": phrases,
+            _SEEN_BY: _address(inbox),
+            "e.sender = ?": None if sender is None else _address(sender),
+            _IS_RECIPIENT: None if recipient is None else _address(recipient),
+            "e.date >= ?": sent_after,
+            "e.date < ? AND e.date <> ''": sent_before,
+        }
+        given = {condition: value for condition, value in asked.items() if value is not None}
         shown = "snippet(emails_fts, -1, '', '', '...', ?)" if self.snippet_words else "? || e.subject"
         query = (
             f"SELECT e.message_id, {shown} FROM emails_fts JOIN emails e ON e.id = emails_fts.rowid "
-            f"WHERE {' AND '.join(conditions)} ORDER BY e.date DESC, e.id LIMIT ?"
+            f"WHERE {' AND '.join(given)} ORDER BY e.date DESC, e.id LIMIT ?"
         )
-        rows = self._rows(query, [self.snippet_words or "", *values, limit])
+        rows = self._rows(query, [self.snippet_words or "", *given.values(), limit])
         return [Hit(message_id, " ".join(snippet.split())) for message_id, snippet in rows]
 
     def read(self, inbox: str, message_id: str) -> Email | None:
@@ -143,18 +132,9 @@ class Mailbox:
         if not found:
             return None
         number, *fields = found[0]
-        people: dict[str, list[str]] = {kind: [] for kind in ("from", *_KINDS)}
-        for kind, address in self._rows("SELECT kind, address FROM people WHERE email_id = ? ORDER BY rowid", [number]):
-            people[kind].append(address)
-        return Email(*fields, *(tuple(people[kind]) for kind in ("to", "cc", "bcc")))
-
-    def inboxes(self, at_least: int = 1) -> dict[str, int]:
-        """Every address and how many messages its inbox holds, the fullest first."""
-        query = (
-            "SELECT address, count(DISTINCT email_id) AS held FROM people GROUP BY address HAVING held >= ? "
-            "ORDER BY held DESC, address"
-        )
-        return dict(self._rows(query, [at_least]))
+        people = self._rows("SELECT kind, address FROM people WHERE email_id = ? ORDER BY rowid", [number])
+        recipients = (tuple(address for kind, address in people if kind == one) for one in ("to", "cc", "bcc"))
+        return Email(*fields, *recipients)
 
     def __len__(self) -> int:
         return int(self._rows("SELECT count(*) FROM emails", [])[0][0])
@@ -174,19 +154,19 @@ class Mailbox:
         except sqlite3.OperationalError as error:
             raise ConfigError(f"this Python's SQLite cannot search texts (FTS5 is missing): {error}") from error
         connection.execute("INSERT INTO facts VALUES ('snippet_words', ?)", [self.snippet_words])
-        number = 0
+        number = 1
         for email in emails:
-            number += _insert(connection, number + 1, email)
+            texts = email.message_id, email.subject, _address(email.sender), email.date, email.body
+            fields = [number, *map(_clean, texts)]
+            if connection.execute("INSERT OR IGNORE INTO emails VALUES (?, ?, ?, ?, ?, ?)", fields).rowcount:
+                people = [("from", email.sender), *((kind, each) for kind in _KINDS for each in getattr(email, kind))]
+                rows = dict.fromkeys((number, kind, _address(each)) for kind, each in people)
+                connection.executemany("INSERT INTO people VALUES (?, ?, ?)", rows)
+                number += 1
         connection.execute("INSERT INTO emails_fts(emails_fts) VALUES ('rebuild')")
         connection.executescript(_INDEXES)
         connection.commit()
         connection.execute("PRAGMA query_only = ON")
-
-
-_SEEN_BY = "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address = ?)"
-_IS_RECIPIENT = (
-    "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address = ? AND p.kind IN ('to', 'cc', 'bcc'))"
-)
 
 
 def _connect(where: str) -> sqlite3.Connection:
@@ -194,23 +174,6 @@ def _connect(where: str) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = OFF")  # a mailbox that was not finished is made again
     connection.execute("PRAGMA journal_mode = OFF")
     return connection
-
-
-def _insert(connection: sqlite3.Connection, number: int, email: Email) -> int:
-    """1 where it was new."""
-    texts = email.message_id, email.subject, _address(email.sender), email.date, email.body
-    fields = [_clean(each) for each in texts]
-    added = connection.execute("INSERT OR IGNORE INTO emails VALUES (?, ?, ?, ?, ?, ?)", [number, *fields]).rowcount
-    if added:
-        connection.executemany("INSERT INTO people VALUES (?, ?, ?)", _people(number, email))
-    return added
-
-
-def _people(number: int, email: Email) -> Iterator[tuple[int, str, str]]:
-    yield number, "from", _address(email.sender)
-    for kind in _KINDS:
-        for address in dict.fromkeys(map(_address, getattr(email, kind))):
-            yield number, kind, address
 
 
 def _address(text: str) -> str:

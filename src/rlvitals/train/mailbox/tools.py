@@ -1,4 +1,11 @@
-"""The three tools of the e-mail agent: their schemas, the check of their arguments, what they give back.
+"""The three tools of the e-mail agent: their schemas, how calls are read and written, what they give back.
+
+A call comes as an OpenAI-style message, as a `<tool_call>` text of chat templates, or as short tags for models that are
+too small for JSON:
+
+    <search>falcon budget</search>      search_emails(keywords=["falcon", "budget"])
+    <read>m7</read>                     read_email(message_id="m7")
+    <answer>blue | m7 m9</answer>       return_final_answer(answer="blue", source_message_ids=["m7", "m9"])
 
 The inbox is not an argument: a toolbox is made for one, and no call reaches another. A call that cannot be carried out
 raises BadToolName or BadArguments; anything else that goes wrong inside is an error in the result.
@@ -7,23 +14,33 @@ raises BadToolName or BadArguments; anything else that goes wrong inside is an e
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rlvitals.train.mailbox.store import Mailbox
 
-MAX_RESULTS = 10
-MAX_KEYWORDS = 20
-MAX_WORD = 500
-"""Characters of a keyword, an address or a message id."""
-MAX_ANSWER = 10_000
-MAX_SOURCES = 100
-MAX_JSON = 100_000
+Style = Literal["chat", "tags"]
+"""chat: a system prompt, calls and results as JSON; tags: the bare question, short tags and the shortest results."""
+
+MAX_TEXT = 100_000
+"""Characters of a message, or of a call's arguments, that are looked at."""
 MAX_BODY = 20_000
 """Characters of a body that are shown."""
+MAX_RESULTS = 10
+MAX_WORD = 500
+"""Characters of a keyword, an address or a message id."""
+LIMITS = {"keywords": 20, "source_message_ids": 100, "answer": 10_000}
+"""Entries, or characters, of the arguments that have limits of their own."""
+
+_OPENING = re.compile(r"<([A-Za-z_]\w{0,40})>")
+
+
+class UnreadableCall(ValueError):
+    """A message has no tool call, or none that can be read."""
 
 
 class BadToolName(ValueError):
@@ -70,7 +87,109 @@ TOOLS: list[dict[str, Any]] = [
 ]
 """In OpenAI's form, as chat templates take them."""
 
-NAMES = tuple(tool["function"]["name"] for tool in TOOLS)
+_PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+NAMES = tuple(_PARAMETERS)
+
+
+class ToolCall(NamedTuple):
+    """What a model wants to be done. Nothing of it is checked yet."""
+
+    name: str
+    arguments: Any
+    """A mapping, a JSON text, or whatever the model made of it."""
+    id: str = ""
+
+
+def read_calls(message: Any) -> list[ToolCall]:
+    """The calls of an assistant's message (a text, or a mapping with `content` and `tool_calls`), at least one.
+
+    Raises UnreadableCall where there is none.
+    """
+    if isinstance(message, str):
+        return read_text(message)
+    if not isinstance(message, Mapping):
+        raise UnreadableCall(f"a message is a text or a mapping, not {type(message).__name__}")
+    if listed := message.get("tool_calls"):
+        if not isinstance(listed, list | tuple):
+            raise UnreadableCall("tool_calls is no list")
+        return [_openai_call(each) for each in listed]
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise UnreadableCall("the message has no tool call and no text")
+    return read_text(content)
+
+
+def read_text(text: str) -> list[ToolCall]:
+    """The calls in a text.
+
+    >>> read_text("<search>falcon budget</search>")
+    [ToolCall(name='search_emails', arguments={'keywords': ['falcon', 'budget']}, id='')]
+    >>> read_text('<tool_call>{"name": "read_email", "arguments": {"message_id": "m7"}}</tool_call>')
+    [ToolCall(name='read_email', arguments={'message_id': 'm7'}, id='')]
+    """
+    if len(text) > MAX_TEXT:
+        raise UnreadableCall(f"the message has more than {MAX_TEXT} characters")
+    calls = [_tagged(tag, inside) for tag, inside in _tags(text) if tag != "think"]
+    if not calls:
+        raise UnreadableCall("the message has no tool call")
+    return calls
+
+
+def write_call(name: str, arguments: Mapping[str, Any], style: Style = "tags") -> str:
+    """A call as `read_text` reads it."""
+    if style == "chat":
+        written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"<tool_call>\n{written}\n</tool_call>"
+    if name == "search_emails":
+        return f"<search>{' '.join(arguments['keywords'])}</search>"
+    if name == "read_email":
+        return f"<read>{arguments['message_id']}</read>"
+    sources = " ".join(arguments.get("source_message_ids", ()))
+    return f"<answer>{arguments['answer']}{f' | {sources}' if sources else ''}</answer>"
+
+
+def _tags(text: str) -> Iterator[tuple[str, str]]:
+    """The tags of a text that are closed again, and what is in them; what is inside of one is not looked at.
+
+    One pass, however many tags stay open: a single regular expression would take hours over a text made for it.
+    """
+    place, never_closed = 0, set[str]()
+    while opening := _OPENING.search(text, place):
+        tag, place = opening[1], opening.end()
+        if tag in never_closed:
+            continue
+        end = text.find(f"</{tag}>", place)
+        if end < 0:
+            never_closed.add(tag)
+        else:
+            yield tag, text[place:end]
+            place = end + len(tag) + 3
+
+
+def _tagged(tag: str, inside: str) -> ToolCall:
+    match tag:
+        case "tool_call":
+            try:
+                given = json.loads(inside)
+            except (ValueError, RecursionError) as error:
+                raise UnreadableCall(f"a <tool_call> holds no JSON: {error}") from None
+            return _openai_call(given)
+        case "search":
+            return ToolCall("search_emails", {"keywords": inside.split()})
+        case "read":
+            return ToolCall("read_email", {"message_id": inside.strip()})
+        case "answer":
+            answer, _, sources = inside.partition("|")
+            return ToolCall("return_final_answer", {"answer": answer.strip(), "source_message_ids": sources.split()})
+    return ToolCall(tag, {})
+
+
+def _openai_call(given: Any) -> ToolCall:
+    function = given.get("function", given) if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise UnreadableCall("a tool call has no function with a name")
+    number = given.get("id")
+    return ToolCall(function["name"], function.get("arguments"), number if isinstance(number, str) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +209,7 @@ class Toolbox:
     """The tools for one inbox of a mailbox."""
 
     def __init__(self, mailbox: Mailbox, inbox: str) -> None:
-        self._mailbox = mailbox
-        self._inbox = inbox
+        self._mailbox, self._inbox = mailbox, inbox
 
     def call(self, name: str, arguments: Any) -> ToolResult:
         """Carry out one call; `arguments` is a mapping or a JSON text."""
@@ -99,123 +217,92 @@ class Toolbox:
             raise BadToolName(f"there is no tool {str(name)[:60]!r}; there are {', '.join(NAMES)}")
         taken = check_arguments(name, arguments)
         try:
-            return self._carry_out(name, taken)
+            if name == "search_emails":
+                return self._search(taken)
+            if name == "read_email":
+                return self._read(taken)
+            return ToolResult(name, taken, {"ok": True}, tuple(taken["source_message_ids"]))
         except sqlite3.Error as error:
             return ToolResult(name, taken, {"error": f"the mailbox cannot answer: {error}"})
 
-    def _carry_out(self, name: str, taken: dict[str, Any]) -> ToolResult:
-        if name == "return_final_answer":
-            return ToolResult(name, taken, {"ok": True}, tuple(taken["source_message_ids"]))
-        if name == "read_email":
-            email = self._mailbox.read(self._inbox, taken["message_id"])
-            if email is None:
-                return ToolResult(name, taken, {"error": "Email not found"})
-            shown = {
-                "message_id": email.message_id,
-                "date": email.date,
-                "subject": email.subject,
-                "from": email.sender,
-                "to": list(email.to),
-                "cc": list(email.cc),
-                "bcc": list(email.bcc),
-                "body": _shortened(email.body),
-            }
-            return ToolResult(name, taken, shown, (email.message_id,))
+    def _search(self, taken: dict[str, Any]) -> ToolResult:
         hits = self._mailbox.search(
-            self._inbox,
-            taken["keywords"],
-            sender=taken["from_addr"],
-            recipient=taken["to_addr"],
-            sent_after=taken["sent_after"],
-            sent_before=taken["sent_before"],
-            limit=taken["max_results"],
-        )
-        return ToolResult(name, taken, [hit._asdict() for hit in hits], tuple(hit.message_id for hit in hits))
+            self._inbox, taken["keywords"], sender=taken["from_addr"], recipient=taken["to_addr"],
+            sent_after=taken["sent_after"], sent_before=taken["sent_before"], limit=taken["max_results"],
+        )  # fmt: skip
+        listed = tuple(hit.message_id for hit in hits)
+        return ToolResult("search_emails", taken, [hit._asdict() for hit in hits], listed)
 
-
-def _shortened(body: str) -> str:
-    left_out = len(body) - MAX_BODY
-    return f"{body[:MAX_BODY]}\n[{left_out} more characters]" if left_out > 0 else body
+    def _read(self, taken: dict[str, Any]) -> ToolResult:
+        email = self._mailbox.read(self._inbox, taken["message_id"])
+        if email is None:
+            return ToolResult("read_email", taken, {"error": "Email not found"})
+        left_out = len(email.body) - MAX_BODY
+        shown = {
+            "message_id": email.message_id,
+            "date": email.date,
+            "subject": email.subject,
+            "from": email.sender,
+            "to": list(email.to),
+            "cc": list(email.cc),
+            "bcc": list(email.bcc),
+            "body": email.body[:MAX_BODY] + (f"\n[{left_out} more characters]" if left_out > 0 else ""),
+        }
+        return ToolResult("read_email", taken, shown, (email.message_id,))
 
 
 def check_arguments(name: str, arguments: Any) -> dict[str, Any]:
-    """A tool's arguments with defaults filled in; raises BadArguments with what is wrong.
+    """A tool's arguments by its schema, with defaults filled in; raises BadArguments with what is wrong.
 
     >>> check_arguments("read_email", '{"message_id": "m7"}')
     {'message_id': 'm7'}
     """
-    given = _read_json(arguments) if isinstance(arguments, str) else arguments
+    given = arguments
+    if isinstance(arguments, str):
+        if len(arguments) > MAX_TEXT:
+            raise BadArguments(f"the arguments have more than {MAX_TEXT} characters")
+        try:
+            given = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            raise BadArguments(f"the arguments are no JSON: {error}") from None
     if not isinstance(given, Mapping):
         raise BadArguments(f"the arguments of {name} are {type(given).__name__}, not an object")
-    checks = _CHECKS[name]
-    if unknown := [str(key)[:60] for key in given if key not in checks]:
-        raise BadArguments(f"{name} takes no {', '.join(unknown[:5])}; it takes {', '.join(checks)}")
+    properties, required = _PARAMETERS[name]["properties"], _PARAMETERS[name]["required"]
+    if unknown := [str(key)[:60] for key in given if key not in properties]:
+        raise BadArguments(f"{name} takes no {', '.join(unknown[:5])}; it takes {', '.join(properties)}")
     taken = {}
-    for key, (check, default) in checks.items():
-        value = given.get(key)
-        if value is None:
-            if default is ...:
-                raise BadArguments(f"{name} needs {key}")
-            value = default
-        taken[key] = value if value is None else check(key, value)
+    for key, schema in properties.items():
+        value = schema.get("default") if given.get(key) is None else given[key]
+        if value is None and key in required:
+            raise BadArguments(f"{name} needs {key}")
+        taken[key] = value if value is None else _checked(key, value, schema)
     return taken
 
 
-def _read_json(text: str) -> Any:
-    if len(text) > MAX_JSON:
-        raise BadArguments(f"the arguments have more than {MAX_JSON} characters")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadArguments(f"the arguments are no JSON: {error}") from None
-
-
-def _text(limit: int) -> Callable[[str, Any], str]:
-    def check(key: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise BadArguments(f"{key} is {type(value).__name__}, not a text")
-        if len(value) > limit:
-            raise BadArguments(f"{key} has more than {limit} characters")
+def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
+    if schema["type"] == "integer":
+        least, most = schema["minimum"], schema["maximum"]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise BadArguments(f"{key} must be a whole number from {least} to {most}")
         return value
-
-    return check
-
-
-def _texts(least: int, most: int) -> Callable[[str, Any], list[str]]:
-    one = _text(MAX_WORD)
-
-    def check(key: str, value: Any) -> list[str]:
+    if schema["type"] == "array":
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadArguments(f"{key} is {type(value).__name__}, not a list of texts")
+        least, most = schema.get("minItems", 0), LIMITS[key]
         if not least <= len(value) <= most:
             raise BadArguments(f"{key} has {len(value)} entries, not {least} to {most}")
-        return [one(key, each) for each in value]
-
-    return check
-
-
-def _day(key: str, value: Any) -> str:
+        return [_text(key, each, MAX_WORD) for each in value]
+    if not key.startswith("sent_"):
+        return _text(key, value, LIMITS.get(key, MAX_WORD))
     try:
-        return date.fromisoformat(_text(MAX_WORD)(key, value).strip()).isoformat()
+        return date.fromisoformat(_text(key, value, MAX_WORD).strip()).isoformat()
     except ValueError:
         raise BadArguments(f"{key} is no day of the form YYYY-MM-DD") from None
 
 
-def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RESULTS:
-        raise BadArguments(f"{key} must be a whole number from 1 to {MAX_RESULTS}")
+def _text(key: str, value: Any, limit: int) -> str:
+    if not isinstance(value, str):
+        raise BadArguments(f"{key} is {type(value).__name__}, not a text")
+    if len(value) > limit:
+        raise BadArguments(f"{key} has more than {limit} characters")
     return value
-
-
-_CHECKS: dict[str, dict[str, tuple[Callable[[str, Any], Any], Any]]] = {
-    "search_emails": {
-        "keywords": (_texts(1, MAX_KEYWORDS), ...),
-        "from_addr": (_text(MAX_WORD), None),
-        "to_addr": (_text(MAX_WORD), None),
-        "sent_after": (_day, None),
-        "sent_before": (_day, None),
-        "max_results": (_count, MAX_RESULTS),
-    },
-    "read_email": {"message_id": (_text(MAX_WORD), ...)},
-    "return_final_answer": {"answer": (_text(MAX_ANSWER), ...), "source_message_ids": (_texts(0, MAX_SOURCES), [])},
-}

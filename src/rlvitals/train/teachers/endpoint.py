@@ -1,14 +1,48 @@
-"""A teacher behind an OpenAI-compatible address: a hosted model, vLLM, SGLang, llama.cpp, `transformers serve`."""
+"""Judges behind an OpenAI-compatible address (a hosted model, vLLM, SGLang, llama.cpp, `transformers serve`): a client
+that turns messages into a checked JSON verdict or a failure, and the teacher that asks through it.
+
+    client = JudgeClient("http://localhost:8000/v1", "my-judge", key_variable="OPENAI_API_KEY")
+    answer = client.ask(messages, read=my_check)         # my_check(dict) -> anything, raises BadVerdict
+    answer.verdict, answer.failure, answer.prompt_tokens
+
+`ask` never raises into a training: a judge that cannot be reached, is too slow, or answers with something else is a
+failure with its reason. One request has one time limit, from connecting to the last byte. What may pass (429, 5xx, a
+broken connection, a time-out, an answer that is no verdict) is tried again with growing waits, or when `Retry-After`
+says; a rate limit holds all threads. Every answer's `usage` is counted, also of those that were no use.
+
+The key comes from the environment alone. It is in no log, no error and no file, is not sent to another address
+(redirects are not followed), and nothing of an answer is kept that has it in it. Proxies are not used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import email.utils
+import http.client
+import json
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.teachers.base import RUBRIC, BadVerdict, Judgement, Question, messages, read_scores
-from rlvitals.train.teachers.client import JudgeClient
+from rlvitals.guard import guarded, words_of
+from rlvitals.terminal import logger
+from rlvitals.train.teachers.base import RUBRIC, BadVerdict, Judgement, Question, messages, read_object, read_scores
+
+T = TypeVar("T")
+
+MAX_ANSWER_BYTES = 2**20
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses that another try may not meet."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class EndpointTeacher:
@@ -17,15 +51,12 @@ class EndpointTeacher:
     def __init__(self, client: JudgeClient, *, concurrency: int = 8) -> None:
         self._client = client
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="rlvitals-teacher")
-
-    @property
-    def identity(self) -> str:
-        return f"endpoint {self._client.address} {self._client.model} {RUBRIC}"
+        self.identity = f"endpoint {client.address} {client.model} {RUBRIC}"
 
     def check(self) -> None:
         """Ask for something small: a wrong address, model or key is said now, not after the first batch."""
-        answer = self._client.ask([{"role": "user", "content": 'Answer with the JSON object {"ok": true}.'}], _anything)
-        if not answer.verdict and not answer.failure.startswith("no verdict"):
+        answer = self._client.ask([{"role": "user", "content": 'Answer with the JSON object {"ok": true}.'}], dict)
+        if answer.verdict is None and not answer.failure.startswith("no verdict"):
             raise ConfigError(
                 f"the teacher {self._client.model!r} at {self._client.address} does not answer: {answer.failure}"
             )
@@ -41,7 +72,196 @@ class EndpointTeacher:
         return Judgement(answer.verdict, answer.failure, answer.prompt_tokens, answer.completion_tokens)
 
 
-def _anything(verdict: dict[str, Any]) -> dict[str, Any]:
-    if not verdict:
-        raise BadVerdict("an empty object")
-    return verdict
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What came of one question, whatever it took."""
+
+    verdict: T | None
+    """None: there is none, see `failure`."""
+    failure: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    """Of all tries together, as the server counted them."""
+    tries: int = 0
+    unaccounted: int = 0
+    """Answers that came without a `usage`: their tokens are not known, and not guessed."""
+
+    def plus_usage(self, reply: Any) -> Answer[T]:
+        usage = reply.get("usage") if isinstance(reply, dict) else None
+        counts = usage if isinstance(usage, dict) else {}
+        prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        if type(prompt) is not int or type(completion) is not int or min(prompt, completion) < 0:
+            return replace(self, unaccounted=self.unaccounted + 1)
+        prompt, completion = self.prompt_tokens + prompt, self.completion_tokens + completion
+        return replace(self, prompt_tokens=prompt, completion_tokens=completion)
+
+
+class _Failed(Exception):
+    """One try failed. `wait` is what the server asked for; `is_final` says that another try will not help."""
+
+    def __init__(self, why: str, *, wait: float | None = None, is_final: bool = False) -> None:
+        super().__init__(why)
+        self.wait, self.is_final = wait, is_final
+
+
+def _told(error: Exception) -> tuple[str, float | None, bool]:
+    """What went wrong, how long to wait, whether another try will not help. The exception itself would keep its
+    connection open.
+    """
+    if isinstance(error, _Failed):
+        return str(error), error.wait, error.is_final
+    return words_of(error), None, True  # a reply can be anything; the same one again would not help
+
+
+class JudgeClient:
+    """Asks one model at one address. May be used by several threads."""
+
+    def __init__(
+        self, base_url: str, model: str, *, key_variable: str = "OPENAI_API_KEY", seconds: float = 60.0, tries: int = 4,
+        requests_per_minute: float | None = None, max_tokens: int = 200, json_mode: bool = False,
+    ) -> None:  # fmt: skip
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError("the teacher's address must look like https://host/v1")
+        if parts.username or parts.password or parts.query:
+            raise ConfigError(f"the teacher's address holds a secret; put the key into the variable {key_variable}")
+        self._host, self._is_safe = parts.hostname, parts.scheme == "https"
+        self._port, self._path = parts.port, parts.path.rstrip("/") + "/chat/completions"
+        self.model, self.address = model, f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._key = os.environ.get(key_variable, "").strip()
+        if not self._is_safe and self._key and self._host not in LOOPBACK:
+            logger.warning("the key of %s goes to %s without encryption", key_variable, self._host)
+        self._seconds, self._tries = seconds, tries
+        self._body = {"model": model, "temperature": 0, "max_tokens": max_tokens}
+        if json_mode:
+            self._body["response_format"] = {"type": "json_object"}
+        self._gate = _Gate(60.0 / requests_per_minute if requests_per_minute else 0.0)
+        self._jitter = random.Random()  # noqa: S311 - its own: the training's random state is not touched
+
+    def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> Answer[T]:
+        """Ask until there is a verdict that `read` accepts, or the tries are used up."""
+        spent: Answer[T] = Answer(None)
+        failed: list[tuple[str, float | None, bool]] = []
+        for turn in range(1, self._tries + 1):
+            spent = replace(spent, tries=turn)
+            with guarded(lambda error: failed.append(_told(error))):
+                self._gate.pass_through()
+                reply = self._post({**self._body, "messages": list(messages)})
+                spent = spent.plus_usage(reply)
+                return replace(spent, verdict=_verdict(reply, read), failure="")
+            why, wait, is_final = failed[-1]
+            line = " ".join(why.split())
+            if self._key:  # should a server have sent it back; before the cut, which could leave half of it
+                line = line.replace(self._key, "***")
+            spent = replace(spent, failure=line[:300])
+            if is_final:
+                break
+            if wait is not None:
+                self._gate.close_for(min(wait, LONGEST_WAIT))
+            elif turn < self._tries:
+                time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (turn - 1)) * self._jitter.uniform(0.5, 1.0))
+        return spent
+
+    def _post(self, body: Mapping[str, Any]) -> Any:
+        kind = http.client.HTTPSConnection if self._is_safe else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._seconds)
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        too_late = f"no answer within {self._seconds:g} s"
+        with contextlib.closing(connection), _Deadline(self._seconds) as deadline:
+            try:
+                connection.connect()
+                deadline.sock = connection.sock
+                connection.request("POST", self._path, json.dumps(body).encode(), headers)
+                response = connection.getresponse()
+                content = response.read(MAX_ANSWER_BYTES + 1)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if deadline.is_over or isinstance(error, TimeoutError):
+                    raise _Failed(too_late) from None
+                raise _Failed(f"no connection: {type(error).__name__}: {error}") from None
+        if deadline.is_over:
+            raise _Failed(too_late)
+        if response.status != http.client.OK:
+            why = f"HTTP {response.status}: {content[:2000].decode('utf-8', 'replace')}"
+            wait = _wait_of(response.headers.get("Retry-After"))
+            raise _Failed(why, wait=wait, is_final=response.status not in PASSING)
+        if len(content) > MAX_ANSWER_BYTES:
+            raise _Failed(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise _Failed("the answer is no JSON") from None
+
+
+class _Gate:
+    """Lets one request through every so often, and none while a rate limit holds."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval, self._opens, self._lock = interval, 0.0, threading.Lock()
+
+    def pass_through(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._opens)
+            self._opens = turn + self._interval
+        time.sleep(turn - now)
+
+    def close_for(self, seconds: float) -> None:
+        with self._lock:
+            self._opens = max(self._opens, time.monotonic() + seconds)
+
+
+class _Deadline:
+    """Breaks a connection that is not done in time, however it drips: a socket's own time-out begins anew with every
+    byte.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.is_over = False
+        self.sock: socket.socket | None = None
+        """Kept here: the connection forgets its socket once it has read the headers."""
+        self._timer = threading.Timer(seconds, self._strike)
+        self._timer.daemon = True
+
+    def _strike(self) -> None:
+        self.is_over = True
+        if self.sock is not None:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def _verdict(reply: Any, read: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        text = reply["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        text = None
+    try:
+        if not isinstance(text, str):
+            raise BadVerdict("the reply has no choices[0].message.content")
+        return read(read_object(text))
+    except BadVerdict as error:
+        raise _Failed(f"no verdict: {error}") from None
+
+
+def _wait_of(header: str | None) -> float | None:
+    """The seconds a Retry-After header asks for: a number or a date.
+
+    >>> _wait_of("2"), _wait_of("soon"), _wait_of("Wed, 21 Oct 2015 07:28:00 GMT")
+    (2.0, None, 0.0)
+    """
+    if header is None:
+        return None
+    with contextlib.suppress(ValueError):
+        seconds = float(header)
+        return seconds if 0 <= seconds < float("inf") else None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
+    return None

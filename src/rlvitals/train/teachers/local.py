@@ -9,30 +9,22 @@ from typing import Any
 import torch
 
 from rlvitals.train.sampling import left_padded, sample
-from rlvitals.train.teachers.base import (
-    RUBRIC,
-    BadVerdict,
-    Judgement,
-    Question,
-    messages,
-    read_object,
-    read_scores,
-)  # fmt: skip
+from rlvitals.train.teachers.base import RUBRIC, BadVerdict, Judgement, Question, messages, read_object, read_scores
 
 
 class LocalTeacher:
     """Asks its model greedily, `batch_size` questions at a time."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, *, max_tokens: int = 80, batch_size: int = 16) -> None:
-        self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
+        self._model, self._tokenizer = model.eval(), tokenizer
         self._max_tokens, self._batch_size = max_tokens, batch_size
-
-    @property
-    def identity(self) -> str:
-        return f"local {self._name} {RUBRIC} {self._max_tokens}"
+        self.identity = f"local {name} {RUBRIC} {max_tokens}"
 
     def check(self) -> None:
         """A model that is loaded can be asked."""
+
+    def close(self) -> None:
+        """Nothing is held but the weights."""
 
     def judge(self, questions: Sequence[Question]) -> list[Judgement]:
         found: list[Judgement] = []
@@ -40,17 +32,13 @@ class LocalTeacher:
             found += self._judge(questions[start : start + self._batch_size])
         return found
 
-    def close(self) -> None:
-        """Nothing is held but the weights."""
-
     def _judge(self, questions: Sequence[Question]) -> list[Judgement]:
         prompts = [self._prompt(question) for question in questions]
-        device = next(self._model.parameters()).device
-        pad, end = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
-        ids, mask = left_padded(prompts, end if pad is None else pad, device)
+        end = self._tokenizer.eos_token_id
+        pad = end if self._tokenizer.pad_token_id is None else self._tokenizer.pad_token_id
+        ids, mask = left_padded(prompts, pad, next(self._model.parameters()).device)
         told = sample(
-            self._model, ids, mask, max_new_tokens=self._max_tokens, temperature=0.0, eos_id=end,
-            pad_id=end if pad is None else pad,
+            self._model, ids, mask, max_new_tokens=self._max_tokens, temperature=0.0, eos_id=end, pad_id=pad
         )  # fmt: skip
         found = []
         for prompt, tokens, counted in zip(prompts, told.tokens, told.mask, strict=True):
@@ -64,10 +52,10 @@ class LocalTeacher:
         return found
 
     def _prompt(self, question: Question) -> list[int]:
-        asked = messages(question)
-        if self._tokenizer.chat_template:
+        asked, is_chat = messages(question), bool(self._tokenizer.chat_template)
+        if is_chat:
             text = self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
         else:
             text = "\n\n".join(message["content"] for message in asked) + "\n\n"
-        ids: list[int] = self._tokenizer(text, add_special_tokens=not self._tokenizer.chat_template)["input_ids"]
+        ids: list[int] = self._tokenizer(text, add_special_tokens=not is_chat)["input_ids"]
         return ids

@@ -8,22 +8,19 @@
 | documentation | the docstring: there, of some words, naming the argument and the numbers asked for |
 
 What is no Python, or is not the function asked for, scores 0 in everything: that is a judgement. Where the tests cannot
-be run (no process to be had) there is none. A syntax tree too deep to be read raises: `judging` counts that as none.
+be run (no process to be had) there is none. A syntax tree too deep raises, which `judge_guard` counts as none.
 """
 
 from __future__ import annotations
 
 import ast
-import logging
 import re
 from collections.abc import Sequence
 
+from rlvitals.terminal import logger
 from rlvitals.train.functions import Task
-from rlvitals.train.teachers.admission import parse
 from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
-from rlvitals.train.teachers.runner import CannotRun, Runner
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.train.teachers.runner import CannotRun, Runner, parse
 
 ITEMS = 10
 """How many items a loop is taken to have: any number ranks a loop above a step and two nested loops above one."""
@@ -137,25 +134,22 @@ def cost(node: ast.AST) -> float:
     """
     below = float(sum(map(cost, ast.iter_child_nodes(node))))
     match node:
-        case ast.ListComp(generators=loops) | ast.SetComp(generators=loops) | ast.GeneratorExp(generators=loops):
-            return float((1 + below) * ITEMS ** len(loops))
-        case ast.DictComp(generators=loops):
-            return float((1 + below) * ITEMS ** len(loops))
-        case ast.For() | ast.While():
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            return float((1 + below) * ITEMS ** len(node.generators))
+        case ast.For() | ast.While() | ast.Call(func=ast.Name(id="filter" | "map"), args=[_, _, *_]):
             return (1 + below) * ITEMS
         case ast.Call(func=ast.Name(id=name), args=[only]) if name in READS_ALL:
             return 1 + below + _length(only)
-        case ast.Call(func=ast.Name(id="filter" | "map"), args=[_, *_]):
-            return (1 + below) * ITEMS
         case ast.Call(func=ast.Attribute(attr=name)) if name in READS_ALL:
             return 1 + below + ITEMS
         case ast.Subscript(slice=ast.Slice()):
             return below + ITEMS
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return below + len(items)
-        case ast.BinOp() | ast.BoolOp() | ast.Compare() | ast.IfExp() | ast.Call() | ast.Subscript():
-            return 1 + below
-        case ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.NamedExpr():
+        case (
+            ast.BinOp() | ast.BoolOp() | ast.Compare() | ast.IfExp() | ast.Call() | ast.Subscript()
+            | ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.NamedExpr()
+        ):  # fmt: skip
             return 1 + below
     return below
 

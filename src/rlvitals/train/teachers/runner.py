@@ -1,15 +1,22 @@
 """Runs a student's function against tests, in a process of its own with limits.
 
-Three walls, none of them meant for an attacker: `admission` decides by the syntax tree what is run at all; the code
-sees the builtins named there and nothing else; the process (`worker`) has limited time and memory, no files to write
-and, where Linux allows it, no network. **This is no sandbox for hostile code.** For that, run the whole training in a
-container or a virtual machine.
+Three walls, none of them meant for an attacker: an allow-list over the syntax tree decides what is run at all
+(`refusal`); the code sees the builtins named here and nothing else; the process (`worker`) has limited time and memory,
+no files to write and, where Linux allows it, no network. **This is no sandbox for hostile code.** For that, run the
+whole training in a container or a virtual machine.
 
 A process is kept for many answers; one that was ended by a limit is replaced.
+
+>>> refusal(parse("def f(x): return x + 1"))
+>>> refusal(parse("import os"))
+'Import is not allowed'
+>>> refusal(parse("def f(x): return x.__class__"))
+"the attribute '__class__' is not allowed"
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -18,11 +25,35 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvitals.train.teachers.admission import BUILTINS, parse, refusal
+MAX_LENGTH = 4000
+"""Characters; a function of one line has some dozens."""
+
+BUILTINS = frozenset({
+    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "int", "len", "list", "map", "max",
+    "min", "pow", "range", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip",
+})  # fmt: skip
+
+METHODS = frozenset({
+    "append", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort", "copy", "clear",
+    "get", "items", "keys", "values", "setdefault", "update", "add", "discard", "union", "intersection", "difference",
+    "lower", "upper", "strip", "lstrip", "rstrip", "split", "join", "replace", "startswith", "endswith", "find",
+    "isdigit", "isalpha", "title", "capitalize", "swapcase", "splitlines", "partition",
+})  # fmt: skip
+"""`format` is not among them: it reaches attributes that no syntax tree shows."""
+
+NODES = (
+    ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign,
+    ast.If, ast.For, ast.While, ast.Break, ast.Continue, ast.Pass, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
+    ast.Call, ast.keyword, ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.Subscript, ast.Slice,
+    ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.Starred,
+    ast.JoinedStr, ast.FormattedValue, ast.Attribute, ast.NamedExpr,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
 
 WALLS = {
     "memory": "a memory limit",
@@ -36,6 +67,42 @@ PATIENCE = 10.0
 """Seconds that a process may be silent beyond 20 times its own processor time, before it is given up."""
 ENDED_BY_OTHERS = (-9, -15)
 """SIGKILL and SIGTERM: neither a time limit nor a crash of the answer's own."""
+
+
+def parse(code: str) -> ast.Module | None:
+    """The syntax tree, or None where the code is no Python (or too long to be looked at)."""
+    if len(code) > MAX_LENGTH:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a student's strange escapes are not the user's business
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def refusal(tree: ast.Module | None) -> str | None:
+    """Why this code is not run, or None where it may be: functions, expressions, loops, conditions and assignments to
+    plain names; no import, no class, no exception handling, no names with two underscores, no attribute but `METHODS`.
+    """
+    if tree is None:
+        return "this is no Python"
+    for statement in tree.body:
+        if not isinstance(statement, ast.FunctionDef):
+            place = " outside of a function" if isinstance(statement, NODES) else ""
+            return f"{type(statement).__name__} is not allowed{place}"
+    for node in ast.walk(tree):
+        if not isinstance(node, NODES):
+            return f"{type(node).__name__} is not allowed"
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            return "a decorator is not allowed"
+        if isinstance(node, ast.Attribute) and (node.attr not in METHODS or not isinstance(node.ctx, ast.Load)):
+            return f"the attribute {node.attr!r} is not allowed"
+        match node:
+            case ast.FunctionDef(name=named) | ast.Name(id=named) | ast.arg(arg=named) | ast.keyword(arg=str(named)):
+                if "__" in named:
+                    return f"the name {named!r} is not allowed"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +135,31 @@ class Runner:
 
     def test(self, code: str, tests: Sequence[tuple[str, str]]) -> Tested:
         """Run the code, if it is admitted, against (call, expected literal) pairs."""
+        failed = (False,) * len(tests)
         if why := refusal(parse(code)):
-            return Tested((False,) * len(tests), f"not run: {why}")
-        line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
-        try:
+            return Tested(failed, f"not run: {why}")
+        ended = Tested(failed, f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
+        with contextlib.ExitStack() as unless_answered:
+            # What a process still says would be taken for the answer to the next question.
+            unless_answered.callback(self.close)
             worker = self._running()
+            line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
             # A thread: a process that does not read would hold a long line, and us with it.
             threading.Thread(target=_feed, args=(worker, line), name="rlvitals-runner-in", daemon=True).start()
-            # The process ends itself after its seconds of processor time. This wait is for one that gets no processor.
-            answer = self._lines.get(timeout=20 * self._seconds + PATIENCE)
-        except queue.Empty:
-            self.close()
-            if ENDS_ITSELF:
-                raise CannotRun("the process for the student's code got no processor time") from None
-            return self._ended(tests)
-        except BaseException:
-            self.close()  # what it still says would be taken for the answer to the next question
-            raise
-        if not answer:
-            status = worker.wait()
-            self.close()
-            if status in ENDED_BY_OTHERS:
-                raise CannotRun("the process for the student's code was killed by somebody else")
-            return self._ended(tests)
+            try:
+                # The process ends itself after its seconds of processor time; this wait is for one that gets none.
+                answer = self._lines.get(timeout=20 * self._seconds + PATIENCE)
+            except queue.Empty:
+                if ENDS_ITSELF:
+                    raise CannotRun("the process for the student's code got no processor time") from None
+                return ended
+            if not answer:
+                if worker.wait() in ENDED_BY_OTHERS:
+                    raise CannotRun("the process for the student's code was killed by somebody else")
+                return ended
+            unless_answered.pop_all()
         found = json.loads(answer)
         return Tested(tuple(found["passed"]), found["problem"])
-
-    def _ended(self, tests: Sequence[tuple[str, str]]) -> Tested:
-        return Tested((False,) * len(tests), f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
 
     def described(self) -> str:
         """What protects this machine, and that it is no sandbox, in one sentence."""
@@ -138,10 +202,9 @@ class Runner:
             raise CannotRun(f"no process can be started for the student's code: {error}") from error
         self._worker, self._lines = worker, queue.SimpleQueue()
         threading.Thread(target=_pump, args=(worker, self._lines), name="rlvitals-runner", daemon=True).start()
-        try:
+        held = ""
+        with contextlib.suppress(queue.Empty):
             held = self._lines.get(timeout=60)
-        except queue.Empty:
-            held = ""
         if not held:
             self.close()
             raise CannotRun("the process for the student's code does not start")

@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 NEW_NAMESPACES = 0x10000000 | 0x40000000 | 0x00020000  # user, network, mount
@@ -65,25 +65,25 @@ def isolate() -> tuple[bool, bool]:
 def run(job: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
     """Define the function, call it, compare; an exception fails the test it was raised in."""
     space: dict[str, Any] = {"__builtins__": allowed}
-    passed: list[bool] = []
-    problem = ""
+    _, problem = attempt(lambda: exec(compile(job["code"], "<answer>", "exec"), space))  # noqa: S102 - what it is for
+    if problem:
+        return {"passed": [False] * len(job["tests"]), "problem": problem}
+    tested = [attempt(passes, call, expected, space) for call, expected in job["tests"]]
+    return {"passed": [bool(ok) for ok, _ in tested], "problem": next(filter(None, (why for _, why in tested)), "")}
+
+
+def passes(call: str, expected: str, space: dict[str, Any]) -> bool:
+    """Whether a call gives what is expected, the type included."""
+    value, wanted = eval(call, space), ast.literal_eval(expected)  # noqa: S307
+    return type(value) is type(wanted) and bool(value == wanted)
+
+
+def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+    """What a function returns, and what it raised: the kind of the error and a bit of its text."""
     try:
-        exec(compile(job["code"], "<answer>", "exec"), space)  # noqa: S102 - what this process is for
-    except Exception as error:  # noqa: BLE001
-        return {"passed": [False] * len(job["tests"]), "problem": said(error)}
-    for call, expected in job["tests"]:
-        try:
-            value, wanted = eval(call, space), ast.literal_eval(expected)  # noqa: S307
-            passed.append(type(value) is type(wanted) and bool(value == wanted))
-        except Exception as error:  # noqa: BLE001
-            passed.append(False)
-            problem = problem or said(error)
-    return {"passed": passed, "problem": problem}
-
-
-def said(error: Exception) -> str:
-    """The kind of the error and a bit of its text."""
-    return f"{type(error).__name__}: {error}"[:200]
+        return function(*arguments), ""
+    except Exception as error:  # noqa: BLE001 - a student's code raises anything
+        return None, f"{type(error).__name__}: {error}"[:200]
 
 
 def main() -> None:
@@ -94,12 +94,11 @@ def main() -> None:
     held = limit(memory_mib)
     answers.write(json.dumps(held) + "\n")
     answers.flush()
+    clock = getattr(signal, "setitimer", lambda *_: None)  # SIGVTALRM is left as it is: it ends the process
     for line in asked:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # SIGVTALRM is left as it is: it ends the process
+        clock(getattr(signal, "ITIMER_VIRTUAL", 0), seconds)
         answer = json.dumps(run(json.loads(line), allowed))
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        clock(getattr(signal, "ITIMER_VIRTUAL", 0), 0)
         answers.write(answer + "\n")
         answers.flush()
 

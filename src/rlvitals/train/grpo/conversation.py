@@ -1,0 +1,323 @@
+"""Conversations with tools as tokens, many at once: sampled turn by turn in one batch, with the cache kept between
+turns.
+
+What the model wrote stays as it was sampled, token by token; only what comes after it is put there by its chat
+template. A message that was written down again from its parsed calls could be other tokens than those trained on.
+
+Each turn reads only what is new: the end of the model's last message and what the tools gave back. Conversations that
+have ended drop out of the batch. In the columns of the cache there are holes where one message was shorter than
+another; the attention mask leaves them out, and positions count real tokens only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlvitals.errors import ConfigError
+from rlvitals.guard import value_or
+from rlvitals.records import Group
+from rlvitals.train.mailbox.episode import Episode, Observation, group
+from rlvitals.train.sampling import evaluating, left_padded, read_step, take_token
+
+_MARK = "the message ends here"
+
+_TOLD_TOOLS = (
+    "{system}\n\nYou may call these functions, described as JSON:\n<tools>\n{tools}\n</tools>\n\n"
+    "A call is one JSON object with the function's name and arguments inside these tags:\n"
+    '<tool_call>\n{{"name": "search_emails", "arguments": {{"keywords": ["budget"]}}}}\n</tool_call>'
+)
+"""Where a template knows nothing of tools: the form most models of this kind were shown."""
+
+
+class Dialogue:
+    """Puts conversations into a model's tokens. `tools` None: a model that was taught short tags."""
+
+    def __init__(self, tokenizer: Any, tools: list[dict[str, Any]] | None) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError("the model's tokenizer has no chat template, and an agent's conversation needs one")
+        self.tokenizer, self._tools = tokenizer, tools
+        self.eos_id: int = tokenizer.eos_token_id
+        self.pad_id: int = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        asked = [{"role": "user", "content": "?"}]
+        self._is_told = tools is not None and self._text(asked) == self._text(asked, tools=tools)
+        self._after: dict[tuple[tuple[str, str], ...], str] = {}
+
+    def begin(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens up to the model's first message."""
+        if self._tools is None:
+            return self.ids_of(self._text(messages))
+        if not self._is_told:
+            return self.ids_of(self._text(messages, tools=self._tools))
+        told = "\n".join(json.dumps(tool) for tool in self._tools)
+        first, *rest = messages
+        system = {"role": "system", "content": _TOLD_TOOLS.format(system=first["content"], tools=told)}
+        return self.ids_of(self._text([system, *rest]))
+
+    def go_on(self, observations: Sequence[Observation], *, has_ended: bool) -> list[int]:
+        """The tokens between a message of the model and its next: the results of its calls. `has_ended`: the model
+        ended its message itself; where it was cut off, the end is put there for it.
+        """
+        key = tuple((seen.tool, seen.content) for seen in observations)
+        if key not in self._after:
+            if len(self._after) > 10_000:
+                self._after.clear()
+            self._after[key] = self._text_after(observations)
+        after = self._after[key]
+        return self.ids_of(after.removeprefix(self.tokenizer.eos_token) if has_ended else after)
+
+    def message(self, ids: Sequence[int]) -> str | dict[str, Any]:
+        """What the model wrote, as `Episode.step` takes it."""
+        text: str = self.tokenizer.decode([token for token in ids if token not in (self.eos_id, self.pad_id)])
+        return text if self._tools is None else as_message(text, self.tokenizer)
+
+    def ids_of(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _text_after(self, observations: Sequence[Observation]) -> str:
+        shown = [seen.message() for seen in observations]
+        if self._is_told:
+            said = "\n".join(f"<tool_response>\n{seen.content}\n</tool_response>" for seen in observations)
+            shown = [{"role": "user", "content": said}]
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}, *shown]
+        _, found, after = self._text(messages).rpartition(_MARK)
+        if not found:
+            raise ConfigError(
+                "the model's chat template leaves assistant messages out; an agent cannot be trained on it"
+            )
+        return after
+
+    def _text(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **more
+            )
+        except TemplateError as error:
+            raise ConfigError(f"the model's chat template cannot hold a conversation with tools: {error}") from error
+        return text
+
+
+def as_message(text: str, tokenizer: Any = None) -> str | dict[str, Any]:
+    """A message with its tool calls, as the model's own tokenizer reads it, or from the usual forms: a bare JSON object
+    with a name and `parameters`, and `[TOOL_CALLS]` with a list, are read here; `<tool_call>` is left to `read_calls`.
+
+    >>> as_message('{"name": "read_email", "parameters": {"message_id": "m7"}}')["tool_calls"]
+    [{'function': {'name': 'read_email', 'arguments': {'message_id': 'm7'}}}]
+    """
+    if getattr(tokenizer, "response_schema", None):  # of somebody else's; where it raises, the usual forms remain
+        read = value_or(None, tokenizer.parse_response, text)
+        if isinstance(read, dict) and read.get("tool_calls"):
+            return read
+    bare = re.sub(r"<\|[^|>]{1,40}\|>|\[TOOL_CALLS\]", " ", text).strip()
+    if "<tool_call>" in text or not bare.startswith(("{", "[")):
+        return text
+    try:
+        given = json.loads(bare)
+    except (ValueError, RecursionError):
+        return text
+    calls = given if isinstance(given, list) else [given]
+    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        return text
+    functions = [{"name": call["name"], "arguments": call.get("arguments", call.get("parameters"))} for call in calls]
+    return {"role": "assistant", "content": "", "tool_calls": [{"function": function} for function in functions]}
+
+
+class Sampling(NamedTuple):
+    """How messages are drawn."""
+
+    max_new_tokens: int
+    """Of one message."""
+    temperature: float
+    max_context: int
+    """Tokens of a whole conversation; who has no room for another message is cut off."""
+
+
+@dataclass(slots=True)
+class Said:
+    """One message of the model and what followed."""
+
+    start: int
+    """Where it begins in the trajectory's tokens."""
+    end: int
+    """Behind its last token."""
+    seconds: float
+    message: str | dict[str, Any] = ""
+    observations: list[Observation] = field(default_factory=list)
+    after: int = 0
+    """Tokens of the results, as far as they were read."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One conversation as tokens."""
+
+    episode: Episode
+    prompt: int
+    """How many tokens it began with."""
+    ids: list[int] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    """1 on the tokens the model wrote."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of these under the distribution sampled from; 0 elsewhere."""
+    said: list[Said] = field(default_factory=list)
+    was_cut: bool = False
+    """Whether one of its messages reached the limit of tokens."""
+
+    @staticmethod
+    def begin(dialogue: Dialogue, episode: Episode) -> Trajectory:
+        """A conversation of which only the question has been read."""
+        prompt = dialogue.begin(episode.messages())
+        row = Trajectory(episode, len(prompt))
+        row.read(prompt)
+        return row
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Take in tokens that the model did not write."""
+        self.ids += ids
+        self.own += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def write(self, ids: Sequence[int], logprobs: Sequence[float], seconds: float = 0.0) -> None:
+        """Take in a message of the model."""
+        self.said.append(Said(len(self.ids), len(self.ids) + len(ids), seconds))
+        self.ids += ids
+        self.own += [1] * len(ids)
+        self.logprobs += logprobs
+
+
+def converse(
+    model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, generator: torch.Generator | None = None
+) -> list[Trajectory]:
+    """Hold all these conversations to their end. `generator` lives on the model's device."""
+    trajectories = [Trajectory.begin(dialogue, episode) for episode in episodes]
+    for row in trajectories:
+        if row.prompt + how.max_new_tokens > how.max_context:
+            row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
+    rows = [row for row in trajectories if not row.episode.is_over]
+    news = [list(row.ids) for row in rows]
+    batch = _Batch(model, dialogue, how, generator)
+    with torch.no_grad(), evaluating(model):
+        while rows:
+            began = time.perf_counter()
+            messages = batch.next_messages(news)
+            seconds = (time.perf_counter() - began) / len(rows)
+            news, going_on = [], []
+            for place, (row, (ids, logprobs)) in enumerate(zip(rows, messages, strict=True)):
+                row.write(ids, logprobs, seconds)
+                new = _pass_on(row, dialogue, how)
+                if new is not None:
+                    news.append(new)
+                    going_on.append(place)
+            if len(going_on) < len(rows):
+                batch.keep(going_on)
+            rows = [rows[place] for place in going_on]
+    return trajectories
+
+
+class _Batch:
+    """The cache of the conversations that are still going on."""
+
+    def __init__(self, model: Any, dialogue: Dialogue, how: Sampling, generator: torch.Generator | None) -> None:
+        self._model, self._dialogue, self._how, self._generator = model, dialogue, how, generator
+        self._device = next(model.parameters()).device
+        self._cache: Any = None
+        self._mask: Tensor | None = None  # of everything that was read or written
+        self._unread: Tensor | None = None  # the last column written: in the mask, and not in the cache
+
+    def next_messages(self, news: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+        """Read what is new for each conversation and write its next message: tokens and their log-probs."""
+        how, eos_id, pad_id = self._how, self._dialogue.eos_id, self._dialogue.pad_id
+        inputs, mask = left_padded(news, pad_id, self._device)
+        if self._mask is not None and self._unread is not None:
+            mask = torch.cat([self._mask, mask], dim=1)
+            inputs = torch.cat([self._unread, inputs], dim=1)
+        running = torch.ones(len(news), dtype=torch.bool, device=self._device)
+        tokens, logprobs, counted = [], [], []
+        for _ in range(how.max_new_tokens):
+            step = read_step(self._model, inputs, mask, self._cache)
+            self._cache = step.past_key_values
+            token, logprob = take_token(step.logits[:, -1], how.temperature, self._generator)
+            token = torch.where(running, token, pad_id)
+            tokens.append(token)
+            logprobs.append(logprob)
+            counted.append(running)
+            mask = torch.cat([mask, running[:, None].to(mask.dtype)], dim=1)
+            inputs = token[:, None]
+            running = running & (token != eos_id)
+            if not running.any():
+                break
+        self._mask, self._unread = mask, inputs
+        lengths = torch.stack(counted, dim=1).sum(dim=1).tolist()
+        found = zip(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), lengths, strict=True)
+        return [(ids[:length], numbers[:length]) for ids, numbers, length in found]
+
+    def keep(self, places: list[int]) -> None:
+        """Let the other conversations go."""
+        if not places or self._mask is None or self._unread is None:
+            return
+        chosen = torch.tensor(places, device=self._device)
+        self._cache.batch_select_indices(chosen)
+        self._mask, self._unread = self._mask[chosen], self._unread[chosen]
+
+
+def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | None:
+    """Give the last message to the episode; the tokens to be read next, or None where the conversation is over."""
+    said = row.said[-1]
+    ids = row.ids[said.start :]
+    has_ended = ids[-1] == dialogue.eos_id
+    row.was_cut |= not has_ended
+    said.message = dialogue.message(ids)
+    said.observations = row.episode.step(said.message, prompt_tokens=said.start, completion_tokens=len(ids))
+    if row.episode.is_over:
+        return None
+    new = dialogue.go_on(said.observations, has_ended=has_ended)
+    if len(row.ids) + len(new) + how.max_new_tokens > how.max_context:
+        row.episode.cut_off(f"no room for another message within {how.max_context} tokens")
+        return None
+    row.read(new)
+    said.after = len(new)
+    return new
+
+
+def recite(dialogue: Dialogue, episode: Episode, messages: Sequence[str]) -> Trajectory:
+    """The conversation in which the model says these messages."""
+    row = Trajectory.begin(dialogue, episode)
+    for text in messages:
+        ids = [*dialogue.ids_of(text), dialogue.eos_id]
+        row.write(ids, [0.0] * len(ids))
+        seen = episode.step(text)
+        if episode.is_over:
+            break
+        row.read(dialogue.go_on(seen, has_ended=True))
+    return row
+
+
+def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_version: int) -> Group:
+    """Conversations about one question as a record, with their tokens and times; rewarded by the system named."""
+    made = group([row.episode for row in rows], reward)
+    rollouts = [
+        replace(
+            rollout,
+            turns=tuple(
+                replace(turn, tokens=said.end - said.start + said.after, seconds=said.seconds)
+                for turn, said in zip(rollout.turns, row.said, strict=True)
+            ),
+            tokens=len(row.ids),
+            trainable_tokens=sum(row.own),
+            seconds=sum(said.seconds for said in row.said),
+            seed=seed,
+            policy_version=policy_version,
+        )
+        for rollout, row in zip(made.rollouts, rows, strict=True)
+    ]
+    return replace(made, rollouts=tuple(rollouts))

@@ -1,0 +1,276 @@
+"""GRPO for agents with tools: `rlvitals train grpo`. Read it from top to bottom.
+
+In each step several questions are put to the model, each several times: a group. It searches, reads and answers over
+many turns; a rollout's advantage is its reward among those of its group (Shao et al. 2024), for all of its turns or
+corrected by what each of them achieved. The loss is PPO's with clip bounds of their own below and above (Yu et al.
+2025) and a KL to the start, over the tokens that the model wrote: what the tools gave back is read and not learnt.
+
+Everything random is drawn from the seed and the step, so that a training that was killed and resumed goes on as if
+nothing had happened. Formulas are `rlvitals.compute`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rlvitals
+from rlvitals.adapters.torch_distributed import reduce
+from rlvitals.capture.rollouts import is_verbose
+from rlvitals.capture.run import Run
+from rlvitals.compute import groups as grouping
+from rlvitals.compute import optim, rollout
+from rlvitals.compute.names import naming
+from rlvitals.errors import ConfigError
+from rlvitals.render import step_summary
+from rlvitals.train import checkpoint, models, sharded
+from rlvitals.train.evaluation import Evaluations, Sample
+from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
+from rlvitals.train.grpo.settings import Settings, check
+from rlvitals.train.grpo.tasks import Task, Tasks, grader_of, tasks_of
+from rlvitals.train.grpo.update import Played, Updates, batch_of
+from rlvitals.train.grpo.warm_start import dialogue_of, start_of
+from rlvitals.train.loop import Loop, open_accelerator, open_run
+from rlvitals.train.recipe import Outcome
+from rlvitals.train.schedule import rate_by_size, shares_of_rate
+from rlvitals.train.seeds import seeded
+
+DOCUMENTS = {
+    "group.kept_count": "train/groups_kept",
+    "group.dropped_count": "train/groups_filtered",
+    "agent.early_exit.count": "train/num_early_exit",
+}
+"""The names these have in the document, whatever the rest is called."""
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, and say how it went. What cannot work is an error before anything is written."""
+    check(settings)
+    tasks = tasks_of(settings)
+    origin = checkpoint.origin(settings.output_dir, settings.resume_from)
+    accelerator = open_accelerator(settings, is_bf16=False if settings.is_tiny and settings.bf16 is None else None)
+    if accelerator.is_fsdp2 and settings.groups_per_step < accelerator.num_processes:
+        # A rank that has read nothing before the update would exchange weights in another order than the rest.
+        raise ConfigError(f"groups_per_step must be at least {accelerator.num_processes}, one for each process")
+    framework = None if settings.names == "canonical" else settings.names
+    with open_run(settings, origin, algorithm="grpo", framework=framework) as run, models.quietly():
+        return Trainer(settings, tasks, run, accelerator).learn(origin)
+
+
+class Trainer(Loop[Settings]):
+    """One training: the model, the optimizer, and the step it has reached."""
+
+    def __init__(self, settings: Settings, tasks: Tasks, run: Run, accelerator: Any) -> None:
+        super().__init__(settings, run, accelerator)
+        self.tasks, self.grader = tasks, grader_of(settings)
+        self.is_verbose = is_verbose(settings.verbose or None)
+        model, self.tokenizer = start_of(settings, tasks, accelerator.device, is_anew=not settings.resume_from)
+        self.dialogue = dialogue_of(settings, self.tokenizer)
+        reference = None
+        if settings.kl_coef and settings.is_training:
+            reference = sharded.to_read(start_of(settings, tasks, accelerator.device, is_anew=False).model, accelerator)
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=5e-4)
+        self.prepare(model, [{"params": model.parameters(), "lr": rate}], shares_of_rate(settings))
+        can_read = int(getattr(model.config, "max_position_embeddings", None) or 8192)
+        self.sampling = Sampling(
+            max_new_tokens=settings.max_new_tokens or (24 if settings.is_tiny else 256),
+            temperature=settings.temperature,
+            max_context=settings.max_context or min(can_read, 8192),
+        )
+        self.evaluations = Evaluations(
+            run, target_accuracy=settings.target_accuracy, patience=settings.early_stopping or None,
+            keep_last_evals=settings.keep_last_evals, say=self.say,
+        )  # fmt: skip
+        self.updates = Updates(
+            settings, run, accelerator, model=self.model, reference=reference, optimizer=self.optimizer,
+            horizon=self.sampling.max_context,
+        )  # fmt: skip
+        self.first_accuracy = self.last_accuracy = float("nan")
+
+    def learn(self, origin: Path | None) -> Outcome:
+        """GRPO from the beginning, or from a checkpoint."""
+        settings, why = self.settings, ""
+        self.resume(origin)
+        if settings.is_training and origin is None:
+            why = self._evaluate()
+            self.first_accuracy = self.last_accuracy
+        while self.step < settings.max_steps and not why:
+            self.step += 1
+            self.record(self._one_step())
+            if settings.is_training and (self.is_due(settings.eval_steps) or self.is_last):
+                why = self._evaluate()
+            if self.is_asked_to_stop():
+                why = "the doctor asked for it"
+            if settings.is_training and (self.is_due(settings.save_steps) or self.is_last):
+                self.save()
+        if not settings.is_training:
+            where = f"rollouts of {self.step} steps are in {self.folder / 'logs/rollouts'}"
+            return Outcome(str(self.folder), self.step, "stopped" if why else "finished", where)
+        how = f"stopped at step {self.step} of {settings.max_steps} ({why})" if why else "finished"
+        verdict = (
+            f"GRPO {how}: accuracy on held-out questions went from {self.first_accuracy:.3f} to "
+            f"{self.last_accuracy:.3f} in {self.step} steps; see {self.folder}"
+        )
+        return self.end("stopped" if why else "finished", verdict)
+
+    def state(self) -> dict[str, Any]:
+        return {"first_accuracy": self.first_accuracy, "last_accuracy": self.last_accuracy}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.first_accuracy, self.last_accuracy = state["first_accuracy"], state["last_accuracy"]
+
+    # One step.
+
+    def _one_step(self) -> dict[str, Any]:
+        """Collect groups, learn from them; returns the row of all ranks."""
+        settings, began = self.settings, time.perf_counter()
+        self._announce()
+        with self.run.timer("rollout"):
+            played = self._collect()
+        rollout_seconds = time.perf_counter() - began
+        self.run.log_groups(played.groups, step=self.step)
+        everyone = self.gather(played.groups)
+        row = self._describe(played)
+        if self.is_verbose:
+            self.say(f"{step_summary.banner(2)}\n{step_summary.group_details(everyone)}")
+        began = time.perf_counter()
+        if settings.is_training:
+            row |= self._learn_from(played)
+        reduced: dict[str, Any] = reduce(row, step=self.step)
+        self.run.count(tokens=_number(reduced.pop("tokens")), samples=sum(len(group.rollouts) for group in everyone))
+        norm, loss = (reduced.get(self._name(metric)) for metric in ("optim.grad_norm", "train.loss"))
+        facts = step_summary.step_facts(
+            everyone,
+            self.step,
+            total_steps=settings.max_steps,
+            grad_norm=None if norm is None else _number(norm),
+            max_grad_norm=settings.max_grad_norm,
+            tokens_trained=int(_number(reduced.pop("tokens_trained", 0.0))),
+            loss=None if loss is None else _number(loss),
+            rollout_seconds=rollout_seconds,
+            training_seconds=time.perf_counter() - began,
+        )
+        self.say(step_summary.verbose(facts) if self.is_verbose else step_summary.closing(facts))
+        return reduced
+
+    def _announce(self) -> None:
+        settings = self.settings
+        rollouts = settings.groups_per_step * settings.rollouts_per_group
+        facts = step_summary.StepFacts(self.step, settings.max_steps, settings.groups_per_step, rollouts=rollouts)
+        lines = step_summary.opening(facts)
+        self.say("\n".join([lines[0], step_summary.banner(1), lines[1]] if self.is_verbose else lines))
+
+    def _collect(self) -> Played:
+        """Play this rank's share of the step's questions, and others for those whose attempts were all alike."""
+        settings, device = self.settings, self.accelerator.device
+        missing, found = settings.groups_per_step, Played([], [])
+        for attempt in range(1 + settings.dynamic_sampling):
+            tasks = self.tasks.batch(self.step, missing, attempt)[self.rank :: self.ranks]
+            generator = seeded(device, settings.seed, self.step, self.rank, attempt)
+            played = self._play(tasks, self.sampling, settings.rollouts_per_group, generator)
+            found = Played(found.groups + played.groups, found.trajectories + played.trajectories)
+            alike = torch.tensor(sum(not group.kept for group in played.groups), device=device)
+            missing = int(self.accelerator.reduce(alike, "sum"))
+            if not missing:
+                break
+        return found
+
+    def _play(self, tasks: list[Task], how: Sampling, rollouts: int, generator: torch.Generator) -> Played:
+        """Hold the conversations about these questions, all at once, and weigh them within their groups."""
+        settings = self.settings
+        episodes = [task.episode(settings, self.grader) for task in tasks for _ in range(rollouts)]
+        at_once = settings.rollout_batch or max(1, len(episodes))
+        rows: list[Trajectory] = []
+        with (
+            self.run.phase("generate") as phase,
+            self.accelerator.autocast(),
+            sharded.whole(self.model, self.accelerator),
+        ):
+            for start in range(0, len(episodes), at_once):
+                rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
+            phase.tokens(sum(sum(row.own) for row in rows))
+        together = [rows[start : start + rollouts] for start in range(0, len(rows), rollouts)]
+        weights = max(0, self.step - 1)  # the step whose update made them
+        groups = [
+            group_record(of_one, settings.reward, seed=settings.seed, policy_version=weights) for of_one in together
+        ]
+        credited = grouping.advantages(
+            groups, min_group_std=settings.min_group_std, scale=settings.scale, turns=settings.advantages == "turn",
+            rules=settings.credit_rules,
+        )  # fmt: skip
+        return Played(credited, together)
+
+    def _describe(self, played: Played) -> dict[str, Any]:
+        """What was collected, as mergeable values: filtered groups count as well."""
+        names = self.settings.names
+        row: dict[str, Any] = grouping.stats(played.groups, names=names)
+        own = grouping.stats(played.groups, names="grpo_agent")
+        for metric, name in DOCUMENTS.items():
+            row.pop(self._name(metric, "rollout"), None)
+            row[name] = own[name]
+        rows = [row for of_one in played.trajectories for row in of_one]
+        rollouts = [each for group in played.groups for each in group.rollouts]
+        row["reward.unscorable_fraction"] = rlvitals.values.mean([float(each.reward is None) for each in rollouts])
+        rollouts = [each for each in rollouts if each.reward is not None]
+        parts = sorted({part for each in rollouts for part in each.reward_parts})
+        row |= rollout.stats(
+            response_lengths=[float(sum(each.own)) for each in rows],
+            prompt_lengths=[float(each.prompt) for each in rows],
+            truncated=[each.was_cut for each in rows],
+            components={part: [each.reward_parts.get(part, 0.0) for each in rollouts] for part in parts},
+            names=names,
+        )
+        row["tokens"] = rlvitals.values.total([float(sum(len(each.ids) for each in rows))])
+        return row
+
+    def _learn_from(self, played: Played) -> dict[str, Any]:
+        """Update the policy with the kept groups. Where none of them has anything to teach, on no rank, it stays."""
+        kept, rate = played.kept(), optim.stats(optimizer=self.optimizer, names=self.settings.names)
+        most = int(self.accelerator.gather(torch.tensor([len(kept)], device=self.accelerator.device)).max())
+        if not most:
+            return dict(rate)
+        batch = batch_of(kept, self.dialogue.pad_id, self.accelerator.device, rows=most)
+        if self.is_verbose:
+            self.say(f"{step_summary.banner(3)}\n{int(batch.own.sum()):,} tokens of {len(kept)} rollouts")
+        row = self.updates.improve(batch, self.step)
+        self.scheduler.step()
+        return {**row, **rate}
+
+    def _name(self, metric: str, family: str = "policy") -> str:
+        return naming(self.settings.names, family).name(metric).text
+
+    # Between steps.
+
+    def _evaluate(self) -> str:
+        """Answer the held-out questions and record how that went; says why training should stop, if it should."""
+        settings, began = self.settings, time.perf_counter()
+        generator = seeded(self.accelerator.device, settings.seed, "evaluation", self.rank)
+        how = self.sampling._replace(temperature=settings.eval_temperature)
+        played = self._play(self.tasks.held_out[self.rank :: self.ranks], how, settings.eval_rollouts, generator)
+        episodes = [row.episode for rows in played.trajectories for row in rows]
+        samples = self.gather(
+            [
+                Sample(episode.question.id, sum(episode.reward(settings.reward).values()), episode.rubric)
+                for episode in episodes
+                if episode.is_judged
+            ]
+        )
+        missing = sum(self.gather([not episode.is_judged for episode in episodes]))
+        right = sum(sample.rubric.answer_correct for sample in samples)
+        self.last_accuracy = right / len(samples) if samples else float("nan")
+        why = ""
+        if self.is_main:
+            without = f", {missing} answers could not be graded" if missing else ""
+            self.say(f"Evaluation at step {self.step}: accuracy {self.last_accuracy:.3f}{without}")
+            why = self.evaluations.record(samples, step=self.step, seconds=time.perf_counter() - began).stop
+        why = self.gather([why])[0]
+        return why if self.step else ""
+
+
+def _number(value: Any) -> float:
+    return float(getattr(value, "number", value) or 0.0)

@@ -1,0 +1,215 @@
+"""The update of a GRPO step: conversations as tensors, and the clipped loss with a KL on the tokens the model wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rlvitals import values
+from rlvitals.capture.run import Run
+from rlvitals.compute import merge, optim, policy
+from rlvitals.records import Group, Rollout
+from rlvitals.train import losses, sharded
+from rlvitals.train.grpo.conversation import Trajectory
+from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.sampling import Answered, answer_stats, answered, left_padded
+from rlvitals.train.seeds import seeded
+from rlvitals.train.supervised import right_padded
+
+
+class Played(NamedTuple):
+    """The groups of a step, and the conversations of their rollouts in the same order."""
+
+    groups: list[Group]
+    trajectories: list[list[Trajectory]]
+
+    def kept(self) -> list[tuple[Rollout, Trajectory]]:
+        """What is trained on: the records with their advantages, and the tokens."""
+        return [
+            (rollout, trajectory)
+            for group, rows in zip(self.groups, self.trajectories, strict=True)
+            if group.kept
+            for rollout, trajectory in zip(group.rollouts, rows, strict=True)
+            if rollout.advantage is not None and trajectory.said
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All of it [rows, tokens after the prompt], but for what says otherwise."""
+
+    ids: Tensor
+    """[rows, prompt and what came after it]"""
+    ids_mask: Tensor
+    positions: Tensor
+    own: Tensor
+    """1 on the tokens that the model wrote: these are trained on, and the tools' are not."""
+    sampled_logprobs: Tensor
+    """As the sampler saw them."""
+    old_logprobs: Tensor
+    """As the training pass sees them before the update."""
+    ref_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    """What each token counts in the loss; they sum to 1 over an update of all ranks."""
+
+    @property
+    def rows(self) -> Answered:
+        return Answered(self.ids, self.ids_mask, self.positions, self.own.shape[1])
+
+    def take(self, places: Tensor) -> Batch:
+        """Some of the rows, without the columns that are padding in all of them."""
+        width = self.own.shape[1]
+        mask, prompts = self.ids_mask[places], self.ids.shape[1] - width
+        before, after = (int(part.sum(dim=1).max()) for part in (mask[:, :prompts], mask[:, prompts:]))
+        whole, rest = slice(prompts - before, prompts + after), slice(after)
+        columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
+        return Batch(**{name: each[:, whole if each.shape[1] > width else rest] for name, each in columns.items()})
+
+
+def batch_of(kept: Sequence[tuple[Rollout, Trajectory]], pad_id: int, device: Any, *, rows: int | None = None) -> Batch:
+    """Conversations as tensors. With `rows` there are that many: what is missing is filled with rows that count for
+    nothing, so that every rank has as many.
+    """
+    parts: list[Any] = [_columns(rollout, trajectory) for rollout, trajectory in kept]
+    parts += [([pad_id], [pad_id], [0.0], [0.0], [0.0])] * ((rows or 0) - len(parts))
+    prompts, rest, *numbers = map(list, zip(*parts, strict=True))
+    whole = answered(*left_padded(prompts, pad_id, device), *right_padded(rest, pad_id, device))
+    own, logprobs, advantages = (
+        pad_sequence([torch.tensor(line) for line in lines], batch_first=True).to(device) for lines in numbers
+    )
+    nothing = torch.zeros_like(own)
+    return Batch(whole.ids, whole.mask, whole.positions, own, logprobs, nothing, nothing, advantages, nothing)
+
+
+def _columns(rollout: Rollout, row: Trajectory) -> tuple[list[int], list[int], list[float], list[float], list[float]]:
+    """The prompt; then, of what came after it: the tokens, which are the model's own, their log-probs, the advantage of
+    each turn on its tokens.
+    """
+    advantages = [0.0] * len(row.ids)
+    for turn, said in zip(rollout.turns, row.said, strict=True):
+        advantages[said.start : said.end] = [turn.advantage or 0.0] * (said.end - said.start)
+    rest = slice(row.prompt, None)
+    return (
+        row.ids[: row.prompt],
+        row.ids[rest],
+        [float(mark) for mark in row.own[rest]],
+        row.logprobs[rest],
+        advantages[rest],
+    )
+
+
+def token_weights(own: Tensor, mode: str, *, tokens: float, rows: float, horizon: float) -> Tensor:
+    """What each token counts, so that the weighted sum is the mean in this mode over all rows of an update, of which
+    there are `tokens` of the model's own and `rows` with at least one.
+
+    >>> token_weights(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), "seq-mean-token-mean", tokens=3, rows=2, horizon=8)
+    tensor([[0.2500, 0.2500],
+            [0.5000, 0.0000]])
+    """
+    if mode == "token-mean":
+        return own / tokens
+    if mode == "seq-mean-token-mean":
+        return own / own.sum(dim=1, keepdim=True).clamp(min=1.0) / rows
+    return own / (rows * horizon)
+
+
+class Updates:
+    """Trains a model on batches of conversations. `reference` None: there is no KL to the start."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run: Run,
+        accelerator: Any,
+        *,
+        model: Any,
+        reference: Any,
+        optimizer: Any,
+        horizon: int,
+    ) -> None:
+        self._settings, self._run, self._accelerator = settings, run, accelerator
+        self._model, self._reference, self._optimizer = model, reference, optimizer
+        self._horizon = horizon
+
+    def improve(self, batch: Batch, step: int) -> dict[str, Any]:
+        """Go through a batch grpo_epochs times, in minibatches, each of them an update; returns what is to be logged.
+
+        Every rank has as many rows.
+        """
+        settings, rows = self._settings, len(batch.ids)
+        size = settings.minibatch_size or rows
+        has_old = settings.grpo_epochs > 1 or size < rows
+        with self._run.phase("compute_log_probs"):
+            # With one update the old policy is the one that is trained, and needs no pass of its own.
+            found = {"ref_logprobs": self._reference, "old_logprobs": self._model if has_old else None}
+            batch = replace(
+                batch, **{name: self._logprobs(model, batch) for name, model in found.items() if model is not None}
+            )
+        packs: list[Any] = []
+        norms: list[Tensor] = []
+        with self._run.phase("train_step") as phase:
+            phase.tokens(int(batch.ids_mask.sum()) * settings.grpo_epochs)
+            for epoch in range(settings.grpo_epochs):
+                shuffled = seeded("cpu", settings.seed, step, self._accelerator.process_index, "minibatches", epoch)
+                for places in torch.split(torch.randperm(rows, generator=shuffled), size):
+                    norms.append(self._update(batch.take(places), packs, has_old=has_old))
+        row = merge(pack.values() for pack in packs)
+        norm = optim.stats(grad_norm=torch.stack(norms), names=settings.names)
+        return {**row, **norm, "tokens_trained": values.total([float(batch.own.sum())])}
+
+    def _update(self, batch: Batch, packs: list[Any], *, has_old: bool) -> Tensor:
+        """One step of the optimizer; returns the norm of the gradient before it is clipped. `has_old`: the policy has
+        moved since the batch was collected, and the batch holds what it said then.
+        """
+        settings, accelerator = self._settings, self._accelerator
+        counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
+        # Over the tokens and rows of all ranks, whose gradients are averaged: all of them count the same.
+        tokens, rows = (accelerator.reduce(counts, "sum") / accelerator.num_processes).clamp(min=1e-9).tolist()
+        weights = token_weights(batch.own, settings.aggregation, tokens=tokens, rows=rows, horizon=self._horizon)
+        batch = replace(batch, weights=weights)
+        parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
+        for number, places in enumerate(parts, 1):
+            with nullcontext() if number == len(parts) else accelerator.no_sync(self._model):
+                loss, seen = self._loss(batch.take(places), has_old)
+                accelerator.backward(loss)
+            packs.append(seen)
+        with self._run.phase("model_update"):
+            (norm,) = sharded.update(self._optimizer, settings.max_grad_norm)
+        return norm
+
+    def _loss(self, batch: Batch, has_old: bool) -> tuple[Tensor, Any]:
+        """GRPO's loss over some rows, and the statistics of the update."""
+        s, has_kl = self._settings, self._reference is not None
+        now = answer_stats(self._model, batch.rows, temperature=s.temperature)
+        old = batch.old_logprobs if has_old else now.logprobs.detach()
+        of_tokens = losses.policy_losses(
+            now.logprobs, old_logprobs=old, advantages=batch.advantages, clip_low=s.clip_low, clip_high=s.clip_high,
+            dual_clip=s.dual_clip, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_coef if has_kl else 0.0,
+            entropy=now.entropy, entropy_coef=s.entropy_coef,
+        )  # fmt: skip
+        seen = policy.pack(
+            logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs if has_kl else None,
+            rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
+            entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
+            aggregation=s.aggregation, horizon=self._horizon * len(batch.ids),
+            kl_coef=s.kl_coef if has_kl else None, entropy_coef=s.entropy_coef, names=s.names,
+        )  # fmt: skip
+        return losses.summed(of_tokens, batch.own, batch.weights), seen
+
+    @torch.no_grad()
+    def _logprobs(self, model: Any, batch: Batch) -> Tensor:
+        """What a model says of the tokens."""
+        size = self._settings.microbatch_size or self._settings.minibatch_size or len(batch.ids)
+        parts = []
+        for places in torch.split(torch.arange(len(batch.ids)), size):
+            with self._accelerator.autocast():
+                read = answer_stats(model, batch.take(places).rows, temperature=self._settings.temperature).logprobs
+            parts.append(torch.nn.functional.pad(read.float(), (0, batch.own.shape[1] - read.shape[1])))
+        return torch.cat(parts)

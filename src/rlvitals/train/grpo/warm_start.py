@@ -1,0 +1,198 @@
+"""What GRPO starts from: the tiny model of the package, one that is warmed up by examples here, or any other model.
+
+The tiny one is taught by examples of an agent that knows how to search, read and answer, and mostly does not bother: it
+guesses, stops after the first of two look-ups, opens the wrong message, gives up. The model learns the form of a call,
+to copy what it has read, and all these habits, good and bad. Which of them pay is what GRPO is to find out.
+
+`main()` makes the checkpoint that comes with the package.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlvitals.store.layout import kept_folder
+from rlvitals.terminal import warn
+from rlvitals.train import models, tiny
+from rlvitals.train.grpo.conversation import Dialogue, Trajectory, recite
+from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.tasks import Tasks
+from rlvitals.train.mailbox import worlds
+from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
+from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.mailbox.tools import TOOLS, write_call
+from rlvitals.train.mailbox.worlds import solution
+from rlvitals.train.sampling import Answered, answer_stats, positions_of
+from rlvitals.train.supervised import fit, right_padded
+
+SHIPPED = Path(__file__).parents[1] / "data" / "mailbox-mini"
+"""Where the package keeps the tiny model."""
+FOLDER = "warm_start"
+"""Where a run keeps a model that it warmed up."""
+
+SHAPE = {"width": 96, "layers": 4, "heads": 4, "context": 288}
+STEPS, BATCH, RATE, SEED = 1500, 64, 3e-3, 0
+SKILLED, CARELESS, TURNS_CARELESS = 0.8, 0.2, 0.8
+"""Share of the examples in which the agent does what it knows is right, at first and later, and when it changes. To
+copy is learnt from those alone, and would take far longer if they were few from the beginning."""
+
+MAX_TURNS = 8
+SIMPLE = 0.1
+"""Share of the examples in which the messages are read out with the question, and answered at once."""
+
+IDK = "I don't know"
+
+
+def dialogue_of(settings: Settings, tokenizer: Any) -> Dialogue:
+    """How the model is spoken to. Where one message is all there is, the answer is the only tool."""
+    if settings.style == "tags":
+        return Dialogue(tokenizer, None)
+    return Dialogue(tokenizer, TOOLS[-1:] if settings.mode == "simple" else TOOLS)
+
+
+def start_of(settings: Settings, tasks: Tasks, device: Any, *, is_anew: bool) -> models.Loaded:
+    """The model before GRPO. One that was warmed up is kept in the run's folder: the KL is to it."""
+    if settings.warm_up_steps is not None:
+        folder = kept_folder(settings.output_dir) / FOLDER
+        return models.keep(folder, lambda: _warmed_up(settings, tasks, device), anew=is_anew)
+    return models.load(str(SHIPPED) if settings.is_tiny else settings.model, settings.model_size)
+
+
+def _warmed_up(settings: Settings, tasks: Tasks, device: Any) -> models.Loaded:
+    steps, batch = settings.warm_up_steps or 0, settings.warm_up_batch
+    loaded = build(settings.seed) if settings.is_tiny else models.load(settings.model, settings.model_size)
+    dialogue = dialogue_of(settings, loaded.tokenizer)
+
+    def demonstrate(step: int) -> list[Trajectory]:
+        """Questions of training, answered as they should be."""
+        chosen = tasks.batch(step, batch, 1_000_000)
+        only_last = slice(-1 if settings.mode == "simple" else None, None)
+        return [
+            recite(dialogue, task.episode(settings), solution(task.question, style="chat")[only_last])
+            for task in chosen
+        ]
+
+    loaded.model.to(device)
+    deal = lessons(dialogue, steps=steps, batch=batch, seed=settings.seed) if settings.is_tiny else demonstrate
+    rate = settings.warm_up_learning_rate or (RATE if settings.is_tiny else 2e-5)
+    teach(loaded.model, dialogue, deal, steps=steps, rate=rate)
+    return loaded
+
+
+def teach(
+    model: Any, dialogue: Dialogue, deal: Callable[[int], list[Trajectory]], *, steps: int, rate: float,
+    on_step: Callable[[int, float], None] | None = None,
+) -> float:  # fmt: skip
+    """Next-token training on the agent's own tokens; returns the last loss."""
+    device = next(model.parameters()).device
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=0.1)
+    loss = fit(
+        model, lambda step: example_loss(model, deal(step), dialogue, device), optimizer, schedule, steps=steps,
+        on_step=on_step,
+    )  # fmt: skip
+    model.train(False)
+    return loss
+
+
+def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, device: Any) -> torch.Tensor:
+    """Mean negative log-prob of what the agent wrote."""
+    ids, mask = right_padded([example.ids for example in batch], dialogue.pad_id, device)
+    own, _ = right_padded([example.own for example in batch], 0, device)
+    stats = answer_stats(model, Answered(ids, mask, positions_of(mask), ids.shape[1] - 1))
+    weights = own[:, 1:].float()
+    return -(stats.logprobs * weights).sum() / weights.sum()
+
+
+# The agent that knows how and does not always care
+
+
+def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
+    """The examples of each step (from 1), always new ones, each of a mailbox and question of its own."""
+
+    def deal(step: int) -> list[Trajectory]:
+        rng = random.Random(f"examples {seed * 1_000_003 + step}")  # noqa: S311
+        skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
+        found: list[Trajectory] = []
+        while len(found) < batch:
+            world = worlds.mini(rng.getrandbits(40))
+            for question in world.questions[:8]:
+                is_simple = rng.random() < SIMPLE
+                kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
+                episode = kind(question, world.mailbox, max_turns=turns, style="tags")
+                said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
+                found.append(recite(dialogue, episode, said))
+            world.mailbox.close()
+        return found[:batch]
+
+    return deal
+
+
+HABITS = (
+    *["guess"] * 4, *["stop half way"] * 4, "give up", "search badly", "read another", "forget the sources"
+)  # fmt: skip
+
+
+def _plan(question: Question, rng: random.Random, skill: float) -> list[str]:
+    """What the agent says, message by message."""
+    right = solution(question)
+    if rng.random() < skill:
+        return right
+    match rng.choice(HABITS):
+        case "stop half way" if len(question.message_ids) > 1:  # take what the first look-up says for the answer
+            return [*right[:2], _answer(question.searches[1][0], question.message_ids[0])]
+        case "guess" | "stop half way":  # after a look-up too few
+            told = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
+            return [*told, _guess(question, rng)]
+        case "give up":
+            return [*right[: rng.choice([0, 1, 2])], _answer(IDK)]
+        case "search badly":  # half of the time it does it properly afterwards
+            words = (rng.choice(worlds.PROJECTS + worlds.PEOPLE), rng.choice(list(worlds.RELATIONS)))
+            bad = write_call("search_emails", {"keywords": words})
+            return [bad, *right] if rng.random() < 0.5 else [bad, bad, _answer(IDK)]
+        case "read another":  # that no search gave, and then the right one or none
+            other = write_call("read_email", {"message_id": f"m{rng.randint(1, worlds.SIZE)}"})
+            return [right[0], other, *(right[1:] if rng.random() < 0.5 else [_guess(question, rng)])]
+    return solution(question, sources=False)
+
+
+def _plan_at_once(question: Question, rng: random.Random, skill: float) -> list[str]:
+    """As `_plan`, where everything has been read out."""
+    return solution(question)[-1:] if rng.random() < 0.5 + skill / 2 else [_guess(question, rng)]
+
+
+def _guess(question: Question, rng: random.Random) -> str:
+    """Anything of the right kind."""
+    return _answer(rng.choice(worlds.RELATIONS[question.family.partition("_")[0]][1]))
+
+
+def _answer(answer: str, *sources: str) -> str:
+    return write_call("return_final_answer", {"answer": answer, "source_message_ids": sources})
+
+
+def build(seed: int = SEED) -> models.Loaded:
+    """The tiny model before it has learnt anything."""
+    return models.Loaded(*tiny.build([*worlds.corpus(), "tool: "], seed=seed, **SHAPE))
+
+
+def main(folder: Path = SHIPPED) -> None:
+    """Make the package's checkpoint and write it down in half precision."""
+    model, tokenizer = build()
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    warn(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens")
+
+    def tell(step: int, loss: float) -> None:
+        if step % 50 == 0:
+            warn(f"step {step}/{STEPS}: loss {loss:.4f}")
+
+    dialogue = Dialogue(tokenizer, None)
+    teach(model, dialogue, lessons(dialogue, steps=STEPS, batch=BATCH, seed=SEED), steps=STEPS, rate=RATE, on_step=tell)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,350 @@
+"""KTO: `rlvitals train kto`. TRL's KTOTrainer does the training; this file says with what.
+
+Data, model, arguments, trainer, in this order: whatever is wrong with the settings or the data is said before a model
+is built. A tiny model is built here and taught to write answers, good and bad alike, before KTO shows it which to
+prefer; how it was then is kept in the run's folder as the reference that a resume needs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from rlvitals.capture import console
+from rlvitals.capture.forwarding import trackers_of
+from rlvitals.capture.live_monitor import check_rules
+from rlvitals.capture.start import refuse_existing
+from rlvitals.config import resolve
+from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.terminal import put
+from rlvitals.train import functions, models, tiny
+from rlvitals.train.kto import data as preferences
+from rlvitals.train.kto.data import ClassWeights, Example, Preferences
+from rlvitals.train.models import Loaded
+from rlvitals.train.recipe import Outcome
+from rlvitals.train.schedule import rate_by_size
+from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
+from rlvitals.views.query import open_run
+
+DEFAULT_FOLDER = "out/kto"
+
+TINY_BATCH, BATCH = 32, 4
+"""Examples a step on each device where nothing is said."""
+
+WARM_UP_RATE = 3e-3
+WARM_UP_BATCH = 32
+
+SAME_IN_TRL = ("beta", "loss_type", "max_grad_norm", "max_length", "gradient_checkpointing", "logging_steps",
+               "save_steps", "seed")  # fmt: skip
+"""Settings that KTOConfig has under the same name."""
+
+MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(TrainerSettings):
+    """What `recipes/kto.yaml` explains."""
+
+    output_dir: str | None
+    dataset: str | None
+    eval_dataset: str | None
+    eval_share: Part
+    examples: int
+    max_steps: Count | None
+    epochs: Rate
+    batch_size: int | None
+    gradient_accumulation: Count
+    warmup_ratio: Part
+    beta: Rate
+    desirable_weight: Amount | None
+    undesirable_weight: Amount | None
+    loss_type: Literal["kto", "apo_zero_unpaired"]
+    max_length: Pair
+    warm_up_steps: Whole
+    lora: bool
+    lora_rank: Count
+    lora_alpha: int
+    lora_dropout: Part
+    display_every: Count
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, and leave `logs/`, `checkpoint-N/` and `final_model/` in the run's folder."""
+    check(settings)
+    recording = checked_recording(settings)
+    folder, resumed = folder_of(settings)
+    data = read_data(settings)
+    if resumed is None:
+        refuse_existing(RunDir(folder))
+    try:
+        import datasets  # noqa: F401 - loaded before `quietly`, which switches its bars off
+        from transformers import PrinterCallback
+        from trl.trainer.kto_config import KTOConfig
+    except ImportError as error:
+        raise MissingDependency("train kto", "train") from error
+    from rlvitals.adapters.transformers import VitalsCallback
+    from rlvitals.train import sharded
+
+    recorder = VitalsCallback(
+        folder, config={"recipe": asdict(settings)}, resume_learning_rate=settings.learning_rate, **recording
+    )
+    sharded.load_on_every_rank()
+    models.without_cudnn_attention()
+    with models.quietly():
+        weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
+        args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
+        model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
+        args.learning_rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=3e-4, large=5e-7)
+        trainer = build_trainer(
+            settings, args, data, Loaded(model, tokenizer), callbacks=[_last_evaluation(), recorder]
+        )
+        trainer.remove_callback(PrinterCallback)
+        if resumed is not None:
+            _count_tokens_on(trainer, resumed)
+        _tell(settings, args, data, model)
+        with ExitStack() as ending:
+            ending.push(lambda _, error, __: _finish_early(recorder, error))
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        sharded.save_in_one_piece(trainer.accelerator)
+        trainer.save_model(str(folder / "final_model"))
+    return outcome(folder, trainer.state)
+
+
+def _finish_early(recorder: Any, error: BaseException | None) -> None:
+    """Let the recorder know of what ends the training before its end."""
+    if error is not None:
+        recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+
+
+def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
+    """TRL's trainer with everything it needs, before its first step."""
+    from datasets import Dataset
+    from trl.trainer.kto_trainer import KTOTrainer
+
+    # TRL loads the reference by itself from where the model came, but reads no packed weights. With adapters it needs
+    # none: the model without them is the reference.
+    is_packed = settings.model is None and settings.model_size == models.PACKAGED
+    trainer: Any = KTOTrainer(
+        model=loaded.model,
+        ref_model=copy.deepcopy(loaded.model) if is_packed and not settings.lora else None,
+        args=args,
+        train_dataset=Dataset.from_list([asdict(example) for example in data.train]),
+        eval_dataset=Dataset.from_list([asdict(example) for example in data.held_out]) if data.held_out else None,
+        processing_class=loaded.tokenizer,
+        peft_config=adapters(settings) if settings.lora else None,
+        callbacks=callbacks,
+    )
+    return trainer
+
+
+def check(settings: Settings) -> None:
+    """Raise ConfigError for what cannot work."""
+    check_limits(settings)
+    if settings.examples < 4:
+        raise ConfigError(f"examples must be at least 4, not {settings.examples}")
+    if batch_size(settings) < 2:
+        raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
+
+
+def batch_size(settings: Settings) -> int:
+    """Examples a step on each device."""
+    if settings.batch_size is not None:
+        return settings.batch_size
+    return TINY_BATCH if settings.is_tiny else BATCH
+
+
+def checked_recording(settings: Settings) -> dict[str, Any]:
+    """How the run is recorded: what `rlvitals.start` takes, checked now and not after the model was built."""
+    given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
+    resolved = resolve(None, given)
+    trackers_of(resolved)
+    check_rules(resolved)
+    console.check(resolved.display, resolved.display_layout)
+    return given
+
+
+def folder_of(settings: Settings) -> tuple[Path, Path | None]:
+    """The run's folder, and the checkpoint it goes on from. Without output_dir it is the folder of the checkpoint."""
+    from rlvitals.train import checkpoint  # torch comes with it
+
+    folder = settings.output_dir
+    if folder is None:
+        is_path = settings.resume_from not in (None, "last")
+        folder = str(Path(settings.resume_from or "").parent) if is_path else DEFAULT_FOLDER
+    return kept_folder(folder), checkpoint.origin(folder, settings.resume_from, marker="trainer_state.json")
+
+
+def read_data(settings: Settings) -> Preferences:
+    """The examples to train and to evaluate on, checked."""
+    share = settings.eval_share if settings.eval_steps else 0.0
+    if settings.dataset is None:
+        data = preferences.make(settings.examples, seed=settings.seed, held_out_share=share)
+    else:
+        share = share if settings.eval_dataset is None else 0.0
+        data = preferences.split(preferences.read(settings.dataset), held_out_share=share, seed=settings.seed)
+    if settings.eval_dataset is not None:
+        data = data._replace(held_out=preferences.read(settings.eval_dataset))
+    preferences.check(data.train, batch_size(settings), settings.dataset or "the data made")
+    return data
+
+
+def arguments(
+    settings: Settings, folder: Path, data: Preferences, weights: ClassWeights, *, is_resumed: bool
+) -> dict[str, Any]:
+    """What KTOConfig is given."""
+    import torch
+
+    is_evaluated = bool(data.held_out and settings.eval_steps)
+    return {
+        **{name: getattr(settings, name) for name in SAME_IN_TRL},
+        "output_dir": str(folder),
+        "max_steps": settings.max_steps or -1,
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": batch_size(settings),
+        "per_device_eval_batch_size": batch_size(settings),
+        "gradient_accumulation_steps": settings.gradient_accumulation,
+        "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # one alone has no neighbour for its KL
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": settings.warmup_ratio,  # below 1 it is a share
+        "desirable_weight": weights.desirable,
+        "undesirable_weight": weights.undesirable,
+        "bf16": models.wants_bf16(settings.bf16),
+        "eval_strategy": "steps" if is_evaluated else "no",
+        "eval_steps": settings.eval_steps or None,
+        "eval_on_start": is_evaluated and not is_resumed,
+        "save_strategy": "steps",
+        "save_total_limit": settings.keep_last,
+        "use_cpu": not torch.accelerator.is_available(),  # said, so that several processes on CPUs find each other
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+
+
+def the_model(settings: Settings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
+    """The model as it is before KTO; a resume loads the trained weights over it, and keeps it as the reference."""
+    if not settings.is_tiny:
+        halves = settings.lora and args.bf16  # frozen weights need no more; trained ones do
+        return models.load(settings.model, settings.model_size, dtype="bfloat16" if halves else "float32")
+    return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
+
+
+def build_tiny(settings: Settings, data: Preferences) -> Loaded:
+    """A tiny model that writes answers like those of the data, good and bad alike."""
+    import torch
+
+    from rlvitals.train.supervised import warm_up
+
+    texts = functions.corpus() if settings.dataset is None else preferences.texts(data.train + data.held_out)
+    model, tokenizer = tiny.build(texts, context=settings.max_length, seed=settings.seed)
+    if settings.warm_up_steps:
+        _say(settings, f"warm-up: {settings.warm_up_steps} supervised steps")
+        loss = warm_up(
+            model,
+            [_tokens(tokenizer, example, settings.max_length) for example in data.train],
+            steps=settings.warm_up_steps,
+            batch_size=WARM_UP_BATCH,
+            learning_rate=WARM_UP_RATE,
+            pad_id=tokenizer.pad_token_id,
+            generator=torch.Generator().manual_seed(settings.seed),
+        )
+        _say(settings, f"warm-up: done, loss {loss:.3f}")
+    return Loaded(model, tokenizer)
+
+
+def adapters(settings: Settings) -> Any:
+    """Low-rank adapters on every linear layer but the head."""
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise MissingDependency("lora", package="peft") from error
+    return LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def outcome(folder: Path, state: Any) -> Outcome:
+    """What came of it, in a sentence."""
+    losses = [row["loss"] for row in state.log_history if "loss" in row]
+    is_broken = bool(losses) and not math.isfinite(losses[-1])
+    is_short = state.global_step < state.max_steps
+    status: Any = "failed" if is_broken else "stopped" if is_short else "finished"
+    said = f"KTO {status} after {state.global_step} of {state.max_steps} steps"
+    margins = [row[MARGIN] for row in state.log_history if MARGIN in row]
+    if margins:
+        said += f": margin {margins[0]:+.2f} -> {fmean(margins[-10:]):+.2f} (mean of the last {len(margins[-10:])})"
+    held_out = [row[EVAL_MARGIN] for row in state.log_history if EVAL_MARGIN in row]
+    if held_out:
+        said += f", on held-out prompts {held_out[0]:+.2f} -> {held_out[-1]:+.2f}"
+    return Outcome(str(folder), int(state.global_step), status, f"{said}. {_findings(folder)}")
+
+
+def _findings(folder: Path) -> str:
+    found = [finding for finding in open_run(folder).findings if finding.severity != "info"]
+    if not found:
+        return f"The doctor found nothing to warn of. Model: {folder / 'final_model'}"
+    first = next((finding for finding in found if finding.severity == "critical"), found[0])
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"The doctor at step {first.step}: {first.title}{more}; see rlvitals check {folder}"
+
+
+def _last_evaluation() -> Any:
+    """A callback that has the last step evaluated, wherever eval_steps falls."""
+    from transformers import TrainerCallback
+
+    class LastEvaluation(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+            if state.global_step >= state.max_steps and args.eval_strategy != "no":
+                control.should_evaluate = True
+            return control
+
+    return LastEvaluation()
+
+
+def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
+    """TRL counts tokens from 0 again after a resume; the curve of an unbroken run goes on."""
+    from transformers import TrainerState
+
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    counted = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
+    if counted and hasattr(trainer, "_total_train_tokens"):
+        trainer._total_train_tokens = counted[-1]
+
+
+def _tokens(tokenizer: Any, example: Example, longest: int) -> tuple[list[int], list[int]]:
+    """Prompt and answer as token ids, the end of the sequence included."""
+    if isinstance(example.prompt, str):
+        prompt = tokenizer(example.prompt).input_ids
+        whole = prompt + tokenizer(example.completion).input_ids + [tokenizer.eos_token_id]
+    else:
+        chat: Any = {"tokenize": True, "return_dict": True}
+        prompt = tokenizer.apply_chat_template(example.prompt, add_generation_prompt=True, **chat)["input_ids"]
+        whole = tokenizer.apply_chat_template([*example.prompt, *example.completion], **chat)["input_ids"]
+    return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
+
+
+def _tell(settings: Settings, args: Any, data: Preferences, model: Any) -> None:
+    good = sum(example.label for example in data.train)
+    _say(
+        settings,
+        f"data: {len(data.train)} examples, {good} good (weight {args.desirable_weight:.3g}) and "
+        f"{len(data.train) - good} bad (weight {args.undesirable_weight:.3g}); {len(data.held_out)} held out",
+    )
+    _say(settings, f"model: {models.parameters(model):,} parameters, learning rate {args.learning_rate:.3g}")
+
+
+def _say(settings: Settings, sentence: str) -> None:
+    from accelerate import PartialState
+
+    if not settings.is_quiet and PartialState().is_main_process:
+        put(sentence, sys.stderr)

@@ -1,0 +1,226 @@
+"""E-mails and questions about them, and how one's own are read: mbox files, the Enron CSV, questions from JSONL.
+
+Old mail is seldom well-formed: what cannot be read of a message is left empty, and a message without an id gets one
+that is always the same. Nothing here raises because of what a message holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import mailbox
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC
+from email import message_from_bytes, message_from_string
+from email.header import decode_header, make_header
+from email.message import Message
+from email.utils import getaddresses, parsedate_to_datetime
+from html.parser import HTMLParser
+from typing import Any
+
+from rlvitals.errors import ConfigError
+
+LARGEST_FIELD = 2**30
+"""Characters of one CSV field; the standard library stops at 131,072, and e-mails are longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Email:
+    """One message. Addresses are in small letters."""
+
+    message_id: str
+    subject: str
+    sender: str
+    date: str
+    """`YYYY-MM-DD HH:MM:SS` in UTC; empty where it is not known."""
+    body: str
+    to: tuple[str, ...] = ()
+    cc: tuple[str, ...] = ()
+    bcc: tuple[str, ...] = ()
+    delivered: tuple[str, ...] = ()
+    """Inboxes it lies in although they are not among its recipients: mailing lists, forwarding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something the owner of an inbox wants to know."""
+
+    id: str
+    """Stable: evaluations of one question are compared by it, and it is a text in every file."""
+    question: str
+    answer: str
+    message_ids: tuple[str, ...]
+    """All messages the answer rests on, in the order of the look-ups."""
+    inbox: str
+    query_date: str = ""
+    """The day it is asked on, `YYYY-MM-DD`."""
+    family: str = ""
+    searches: tuple[tuple[str, ...], ...] = ()
+    """Keywords that find each of the messages; for those who show a model how it is done."""
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> Question:
+        """From a line of a JSONL file: ours, or one with ART-E's names (`inbox_address`, a numeric `id`).
+
+        >>> line = {"id": 7, "question": "When?", "answer": "Now", "message_ids": ["<a@b>"], "inbox_address": "X@y.z"}
+        >>> Question.from_dict(line).id, Question.from_dict(line).inbox
+        ('7', 'x@y.z')
+        """
+        try:
+            for name in ("question", "answer"):
+                if not isinstance(given[name], str):
+                    raise ConfigError(f"a question's {name} must be a text, not {type(given[name]).__name__}")
+            return Question(
+                id=str(given["id"]),
+                question=given["question"],
+                answer=given["answer"],
+                message_ids=tuple(str(each) for each in given["message_ids"]),
+                inbox=str(given["inbox"] if "inbox" in given else given["inbox_address"]).strip().lower(),
+                query_date=str(given.get("query_date") or ""),
+                family=str(given.get("family") or ""),
+                searches=tuple(tuple(map(str, words)) for words in given.get("searches") or ()),
+            )
+        except KeyError as error:
+            raise ConfigError(f"a question needs the field {error.args[0]!r}") from None
+        except TypeError as error:
+            raise ConfigError(f"a question has a field of the wrong kind: {error}") from None
+
+
+def read_questions(path: str | os.PathLike[str]) -> list[Question]:
+    """Questions from a JSONL file, a line each; see `Question.from_dict`."""
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    given = json.loads(line)
+                    if not isinstance(given, dict):
+                        raise ConfigError("a question is a JSON object")
+                    found.append(Question.from_dict(given))
+                except (ValueError, RecursionError, ConfigError) as error:
+                    why = str(error) if isinstance(error, ConfigError) else f"no JSON ({error})"
+                    raise ConfigError(f"{os.fspath(path)}, line {number}: {why}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {os.fspath(path)}: {error}") from error
+    return found
+
+
+def read_mbox(path: str | os.PathLike[str]) -> Iterator[Email]:
+    """The messages of an mbox file, in its order."""
+    if not os.path.isfile(path):
+        raise ConfigError(f"there is no mbox file {os.fspath(path)}")
+    with closing(mailbox.mbox(path, create=False)) as box:
+        for key in box.iterkeys():
+            yield parse(box.get_bytes(key))
+
+
+def read_enron_csv(path: str | os.PathLike[str]) -> Iterator[Email]:
+    """The messages of a CSV file with the columns `file` and `message` (raw RFC 822 texts)."""
+    limit = csv.field_size_limit(LARGEST_FIELD)
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            rows = csv.DictReader(line.replace("\0", " ") for line in file)
+            if "message" not in (rows.fieldnames or ()):
+                raise ConfigError(f"{os.fspath(path)} has no column 'message'; it has {rows.fieldnames or 'nothing'}")
+            for row in rows:
+                yield parse(row["message"] or "")
+    except OSError as error:
+        raise ConfigError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except csv.Error as error:
+        raise ConfigError(f"{os.fspath(path)} is no CSV file: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def parse(raw: str | bytes) -> Email:
+    """One message as an e-mail, whatever state it is in."""
+    message = message_from_string(raw) if isinstance(raw, str) else message_from_bytes(raw)
+    digest = hashlib.sha256(raw.encode("utf-8", "replace") if isinstance(raw, str) else raw).hexdigest()[:24]
+    senders = _addresses(message, "from", "sender", "return-path")
+    return Email(
+        message_id=_header(message, "message-id") or f"<{digest}@no-id>",
+        subject=_header(message, "subject"),
+        sender=senders[0] if senders else "",
+        date=_date(_header(message, "date")),
+        body=_body(message),
+        to=_addresses(message, "to"),
+        cc=_addresses(message, "cc"),
+        bcc=_addresses(message, "bcc"),
+        delivered=_addresses(message, "delivered-to", "x-original-to", "envelope-to"),
+    )
+
+
+def _header(message: Message, name: str) -> str:
+    """A header as text, its encoded words read."""
+    value = message.get(name, "")
+    try:
+        text = str(make_header(decode_header(str(value))))
+    except (ValueError, LookupError):
+        text = str(value)
+    return " ".join(text.split())
+
+
+def _addresses(message: Message, *names: str) -> tuple[str, ...]:
+    fields = [str(value).replace("\n", " ") for name in names for value in message.get_all(name, [])]
+    try:
+        found = getaddresses(fields)
+    except (ValueError, IndexError):
+        return ()
+    return tuple(dict.fromkeys(address.strip().lower() for _, address in found if "@" in address))
+
+
+def _date(text: str) -> str:
+    try:
+        when = parsedate_to_datetime(text)
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+        return f"{when.year:04d}-{when:%m-%d %H:%M:%S}"
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return ""
+
+
+def _body(message: Message) -> str:
+    """The plain text; where there is only HTML, its text."""
+    texts: dict[bool, list[str]] = {False: [], True: []}  # is it HTML
+    for part in message.walk():
+        if part.get_content_maintype() == "text" and part.get_content_disposition() != "attachment":
+            texts[part.get_content_subtype() == "html"].append(_decoded(part))
+    if any(text.strip() for text in texts[False]):
+        return "\n".join(texts[False]).strip()
+    return " ".join(_Page("\n".join(texts[True])).pieces).strip()
+
+
+def _decoded(part: Message) -> str:
+    payload: Any = part.get_payload(decode=True)
+    if not isinstance(payload, bytes):
+        return str(payload or "")
+    try:
+        return payload.decode(part.get_content_charset("utf-8"), "replace")
+    except (LookupError, ValueError):
+        return payload.decode("utf-8", "replace")
+
+
+class _Page(HTMLParser):
+    """The text of a page, without its scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self._hidden = 0
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("script", "style") and self._hidden > 0
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.pieces.append(data)

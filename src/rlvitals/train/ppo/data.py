@@ -1,0 +1,179 @@
+"""What PPO is trained on: prompts with their references, demonstrations, and pairs of which one answer was preferred.
+
+Without a file it is the functions task (`functions.py`) in its plain style: no annotations, no docstrings, no detours,
+so that a tiny model learns the form in a minute. The demonstrations are right and wrong answers alike, as the texts are
+that people learn from, so that there is something to prefer. With `dataset` and `preferences` it is the user's.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from rlvitals.errors import ConfigError
+from rlvitals.train import functions
+from rlvitals.train.functions import Task
+from rlvitals.train.jsonl import read_rows
+from rlvitals.train.judge_guard import JudgeGuard
+from rlvitals.train.ppo.settings import Settings
+from rlvitals.train.teachers.runner import Runner
+
+PREFERENCES_A_TASK = 3
+HELD_OUT_PREFERENCES = 256
+ALMOST_RIGHT = 0.5
+"""What an answer gets that passes nearly all tests; with all of them it gets 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and what a good answer looks like."""
+
+    prompt: str
+    reference: str
+    task: Task | None = None
+    """With the tests that grade an answer, where there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Two answers to a prompt, of which the first was preferred."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Everything a training reads."""
+
+    examples: list[Example]
+    held_out: list[Example]
+    demonstrations: list[tuple[str, str]]
+    preferences: list[Preference]
+    held_out_preferences: list[Preference]
+
+
+def data_of(settings: Settings) -> Data:
+    """What the settings name, checked before anything is trained."""
+    if settings.dataset is None:
+        return made(settings.seed, families=settings.families, held_out=settings.held_out)
+    return read(settings.dataset, settings.preferences, held_out=settings.held_out)
+
+
+def made(seed: int, *, families: tuple[str, ...], held_out: int) -> Data:
+    """The functions task, from a seed."""
+    if unknown := set(families) - set(functions.BY_NAME):
+        known = ", ".join(functions.BY_NAME)
+        raise ConfigError(f"families: there is no family {sorted(unknown)[0]!r} of functions; there are {known}")
+    rng = random.Random(seed)  # noqa: S311
+    chosen = families or None
+    count = sum(not functions.is_held_out(task) for task in functions.every_task(chosen))
+    tasks = functions.tasks(count, seed=seed, families=chosen)
+    others = functions.tasks(max(held_out, HELD_OUT_PREFERENCES), seed=seed, split="held_out", families=chosen)
+    return Data(
+        examples=[_example(task) for task in tasks],
+        held_out=[_example(task) for task in others[:held_out]],
+        demonstrations=[(task.prompt, answer) for task in tasks for answer, _ in _plain_answers(task, rng)],
+        preferences=[_preference(task, tasks, rng) for task in tasks for _ in range(PREFERENCES_A_TASK)],
+        held_out_preferences=[_preference(task, others, rng) for task in others[:HELD_OUT_PREFERENCES]],
+    )
+
+
+def _example(task: Task) -> Example:
+    family = functions.BY_NAME[task.family]
+    plain = functions.function(task, family.best.format(a=task.argument, k=task.constant))
+    return Example(task.prompt, plain, task)
+
+
+def _plain_answers(task: Task, rng: random.Random) -> list[tuple[str, bool]]:
+    """Answers in the plain style, right and wrong ones."""
+    return [
+        (answer, is_right)
+        for answer, is_right in functions.answers(task, rng)
+        if '"' not in answer and "->" not in answer and (not is_right or answer == _example(task).reference)
+    ]
+
+
+def _preference(task: Task, tasks: list[Task], rng: random.Random) -> Preference:
+    """A right answer over a wrong one, or over the right answer to another task of the family: people mix these up."""
+    plain: list[tuple[str, bool]] = []
+    while not {True, False} <= {is_right for _, is_right in plain}:
+        plain += _plain_answers(task, rng)
+    right = rng.choice([answer for answer, is_right in plain if is_right])
+    wrong = rng.choice([answer for answer, is_right in plain if not is_right])
+    if rng.random() < 0.5:
+        like = [other for other in rng.sample(tasks, min(len(tasks), 100)) if other.family == task.family]
+        mixed_up = [_example(other).reference for other in like]
+        wrong = next((answer for answer in mixed_up if answer != _example(task).reference), wrong)
+    return Preference(task.prompt, right, wrong)
+
+
+def sampled_preferences(examples: list[Example], sampled: list[list[str]], grader: Grader) -> list[Preference]:
+    """Pairs from answers a model gave to each prompt, preferred by their grade; the reference stands in where none is
+    right. An answer without a grade is in no pair.
+    """
+    pairs = []
+    for example, texts in zip(examples, sampled, strict=True):
+        grades = {text: grader.grade(example, text) for text in texts}
+        right = [text for text in texts if grades[text] == 1.0]
+        wrong = [text for text in texts if grades[text] is not None and text not in right]
+        chosen = right[0] if right else example.reference
+        pairs += [Preference(example.prompt, chosen, text) for text in wrong]
+    return pairs
+
+
+class Grader:
+    """Grades answers by what was meant, which the reward model never sees: the tests where there are some, otherwise
+    how much of the reference is there (ROUGE-L).
+    """
+
+    def __init__(self) -> None:
+        self._runner = Runner()
+        self._guard = JudgeGuard("the grader")
+
+    def grade(self, example: Example, answer: str) -> float | None:
+        """From 0 to 1; an answer that fails a test gets at most half. None where it cannot be graded."""
+        return self._guard.judge_one(lambda: self._grade(example, answer), missing=lambda _: None)
+
+    def _grade(self, example: Example, answer: str) -> float | None:
+        if example.task is None:
+            from rlvitals.textscore import rouge_l
+
+            return float(rouge_l(answer, example.reference))
+        tested = self._runner.test(answer, example.task.tests)
+        return 1.0 if all(tested.passed) else ALMOST_RIGHT * tested.share
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
+    """The user's files: `dataset` has `prompt` and `reference` on each line, `preferences` has `prompt`, `chosen` and
+    `rejected`. The last lines of each are held out.
+    """
+    rows = read_rows(dataset, ("prompt", "reference"))
+    examples = [Example(row.text("prompt"), row.text("reference")) for row in rows]
+    if len(examples) < 2:
+        raise ConfigError(f"dataset {dataset!r} has {len(examples)} example(s): it takes at least 2, one to hold out")
+    aside = min(held_out, max(1, len(examples) // 5))
+    pairs = [] if preferences is None else _read_pairs(preferences)
+    pairs_aside = min(HELD_OUT_PREFERENCES, max(1, len(pairs) // 5)) if pairs else 0
+    return Data(
+        examples=examples[:-aside],
+        held_out=examples[-aside:],
+        demonstrations=[(example.prompt, example.reference) for example in examples[:-aside]],
+        preferences=pairs[: len(pairs) - pairs_aside],
+        held_out_preferences=pairs[len(pairs) - pairs_aside :],
+    )
+
+
+def _read_pairs(preferences: str) -> list[Preference]:
+    columns = ("prompt", "chosen", "rejected")
+    pairs = [Preference(*map(row.text, columns)) for row in read_rows(preferences, columns)]
+    same = next((number for number, pair in enumerate(pairs, 1) if pair.chosen == pair.rejected), None)
+    if same is not None:
+        raise ConfigError(f"preferences {preferences!r}, pair {same}: chosen and rejected are the same text")
+    if len(pairs) < 2:
+        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): it takes at least 2")
+    return pairs

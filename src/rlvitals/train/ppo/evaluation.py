@@ -1,0 +1,97 @@
+"""What a PPO run reports besides its rows: text scores of held-out answers, and one line an epoch."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlvitals.terminal import logger
+from rlvitals.textscore.evaluate import Options, why_missing
+from rlvitals.train.judge_guard import JudgeGuard
+from rlvitals.train.ppo.settings import TEXT_SCORES
+from rlvitals.values import Value
+
+if TYPE_CHECKING:
+    from rlvitals.capture.epochs import MetricsTracker
+
+EPOCH = {
+    "reward": ("critic/score/mean",),
+    "kl_divergence": ("kl_ref.k1", "critic/kl"),
+    "entropy": ("critic/entropy/mean",),
+}
+"""What the epoch's columns are made of: the first of these names that a row has."""
+
+
+class Evaluation(NamedTuple):
+    """What the policy does on held-out prompts."""
+
+    score: float
+    """Mean true score; NaN where nothing could be graded."""
+    answers: list[str]
+    references: list[str]
+
+    def text_scores(self, names: Sequence[str]) -> dict[str, float]:
+        """How alike answers and references are, by each of these scores; one that fails is left out."""
+        scores, guard = importlib.import_module("rlvitals.textscore"), JudgeGuard("a text score")
+
+        def score(name: str) -> float:
+            return float(getattr(scores, TEXT_SCORES[name])(self.answers, self.references))
+
+        told = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
+        return {name: number for name, number in told.items() if not math.isnan(number)}
+
+    def shown(self, count: int = 8) -> list[dict[str, str]]:
+        """A few answers for people to read, in the evaluation's own file."""
+        pairs = list(zip(self.answers, self.references, strict=True))[:count]
+        return [{"answer": answer, "reference": reference} for answer, reference in pairs]
+
+
+def computable(wanted: Sequence[str]) -> list[str]:
+    """Those of the text scores whose packages are installed. The others are named now, not after hours of training."""
+    missing = {name: why for name in wanted if (why := why_missing(name, Options()))}
+    for why in missing.values():
+        logger.warning("not scored: %s", why)
+    return [name for name in wanted if name not in missing]
+
+
+class Epochs:
+    """The sums of the epoch under way: means over tokens and samples, never means of means."""
+
+    def __init__(self, sums: Mapping[str, Sequence[float]] | None = None) -> None:
+        self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in (sums or {}).items()}
+        """name -> [weighted sum, weight]; plain numbers, so that a checkpoint can keep them."""
+
+    def add(self, row: Mapping[str, Any], value_coef: float, *, seconds: float, learning_rate: float) -> None:
+        """Count a step. The loss is the policy's (with entropy and KL) and the weighted value loss."""
+        loss, of_values = row.get("actor/total_loss"), row.get("critic/loss")
+        if isinstance(loss, Value) and isinstance(of_values, Value):
+            self._count("loss", loss.mean + value_coef * of_values.mean, loss.count)
+        for column, names in EPOCH.items():
+            found = next((row[name] for name in names if isinstance(row.get(name), Value)), None)
+            if found is not None:
+                self._count(column, found.mean, found.count)
+                if column == "reward":
+                    self._count("samples", found.count, 1.0)
+        self._count("learning_rate", learning_rate, 1.0)
+        self._count("seconds", seconds, 1.0)
+
+    def report(self, tracker: MetricsTracker, epoch: int, scores: Mapping[str, float]) -> None:
+        """Log the epoch, and begin another."""
+        means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
+        seconds, samples = (self.sums.get(name, [0.0])[0] for name in ("seconds", "samples"))
+        tracker.log_epoch(
+            epoch,
+            **{name: means.get(name) for name in ("loss", *EPOCH, "learning_rate")},
+            epoch_time=seconds,
+            samples_per_second=samples / seconds if seconds else None,
+            **scores,
+        )
+        self.sums.clear()
+
+    def _count(self, name: str, number: float, weight: float) -> None:
+        total = self.sums.setdefault(name, [0.0, 0.0])
+        total[0] += number * weight
+        total[1] += weight

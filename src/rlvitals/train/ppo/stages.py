@@ -1,0 +1,224 @@
+"""What comes before PPO: the model is warmed up on demonstrations, and the reward model learns from preferences.
+
+Both results stay in the run's folder (`warm_start/`, `reward_model/`): the first is PPO's reference, and a resume needs
+them as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlvitals.store.layout import kept_folder
+from rlvitals.train import models, sharded
+from rlvitals.train.functions import corpus
+from rlvitals.train.judge_guard import JudgeGuard
+from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
+from rlvitals.train.ppo.experience import Reward
+from rlvitals.train.ppo.settings import Settings, reward_function
+from rlvitals.train.sampling import Answered, left_padded, sample
+from rlvitals.train.seeds import seeded
+from rlvitals.train.supervised import warm_up
+from rlvitals.train.tiny import build as build_tiny
+
+if TYPE_CHECKING:
+    from rlvitals.capture.run import Run
+
+TINY_WIDTH = 96
+TINY_WARM_UP = 450
+SAMPLED_PROMPTS = 1024
+"""Prompts whose answers, as the warmed-up model gives them, are compared for the reward model."""
+ANSWERS_A_PROMPT = 3
+
+
+class Texts:
+    """Between texts and tokens."""
+
+    def __init__(self, tokenizer: Any, *, chat: bool) -> None:
+        self.tokenizer, self._chat = tokenizer, chat
+        self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+
+    def prompt(self, text: str) -> list[int]:
+        """A prompt's tokens, in the model's chat template where that is wanted."""
+        if self._chat:
+            message = [{"role": "user", "content": text}]
+            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def answer(self, text: str) -> list[int]:
+        """An answer's tokens and the end."""
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.eos_id]
+
+    def decode(self, answers: Tensor) -> list[str]:
+        texts: list[str] = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return texts
+
+    def sampling(self, settings: Settings) -> dict[str, Any]:
+        """How answers are sampled: arguments of `sampling.sample`."""
+        return {
+            "max_new_tokens": settings.max_new_tokens,
+            "temperature": settings.temperature,
+            "eos_id": self.eos_id,
+            "pad_id": self.pad_id,
+        }
+
+
+class Stages:
+    """The stages of one run; `told` is what they came to."""
+
+    def __init__(self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
+        self._settings, self._data, self._grader = settings, data, grader
+        self._run, self._accelerator, self._is_anew = run, accelerator, not settings.resume_from
+        folder = kept_folder(settings.output_dir)
+        self.warm_start, self._judge = folder / "warm_start", folder / "reward_model"
+        self.told: dict[str, float] = {}
+        self.texts: Texts
+
+    def start(self) -> models.Loaded:
+        """The model PPO begins with, and stays near; on the CPU."""
+        loaded = models.keep(self.warm_start, self._warmed_up, anew=self._is_anew)
+        self.texts = self._texts(loaded)
+        self._tell(loaded.model, {"sft.loss": "warm_up_loss"})
+        return loaded
+
+    def reward(self) -> Reward:
+        """What scores the answers: the reward model, the true grade, or the user's function."""
+        wanted = self._settings.reward
+        if wanted == "model":
+            model = sharded.to_read(self._reward_model(), self._accelerator)
+            self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
+            return lambda rows, places: reward_model.scores(model, rows)
+        guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
+
+        def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
+            examples, texts = [example for example, _ in asked], [text for _, text in asked]
+            found: Sequence[float | None] = (
+                list(map(self._grader.grade, examples, texts))
+                if score is None
+                else score([each.prompt for each in examples], texts, [each.reference for each in examples])
+            )
+            return [math.nan if number is None else float(number) for number in found]
+
+        def of_texts(rows: Answered, places: list[int]) -> Tensor:
+            answers = self.texts.decode(rows.ids[:, -rows.width :])
+            asked = [(self._data.examples[place], text) for place, text in zip(places, answers, strict=True)]
+            return torch.tensor(guard.judge(ask, asked, missing=lambda _: math.nan), device=rows.ids.device)
+
+        return of_texts
+
+    def _texts(self, loaded: models.Loaded) -> Texts:
+        settings, tokenizer = self._settings, loaded.tokenizer
+        return Texts(tokenizer, chat=models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny))
+
+    def _warmed_up(self) -> models.Loaded:
+        settings, data = self._settings, self._data
+        loaded = self._tiny() if settings.is_tiny else models.load(settings.model, settings.model_size)
+        steps = settings.warm_up_steps
+        if steps is None:
+            steps = TINY_WARM_UP if settings.is_tiny else 0
+        if steps:
+            texts = self._texts(loaded)
+            loaded.model.to(self._accelerator.device)
+            with self._bar(steps) as bar:
+                loaded.model.config.warm_up_loss = warm_up(
+                    loaded.model,
+                    [(texts.prompt(prompt), texts.answer(answer)) for prompt, answer in data.demonstrations],
+                    steps=steps,
+                    batch_size=settings.warm_up_batch,
+                    learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
+                    pad_id=texts.pad_id,
+                    generator=seeded("cpu", settings.seed, "warm-up"),
+                    on_step=_moving(bar),
+                )
+            loaded.model.to("cpu")
+        return loaded
+
+    def _tiny(self) -> models.Loaded:
+        """A model that knows the pieces of all texts there are."""
+        data, settings = self._data, self._settings
+        pairs = (*data.preferences, *data.held_out_preferences)
+        texts = [text for example in (*data.examples, *data.held_out) for text in (example.prompt, example.reference)]
+        texts += [text for pair in pairs for text in (pair.prompt, pair.chosen, pair.rejected)]
+        pieces = texts if settings.dataset else corpus()
+        context = 2 * max(map(len, texts)) + settings.max_new_tokens
+        return models.Loaded(*build_tiny(pieces, width=TINY_WIDTH, context=context, seed=settings.seed))
+
+    def _reward_model(self) -> Any:
+        settings = self._settings
+        if settings.reward_model is not None:
+            return reward_model.build(settings.reward_model, self.texts.pad_id)
+        if self._accelerator.is_main_process and (self._is_anew or not self._judge.is_dir()):
+            self._train_reward_model()
+        self._accelerator.wait_for_everyone()
+        return reward_model.build(str(self._judge), self.texts.pad_id)
+
+    def _train_reward_model(self) -> None:
+        settings, pad_id = self._settings, self.texts.pad_id
+        model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
+        preferences = list(self._data.preferences)
+        unseen = self._encoded(self._data.held_out_preferences)
+        if settings.dataset is None:
+            preferences += self._compared(self._data.examples[:SAMPLED_PROMPTS])
+            unseen += self._encoded(self._compared(self._data.held_out))
+        batch, steps = settings.reward_model_batch, settings.reward_model_steps
+        with self._bar(steps) as bar:
+            reward_model.learn(
+                model,
+                self._encoded(preferences),
+                steps=steps,
+                batch_size=batch,
+                learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
+                pad_id=pad_id,
+                generator=seeded("cpu", settings.seed, "reward model"),
+                noise=settings.reward_model_noise,
+                on_step=_moving(bar),
+            )
+        quality = reward_model.measure(model, unseen, batch_size=batch, pad_id=pad_id)
+        model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
+        reward_model.calibrate(model, unseen, batch_size=batch, pad_id=pad_id)
+        models.write(self._judge, models.Loaded(model, self.texts.tokenizer))
+
+    def _compared(self, examples: list[Example]) -> list[Preference]:
+        """Preferences over the warmed-up model's own answers: the mistakes the reward model will be asked about."""
+        loaded, settings, device = models.load(str(self.warm_start), None), self._settings, self._accelerator.device
+        model, sampled = loaded.model.to(device), []
+        generator = seeded(device, settings.seed, "compared", len(examples))
+        for start in range(0, len(examples), settings.batch_size):
+            chunk = examples[start : start + settings.batch_size]
+            prompts = [self.texts.prompt(example.prompt) for example in chunk for _ in range(ANSWERS_A_PROMPT)]
+            ids, mask = left_padded(prompts, self.texts.pad_id, device)
+            found = sample(model, ids, mask, generator=generator, **self.texts.sampling(settings))
+            answers = self.texts.decode(found.tokens)
+            sampled += [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
+        return sampled_preferences(examples, sampled, self._grader)
+
+    def _encoded(self, preferences: Sequence[Preference]) -> list[reward_model.Preferred]:
+        texts = self.texts
+        return [(texts.prompt(p.prompt), texts.answer(p.chosen), texts.answer(p.rejected)) for p in preferences]
+
+    def _tell(self, model: Any, names: dict[str, str]) -> None:
+        """Note what a stage came to. It is kept in the model's own config, so that a resume knows it too."""
+        found = {name: getattr(model.config, key, None) for name, key in names.items()}
+        self.told |= {name: value for name, value in found.items() if value is not None}
+
+    def _bar(self, steps: int) -> Any:
+        is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
+        return self._run.progress(range(steps), unit="step", disable=is_quiet)
+
+
+def _moving(bar: Any) -> Callable[[int, float], None]:
+    """Moves a bar on with each step of somebody else's loop."""
+    steps = iter(bar)
+    next(steps, None)
+
+    def on_step(step: int, loss: float) -> None:
+        bar.set(loss=loss)
+        next(steps, None)
+
+    return on_step

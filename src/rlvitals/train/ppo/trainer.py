@@ -1,0 +1,349 @@
+"""PPO from human preferences: `rlvitals train ppo`. Read it from top to bottom.
+
+A language model is warmed up on demonstrations, a reward model learns from pairs which answers are preferred, and PPO
+(Schulman et al. 2017, as used by Ziegler et al. 2019 and Ouyang et al. 2022) trains the first to please the second
+without leaving the reference far behind. What the reward model stands for, the true score on held-out prompts, is
+measured beside it and never trained on.
+
+Everything random is drawn from the seed and the step, so that a training that was killed and resumed goes on as if
+nothing had happened. Formulas are `rlvitals.compute`'s.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rlvitals
+from rlvitals import values
+from rlvitals.adapters.torch_distributed import reduce
+from rlvitals.capture.run import Run
+from rlvitals.compute import advantage, merge, optim, policy, rollout
+from rlvitals.errors import ConfigError
+from rlvitals.train import checkpoint, losses, models, sharded
+from rlvitals.train.loop import Loop, open_accelerator, open_run
+from rlvitals.train.ppo import experience
+from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
+from rlvitals.train.ppo.data import Data, Grader, data_of
+from rlvitals.train.ppo.evaluation import Epochs, Evaluation, computable
+from rlvitals.train.ppo.experience import Rollout
+from rlvitals.train.ppo.settings import Settings, check
+from rlvitals.train.ppo.stages import Stages
+from rlvitals.train.recipe import Outcome
+from rlvitals.train.sampling import answer_stats, answered, left_padded
+from rlvitals.train.schedule import rate_by_size, shares_of_rate
+from rlvitals.train.seeds import batch_places, seeded
+
+PATIENCE = 5
+"""Steps in a row of which nothing could be scored; then the reward is broken, and not the answers."""
+
+UNSCORABLE = "reward.unscorable_fraction"
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, and report how it went. What cannot work is an error before anything is written."""
+    check(settings)
+    data = data_of(settings)
+    origin = checkpoint.origin(settings.output_dir, settings.resume_from)
+    accelerator = open_accelerator(settings)
+    run = open_run(settings, origin, algorithm="ppo", framework="roll", display_every=settings.steps_per_epoch)
+    with run, models.quietly(), closing(Grader()) as grader:
+        return Trainer(settings, data, grader, run, accelerator).learn(origin)
+
+
+class Trainer(Loop[Settings]):
+    """One training: the models, the optimizer, and where it stands."""
+
+    def __init__(self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
+        super().__init__(settings, run, accelerator)
+        self.data, self.grader = data, grader
+        self.scored_texts = computable(settings.text_scores) if self.is_main else []
+        stages = Stages(settings, data, grader, run, accelerator)
+        start = stages.start()
+        self.tokenizer, self.pad_id, self.sampling = (
+            start.tokenizer,
+            stages.texts.pad_id,
+            stages.texts.sampling(settings),
+        )
+        self.prompts = [stages.texts.prompt(example.prompt) for example in data.examples]
+        self.held_out_prompts = [stages.texts.prompt(example.prompt) for example in data.held_out]
+        self.reward = stages.reward()
+        self.stages_told = stages.told
+        self.reference = sharded.to_read(models.load(str(stages.warm_start), None).model, accelerator)
+        if settings.gradient_checkpointing:
+            start.model.gradient_checkpointing_enable()
+        inner = ActorCritic(start.model, is_separate=settings.critic == "separate")
+        rate = settings.learning_rate or rate_by_size(models.parameters(start.model), tiny=3e-4)
+        value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 1)
+        self.prepare(inner, parameter_groups(inner, rate, value_rate), shares_of_rate(settings))
+        self.silent = 0
+        self.kl_coef = settings.kl_coef
+        self.epochs = Epochs()
+        self.first_score = self.last_score = math.nan
+
+    def learn(self, origin: Path | None) -> Outcome:
+        """PPO from the beginning, or from a checkpoint."""
+        settings, why_stopped = self.settings, ""
+        self.resume(origin)
+        if origin is None:
+            if self.is_main and self.stages_told:
+                self.run.log(self.stages_told, step=0)
+            self.evaluate(with_texts=False)
+            self.first_score = self.last_score
+        epochs = -(-settings.max_steps // settings.steps_per_epoch)
+        tracker = rlvitals.MetricsTracker(
+            self.folder / "metrics",
+            total_epochs=epochs,
+            early_stopping=settings.early_stopping or False,
+            plots=settings.plots,
+            display=settings.display,
+            rank=self.rank,
+        )
+        while self.step < settings.max_steps and not why_stopped:
+            epoch = self.step // settings.steps_per_epoch + 1
+            last = min(epoch * settings.steps_per_epoch, settings.max_steps)
+            steps = range(self.step + 1, last + 1)
+            with self.run.progress(steps, epoch=epoch, epochs=epochs, unit="step", disable=self.is_quiet) as bar:
+                for self.step in bar:
+                    self.record(self.take_step())
+                    if self.step == last:
+                        scores = self.evaluate(with_texts=True)
+                        known = {} if math.isnan(self.last_score) else {"true_score": self.last_score}
+                        self.epochs.report(tracker, epoch, {**scores, **known})
+                    elif self.is_due(settings.eval_steps):
+                        self.evaluate(with_texts=False)
+                    must_stop = self.is_asked_to_stop()
+                    if self.is_due(settings.save_steps) or self.is_last:
+                        self.save()
+                    if must_stop:
+                        why_stopped = "the doctor asked for it"
+                    elif self._everywhere(settings.early_stopping > 0 and tracker.should_stop):
+                        why_stopped = f"the reward has not risen for {settings.early_stopping} epochs"
+                    if why_stopped:
+                        break
+        if self.is_main:
+            tracker.close()
+        how = f"stopped at step {self.step} of {settings.max_steps}, {why_stopped}" if why_stopped else "finished"
+        return self.end(
+            "stopped" if why_stopped else "finished",
+            f"PPO {how}: the true score on held-out prompts went from {self.first_score:.3f} to {self.last_score:.3f} "
+            f"in {self.step} steps; see {self.folder}",
+        )
+
+    def take_step(self) -> dict[str, Any]:
+        """Collect a batch and learn from it; returns the row of all ranks."""
+        settings, began = self.settings, time.perf_counter()
+        places = batch_places(self.step, settings.batch_size * self.ranks, len(self.prompts), settings.seed)
+        batch = self.collect(places[self.rank :: self.ranks])
+        with self.run.phase("train_step") as phase:
+            phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
+            row = self._learn_from(batch)
+        row |= experience.stats(batch, settings)
+        row["critic/kl_coef"] = self.kl_coef
+        row["tokens"] = values.total([float(batch.ids_mask.sum())])
+        reduced: dict[str, Any] = reduce(row)
+        self.run.count(tokens=reduced.pop("tokens").number, samples=settings.batch_size * self.ranks)
+        if settings.kl_target is not None and "objective/kl" in reduced:
+            self.kl_coef = losses.adapted_kl_coef(
+                self.kl_coef, reduced["objective/kl"].number, target=settings.kl_target,
+                answers=settings.batch_size * self.ranks, horizon=settings.kl_horizon,
+            )  # fmt: skip
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        self.epochs.add(reduced, settings.value_coef, seconds=time.perf_counter() - began, learning_rate=rate)
+        self.scheduler.step()
+        return reduced
+
+    def collect(self, places: list[int]) -> Rollout:
+        """Sample an answer to each of these prompts and find out what it is worth."""
+        run, settings, model, accelerator = self.run, self.settings, self.model, self.accelerator
+        device, temperature = accelerator.device, settings.temperature
+        ids, ids_mask = left_padded([self.prompts[place] for place in places], self.pad_id, device)
+        with torch.no_grad():
+            with run.timer("rollout"), run.phase("generate") as phase:
+                generator = seeded(device, settings.seed, self.step, accelerator.process_index, "sample")
+                with sharded.whole(model, accelerator):
+                    sampled = model("sample", ids, ids_mask, generator=generator, **self.sampling)
+                phase.tokens(int(sampled.mask.sum()))
+            rows = answered(ids, ids_mask, sampled.tokens, sampled.mask)
+            with run.timer("ref_log_probs_values_reward"):
+                with run.phase("compute_log_probs"), accelerator.autocast():
+                    reference = answer_stats(self.reference, rows, temperature=temperature).logprobs
+                with run.phase("compute_rewards"), accelerator.autocast():
+                    scores = self.reward(rows, places).float()
+            mask = sampled.mask.float() * (~scores.isnan())[:, None]
+            with run.timer("old_log_probs_values"):
+                with run.phase("compute_log_probs"):
+                    old, _, hidden = model("read_policy", rows, temperature)
+                with run.phase("compute_values"):
+                    predicted = model("read_values", rows, hidden) * mask
+            with run.timer("adv"):
+                penalties = self.kl_coef * policy.kl_k1(old, reference)
+                rewards = experience.token_rewards(settings, scores.nan_to_num(), sampled.finished, penalties, mask)
+                estimate = advantage.gae(rewards, predicted, mask, gamma=settings.gamma, lam=settings.gae_lambda)
+                advantages = estimate.advantages
+                if settings.whiten:
+                    advantages = experience.whitened(accelerator, advantages, mask)
+        return Rollout(
+            ids=rows.ids,
+            ids_mask=rows.mask,
+            positions=rows.positions,
+            mask=mask,
+            sampled_logprobs=sampled.logprobs,
+            old_logprobs=old.float(),
+            ref_logprobs=reference.float(),
+            values=predicted,
+            scores=scores,
+            token_rewards=rewards,
+            advantages=advantages.float(),
+            returns=estimate.returns.float(),
+            weights=torch.where(sampled.finished, 1.0, settings.truncated_weight),
+            finished=sampled.finished,
+        )
+
+    def _learn_from(self, batch: Rollout) -> dict[str, Any]:
+        """Update the policy with the answers that have a score. Where there is none, on no rank, it stays."""
+        scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
+        self.silent = 0 if scored else self.silent + 1
+        if self.silent >= PATIENCE:
+            raise ConfigError(
+                f"the reward {self.settings.reward!r} has scored nothing for {self.silent} steps; the first failure is "
+                f"in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
+            )
+        if not scored:
+            return {}
+        row = self.improve(batch)
+        distances = experience.kl_of_answers(batch)
+        return row | ({"objective/kl": values.mean(distances.tolist())} if len(distances) else {})
+
+    def improve(self, batch: Rollout) -> dict[str, Any]:
+        """Go through a batch ppo_epochs times, in minibatches, each of them an update; returns what is to be logged."""
+        settings, accelerator = self.settings, self.accelerator
+        packs: list[Any] = []
+        norms: list[list[Tensor]] = []
+        for epoch in range(settings.ppo_epochs):
+            shuffled = seeded("cpu", settings.seed, self.step, accelerator.process_index, "minibatches", epoch)
+            for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
+                # Over the tokens of all ranks, whose gradients are averaged: every token counts the same.
+                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
+                parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
+                for number, places in enumerate(parts, 1):
+                    with nullcontext() if number == len(parts) else accelerator.no_sync(self.model):
+                        loss, seen = self.loss(batch.take(places).without_padding(), tokens)
+                        accelerator.backward(loss)
+                    packs += seen
+                with self.run.phase("model_update"):
+                    norms.append(sharded.update(self.optimizer, settings.max_grad_norm))
+        of_policy, of_values = torch.stack([torch.stack(pair) for pair in norms]).unbind(dim=1)
+        rates = optim.stats(
+            optimizer=self.optimizer, grad_norm=of_policy, names="roll", critic_grad_norm=of_values,
+            critic_optimizer=SimpleNamespace(param_groups=self.optimizer.param_groups[1:]),
+        )  # fmt: skip
+        return {**merge(pack.values() for pack in packs), **rates}
+
+    def loss(self, batch: Rollout, tokens: Tensor) -> tuple[Tensor, list[Any]]:
+        """The clipped loss of the policy and the critic's over some rows, and the statistics of the update."""
+        s = self.settings
+        low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
+        read = self.model("read", batch.rows, s.temperature)
+        of_policy = losses.policy_losses(
+            read.logprobs, old_logprobs=batch.old_logprobs, advantages=batch.advantages, clip_low=low, clip_high=high,
+            dual_clip=s.dual_clip, row_weights=batch.weights, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_loss_coef,
+            entropy=read.entropy, entropy_coef=s.entropy_coef,
+        )  # fmt: skip
+        of_values = losses.value_losses(
+            read.values, returns=batch.returns, old_values=batch.values, value_clip=value_clip
+        )
+        total = losses.summed(of_policy + s.value_coef * of_values, batch.mask) / tokens
+        seen = [
+            policy.pack(
+                logprobs=read.logprobs, old_logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs,
+                rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.mask,
+                entropy=read.entropy, scores=batch.scores, sample_weights=batch.weights, clip_low=low, clip_high=high,
+                dual_clip=s.dual_clip, kl_coef=s.kl_loss_coef, entropy_coef=s.entropy_coef, names="roll",
+            ),
+            advantage.pack(
+                advantages=batch.advantages, returns=batch.returns, values=read.values, old_values=batch.values,
+                token_rewards=batch.token_rewards, mask=batch.mask, value_clip=value_clip, names="roll",
+            ),
+        ]  # fmt: skip
+        return total, seen
+
+    @torch.no_grad()
+    def evaluate(self, *, with_texts: bool) -> dict[str, float]:
+        """Answer the held-out prompts and log how good the answers really are; each rank takes its share. `with_texts`
+        adds the scores that compare answers with references, which are returned.
+        """
+        settings, accelerator = self.settings, self.accelerator
+        own = range(self.rank, len(self.data.held_out), self.ranks)
+        chunks = [own[start : start + settings.batch_size] for start in range(0, len(own), settings.batch_size)]
+        generator = seeded(accelerator.device, settings.seed, "evaluation", self.rank)
+        answers: list[tuple[str, str]] = []
+        grades: list[float | None] = []
+        with (
+            sharded.whole(self.model, accelerator),
+            self.run.progress(chunks, evaluating=True, disable=self.is_quiet) as bar,
+        ):
+            for chunk in bar:
+                examples = [self.data.held_out[place] for place in chunk]
+                ids, mask = left_padded(
+                    [self.held_out_prompts[place] for place in chunk], self.pad_id, accelerator.device
+                )
+                sampled = self.model("sample", ids, mask, generator=generator, **self.sampling)
+                texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
+                new = [self.grader.grade(example, text) for example, text in zip(examples, texts, strict=True)]
+                bar.score([grade for grade in new if grade is not None])
+                answers += [(text, example.reference) for example, text in zip(examples, texts, strict=True)]
+                grades += new
+        known = [grade for grade in grades if grade is not None]
+        of_known = {
+            **rollout.stats(scores=known, stage="eval", names="roll"),
+            "eval/right": values.mean([grade == 1.0 for grade in known]),
+        } if known else {}  # fmt: skip
+        seen: dict[str, Any] = reduce({**of_known, UNSCORABLE: values.mean([float(grade is None) for grade in grades])})
+        score = seen.get("val/score/mean")
+        pairs = self.gather(answers)
+        found = Evaluation(
+            math.nan if score is None or score.number is None else float(score.number),
+            [answer for answer, _ in pairs],
+            [reference for _, reference in pairs],
+        )
+        self.last_score = found.score
+        if not self.is_main:
+            return {}
+        scores = found.text_scores(self.scored_texts) if with_texts else {}
+        named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/", UNSCORABLE))}
+        self.run.log_eval({**named, **scores, "examples": found.shown()}, step=self.step)
+        return scores
+
+    # What a checkpoint holds.
+
+    @property
+    def language_model(self) -> Any:
+        return self.inner.policy
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "critic": self.inner.critic_state(),
+            "kl_coef": self.kl_coef,
+            "epoch": self.epochs.sums,
+            "first_score": self.first_score,
+            "last_score": self.last_score,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.kl_coef, self.epochs = state["kl_coef"], Epochs(state["epoch"])
+        self.first_score, self.last_score = state["first_score"], state["last_score"]
+
+    def restore_weights(self, state: dict[str, Any]) -> None:
+        self.inner.load_critic_state(state["critic"])
+
+    def _everywhere(self, wish: bool) -> bool:
+        """What the main process wishes: the ranks must stop at the same step."""
+        return self.gather([wish and self.is_main])[0]

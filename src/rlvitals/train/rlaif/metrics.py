@@ -1,0 +1,128 @@
+"""What RLAIF logs: the tags of the RLAIF document, from numbers that merge over batches, ranks and restarts.
+
+`Train/` is by optimiser step. `Epoch/` and `Scoring/` are by epoch (counted from 0): they stand in the row of the
+epoch's last step, with `epoch` beside them, and TensorBoard draws them over epochs. A mean is over samples or tokens,
+never over means; what nobody judged is in no mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlvitals import values
+from rlvitals.compute import merge, rollout
+from rlvitals.train.teachers.base import WEIGHTS, Judgement
+from rlvitals.train.teachers.cache import Bill
+from rlvitals.values import Value
+
+TAGS = {
+    "correctness": "Correctness",
+    "quality": "CodeQuality",
+    "efficiency": "Efficiency",
+    "documentation": "Documentation",
+}
+"""What the document calls the criteria."""
+
+EVAL_NAMES = {
+    "Train/AvgReward": "reward", "Train/RewardStd": "reward_std", "solved": "accuracy",
+    "rewards/Correctness/mean": "correctness", "rewards/CodeQuality/mean": "code_quality",
+    "rewards/Efficiency/mean": "efficiency", "rewards/Documentation/mean": "documentation",
+    "Teacher/FailureRate": "teacher_failure_rate", "length.truncated_fraction": "truncated_fraction",
+    "length.response.mean": "response_length",
+}  # fmt: skip
+"""What an evaluation calls its numbers."""
+
+SCORES = {f"rewards/{tag}/mean": f"Scoring/{tag}_Score" for tag in TAGS.values()}
+"""A step's criterion scores, and what they are called over an epoch, beside the weights."""
+
+Stats = dict[str, Any]
+
+
+def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: Any, truncated: Any) -> Stats:
+    """Rewards, criterion scores, groups and lengths of one batch."""
+    scored = [(judgement, group) for judgement, group in zip(judgements, groups, strict=True) if judgement.scores]
+    found: Stats = dict(rollout.stats(response_mask=mask, truncated=truncated, names="rlaif"))
+    found["Teacher/FailureRate"] = values.mean([float(judgement.scores is None) for judgement in judgements])
+    found["Teacher/CacheHitRate"] = values.mean([float(judgement.is_cached) for judgement in judgements])
+    if not scored:
+        return found
+    rewards = [judgement.reward for judgement, _ in scored]
+    found |= rollout.stats(scores=rewards, group_ids=[group for _, group in scored], names="rlaif")
+    for name, tag in TAGS.items():
+        found[f"rewards/{tag}/mean"] = values.mean(judgement.scores[name] for judgement, _ in scored)  # type: ignore[index]
+    return found
+
+
+def bill_stats(bill: Bill, seconds: float) -> Stats:
+    """What one batch's judgements cost: both directions of every call."""
+    return {
+        "Teacher/Tokens": values.total([bill.prompt_tokens + bill.completion_tokens]),
+        "Teacher/PromptTokens": values.total([bill.prompt_tokens]),
+        "Teacher/CompletionTokens": values.total([bill.completion_tokens]),
+        "Teacher/Seconds": values.total([seconds]),
+    }
+
+
+def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> Stats:
+    """How like the same teacher judges the same answers twice: 1 less the difference of the two rewards."""
+    pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
+    told = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
+    return {"Teacher/SelfAgreement": values.mean(told)} if told else {}
+
+
+class Ledger:
+    """Adds up since the last row and since the epoch began; knows the epoch before."""
+
+    def __init__(self) -> None:
+        self._row: Stats = {}
+        self._epoch: dict[str, Value] = {}
+        self._before: dict[str, float] = {}
+        self.epoch_rewards: list[float] = []
+        """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
+
+    def add(self, stats: Mapping[str, Any]) -> None:
+        """A batch, as all ranks saw it."""
+        self._row = merge([self._row, stats])
+        names = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
+        self._epoch = merge([self._epoch, {name: stats[name] for name in names & stats.keys()}])  # type: ignore[assignment]
+
+    def row(self) -> Stats:
+        """What has come since the last row."""
+        row, self._row = self._row, {}
+        return row
+
+    def close_epoch(self) -> Stats:
+        """The epoch's own tags; an epoch in which nothing was judged has no reward."""
+        seen, self._epoch = self._epoch, {}
+        found: Stats = {f"Scoring/{tag}": WEIGHTS[name] for name, tag in TAGS.items()}
+        if tokens := seen.get("Teacher/Tokens"):
+            found["Epoch/APITokens"] = tokens.number
+        rewards = seen.get("Train/AvgReward")
+        if rewards is None:
+            return found
+        found |= {tag: seen[name].number for name, tag in SCORES.items()}
+        found["Epoch/AvgReward"], found["Epoch/NumSamples"] = rewards.number, rewards.count
+        found["Epoch/RewardVariance"] = seen["Train/RewardVariance"].number
+        found["Epoch/AvgLoss"] = seen["Train/Loss"].number
+        if self._before:
+            found["Epoch/RewardTrend"] = found["Epoch/AvgReward"] - self._before["reward"]
+            found["Epoch/LossTrend"] = self._before["loss"] - found["Epoch/AvgLoss"]  # positive: the loss falls
+        self._before = {"reward": found["Epoch/AvgReward"], "loss": found["Epoch/AvgLoss"]}
+        self.epoch_rewards.append(found["Epoch/AvgReward"])
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "row": {name: value.to_list() for name, value in self._row.items()},
+            "epoch": {name: value.to_list() for name, value in self._epoch.items()},
+            "before": dict(self._before),
+            "epoch_rewards": list(self.epoch_rewards),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._row = {name: Value.from_list(stored) for name, stored in state["row"].items()}
+        self._epoch = {name: Value.from_list(stored) for name, stored in state["epoch"].items()}
+        self._before, self.epoch_rewards = dict(state["before"]), list(state["epoch_rewards"])

@@ -1,0 +1,85 @@
+"""RLAIF's settings, checked, and the teacher that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from rlvitals.errors import ConfigError
+from rlvitals.train import models
+from rlvitals.train.settings import Amount, Count, LoopSettings, Pair, Positive, Whole, check_limits
+from rlvitals.train.teachers.base import Teacher
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(LoopSettings):
+    """What `recipes/rlaif.yaml` explains."""
+
+    dataset: str | None
+    eval_dataset: str | None
+    eval_share: float
+    tasks: Count
+    eval_tasks: Count
+    prompts_per_step: Count
+    group_size: Pair
+    max_new_tokens: Count
+    lr_warmup_steps: Whole
+    micro_batch_size: Count | None
+    save_steps: Whole
+    warm_up_steps: Whole
+    warm_up_batch_size: Count
+    warm_up_learning_rate: Amount
+    chat: bool | None
+    teacher: Literal["offline", "endpoint", "local"]
+    teacher_url: str | None
+    teacher_model: str | None
+    teacher_key_variable: str
+    teacher_seconds: Positive
+    teacher_tries: Count
+    teacher_requests_per_minute: Positive | None
+    teacher_concurrency: Count
+    teacher_max_tokens: Count
+    teacher_json_mode: bool
+    code_seconds: Positive
+    code_memory_mib: Count
+    agreement_steps: Whole
+    agreement_samples: Count
+    teacher_patience: Count
+
+
+def check(settings: Settings) -> None:
+    """Raise ConfigError for what cannot be trained with."""
+    check_limits(settings)
+    if not 0 < settings.eval_share < 1:
+        raise ConfigError(f"eval_share must be between 0 and 1, not {settings.eval_share}")
+    if settings.dataset is None and settings.tasks < settings.prompts_per_step:
+        raise ConfigError(f"tasks ({settings.tasks}) must be at least prompts_per_step ({settings.prompts_per_step})")
+    if settings.teacher == "endpoint" and not (settings.teacher_url and settings.teacher_model):
+        raise ConfigError("the teacher 'endpoint' needs teacher_url and teacher_model")
+    if settings.teacher == "local" and not settings.teacher_model:
+        raise ConfigError("the teacher 'local' needs teacher_model")
+
+
+def open_teacher(settings: Settings) -> Teacher:
+    """The teacher that the settings name."""
+    if settings.teacher == "endpoint":
+        from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
+
+        client = JudgeClient(
+            settings.teacher_url or "", settings.teacher_model or "", key_variable=settings.teacher_key_variable,
+            seconds=settings.teacher_seconds, tries=settings.teacher_tries, max_tokens=settings.teacher_max_tokens,
+            requests_per_minute=settings.teacher_requests_per_minute, json_mode=settings.teacher_json_mode,
+        )  # fmt: skip
+        return EndpointTeacher(client, concurrency=settings.teacher_concurrency)
+    if settings.teacher == "local":
+        from rlvitals.train.teachers.local import LocalTeacher
+
+        name = settings.teacher_model or ""
+        loaded = models.load(None, name) if name in models.SIZES else models.load(name, None)
+        loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
+        return LocalTeacher(loaded.model, loaded.tokenizer, name, max_tokens=settings.teacher_max_tokens)
+    from rlvitals.train.teachers.offline import OfflineTeacher
+
+    return OfflineTeacher(seconds=settings.code_seconds, memory_mib=settings.code_memory_mib)

@@ -1,0 +1,119 @@
+"""What RLAIF trains on: tasks (made, or read from a file and checked), a warmed-up student, the code in its answers."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from typing import Any, NamedTuple
+
+import torch
+
+from rlvitals.errors import ConfigError
+from rlvitals.train import functions, models, supervised, tiny
+from rlvitals.train.functions import Task
+from rlvitals.train.jsonl import Row, read_rows
+from rlvitals.train.rlaif.settings import Settings
+
+CONTEXT = 128
+"""Tokens a tiny student can read and write; the longest task with the longest answer has fewer than 100."""
+
+FENCED = re.compile(r"```\w*[^\S\n]*\n(.*?)```", re.DOTALL)
+
+
+def read_tasks(file: str) -> list[Task]:
+    """The tasks of a JSONL file; the first line that is wrong is an error that names it."""
+    rows = read_rows(file, ("prompt", "entry_point", "reference", "tests"))
+    return [
+        Task("dataset", row.text("prompt"), row.text("reference"), row.text("entry_point"), _tests(row), "", 0)
+        for row in rows
+    ]
+
+
+def _tests(row: Row) -> tuple[tuple[str, str], ...]:
+    tests = row.values["tests"]
+    if not isinstance(tests, list) or not tests:
+        raise ConfigError(f"{row.where}: tests must be a list of [call, expected] pairs, at least one")
+    return tuple(_test(row.where, test) for test in tests)
+
+
+def _test(where: str, test: Any) -> tuple[str, str]:
+    match test:
+        case [str(call), str(expected)]:
+            try:
+                ast.literal_eval(expected)
+            except (ValueError, SyntaxError):
+                raise ConfigError(
+                    f"{where}: the test {call!r} expects {expected!r}, which is no literal of Python"
+                ) from None
+            return call, expected
+    raise ConfigError(f"{where}: a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")
+
+
+class Split(NamedTuple):
+    """The tasks to train on and the held-out ones."""
+
+    train: list[Task]
+    held_out: list[Task]
+
+
+def split_tasks(settings: Settings) -> Split:
+    """The tasks that the settings name; at most `eval_tasks` of them are held out."""
+    seed, most = settings.seed, settings.eval_tasks
+    train = functions.tasks(settings.tasks, seed=seed) if settings.dataset is None else read_tasks(settings.dataset)
+    if settings.eval_dataset:
+        return Split(train, read_tasks(settings.eval_dataset)[:most])
+    if settings.dataset is None:
+        return Split(train, functions.tasks(most, seed=seed, split="held_out"))
+    random.Random(seed).shuffle(train)  # noqa: S311
+    cut = max(1, round(len(train) * settings.eval_share))
+    if cut >= len(train):
+        raise ConfigError(
+            f"dataset {settings.dataset!r} has {len(train)} tasks: too few to hold {cut} out for evaluation"
+        )
+    return Split(train[cut:], train[:cut][:most])
+
+
+def warmed_up(
+    seed: int, *, steps: int, batch_size: int, learning_rate: float, device: torch.device | str = "cpu"
+) -> models.Loaded:
+    """A tiny student that has read right and wrong answers in all styles: it writes them in the proportions it saw."""
+    model: Any
+    model, tokenizer = tiny.build(functions.corpus(), context=CONTEXT, seed=seed)
+    rng = random.Random(f"warm-up {seed}")  # noqa: S311
+    end = tokenizer.eos_token_id
+    texts = [
+        (task.prompt, answer) for task in functions.tasks(2000, seed=seed) for answer, _ in functions.answers(task, rng)
+    ]
+    prompts, answers = (tokenizer(list(column))["input_ids"] for column in zip(*texts, strict=True))  # all at once
+    pairs = [(prompt, [*answer, end]) for prompt, answer in zip(prompts, answers, strict=True)]
+    model.to(device)
+    if steps:
+        supervised.warm_up(
+            model, pairs, steps=steps, batch_size=batch_size, learning_rate=learning_rate,
+            pad_id=tokenizer.pad_token_id, generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+    return models.Loaded(model.cpu(), tokenizer)
+
+
+def prompt_ids(task: Task, tokenizer: Any, *, is_chat: bool) -> list[int]:
+    """A task as the student reads it: as a chat where it knows chats, else the bare text."""
+    if not is_chat:
+        ids: list[int] = tokenizer(task.prompt)["input_ids"]
+        return ids
+    asked = [{"role": "user", "content": f"{task.prompt.strip()} Answer with the function's code alone."}]
+    text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    chat: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return chat
+
+
+def code_of(text: str) -> str:
+    r"""The code in an answer: what stands in the first fence, or all of it.
+
+    >>> code_of("Here you are:\n```python\ndef f(): return 1\n```")
+    'def f(): return 1'
+    >>> code_of("def f(): return 1")
+    'def f(): return 1'
+    """
+    fenced = FENCED.search(text)
+    return (fenced[1] if fenced else text).strip()

@@ -1,0 +1,299 @@
+"""RLAIF: `rlvitals train rlaif`. A student writes small Python functions, a teacher scores them, the student learns.
+
+Each step: a batch of tasks, several answers to each, the teacher's scores, each answer's reward against the others of
+its task (group-relative), one optimiser step on -A log p + kl_coef * KL(student, untrained student) over the answers'
+tokens. The reference is a copy that is never trained; prompts are in no loss; an answer without a judgement takes no
+part. Everything drawn at random depends on the seed and the step alone, so that a resumed run draws what the unbroken
+one would have drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlvitals import values
+from rlvitals.adapters.torch_distributed import reduce
+from rlvitals.capture.run import Run
+from rlvitals.capture.start import refuse_existing
+from rlvitals.compute import advantage, merge, optim, policy
+from rlvitals.errors import ConfigError
+from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.train import checkpoint, losses, models, sampling, sharded
+from rlvitals.train.functions import Task
+from rlvitals.train.loop import Loop, open_accelerator, open_run
+from rlvitals.train.recipe import Outcome
+from rlvitals.train.rlaif import metrics
+from rlvitals.train.rlaif.settings import Settings, check, open_teacher
+from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
+from rlvitals.train.schedule import rate_by_size
+from rlvitals.train.teachers.base import Judgement, Question, Teacher
+from rlvitals.train.teachers.cache import CachedTeacher
+
+
+def train(settings: Settings) -> Outcome:
+    """Train, evaluate, save; what is wrong with settings, data or teacher is an error before anything is trained."""
+    check(settings)
+    tasks = split_tasks(settings)
+    origin = checkpoint.origin(settings.output_dir, settings.resume_from)
+    if not settings.resume_from:
+        refuse_existing(RunDir(Path(settings.output_dir)))
+    with closing(open_teacher(settings)) as teacher, models.quietly():
+        teacher.check()
+        accelerator = open_accelerator(settings)
+        student = load_student(settings, accelerator)
+        with start_run(settings, student, origin) as run:
+            return Trainer(settings, tasks, teacher, student, run=run, accelerator=accelerator).learn(origin)
+
+
+def load_student(settings: Settings, accelerator: Any) -> models.Loaded:
+    """The student before training. A tiny one is kept in the run's folder: a resume needs it as the reference."""
+    if not settings.is_tiny:
+        return models.load(settings.model, settings.model_size)
+
+    def build() -> models.Loaded:
+        return warmed_up(
+            settings.seed, steps=settings.warm_up_steps, batch_size=settings.warm_up_batch_size,
+            learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
+        )  # fmt: skip
+
+    return models.keep(kept_folder(settings.output_dir) / models.TINY_FOLDER, build, anew=settings.resume_from is None)
+
+
+def start_run(settings: Settings, student: models.Loaded, origin: Path | None) -> Run:
+    """Start recording; the configuration says which learning rate the student's size came to."""
+    own = {"learning_rate": learning_rate(settings, student.model), "num_generations": settings.group_size}
+    return open_run(settings, origin, config=own, algorithm="rlaif", framework="rlvitals", names="rlaif")
+
+
+def learning_rate(settings: Settings, model: Any) -> float:
+    """As given, or what fits the model's size."""
+    return settings.learning_rate or rate_by_size(models.parameters(model), tiny=7e-4)
+
+
+class Batch(NamedTuple):
+    """Answers to some tasks, with what the student's tokens were."""
+
+    rows: sampling.Answered
+    mask: Tensor
+    """[answers, tokens]: 1 on the answers' tokens."""
+    finished: Tensor
+    questions: list[Question]
+    groups: list[int]
+
+
+class Trainer(Loop[Settings]):
+    """One run: the student, its reference, the teacher, and where it stands."""
+
+    def __init__(
+        self, settings: Settings, tasks: Split, teacher: Teacher, student: models.Loaded, *, run: Run, accelerator: Any
+    ) -> None:
+        super().__init__(settings, run, accelerator)
+        self.tasks, self.held_out = tasks
+        self.steps_per_epoch = max(1, len(self.tasks) // (settings.prompts_per_step * self.ranks))
+        self.ledger = metrics.Ledger()
+        self.baseline: float | None = None
+        self.last_eval: tuple[int, float | None] = (-1, None)
+        self.tokenizer = student.tokenizer
+        self.is_chat = models.is_chat(student.tokenizer, settings.chat, is_tiny=settings.is_tiny)
+        self.reference = sharded.to_read(copy.deepcopy(student.model), accelerator)
+        if settings.gradient_checkpointing:
+            student.model.gradient_checkpointing_enable()
+        rate, rise = learning_rate(settings, student.model), max(1, settings.lr_warmup_steps)
+        groups = [{"params": student.model.parameters(), "lr": rate}]
+        self.prepare(student.model, groups, lambda step: min(1.0, (step + 1) / rise))
+        own = "" if self.rank == 0 else f"-rank-{self.rank}"
+        self.teacher = CachedTeacher(teacher, self.folder / f"judgements{own}.jsonl")
+
+    def learn(self, origin: Path | None) -> Outcome:
+        """RLAIF from the beginning, or from a checkpoint."""
+        settings, silent = self.settings, 0
+        self.resume(origin)
+        if origin is None and settings.resume_from:
+            self.teacher.forget_after(0)  # killed before its first checkpoint: it begins again
+        if self.baseline is None:
+            self.evaluate()
+            self.baseline = self.last_eval[1]
+        while self.step < settings.max_steps:
+            self.step += 1
+            silent = 0 if self.take_step() else silent + 1
+            self.log()
+            if self.is_due(settings.eval_steps):
+                self.evaluate()
+            must_stop = self.is_asked_to_stop()
+            if self.is_due(settings.save_steps):
+                self.save()
+            if silent >= settings.teacher_patience:
+                raise ConfigError(
+                    f"the teacher has judged nothing for {silent} steps; see Teacher/FailureRate. The last "
+                    f"checkpoint is {checkpoint.newest(self.folder)}"
+                )
+            if must_stop:
+                return self._finish("stopped")
+        return self._finish("finished")
+
+    def take_step(self) -> bool:
+        """Answer, judge, learn; False where nothing was judged and so nothing learnt."""
+        began = replace(self.teacher.bill)
+        self.teacher.step = self.step
+        with self.run.phase("generate") as phase:
+            with sharded.whole(self.model, self.accelerator):
+                batch = self.answer(self.tasks_of_step(), self.settings.group_size, self.generator(self.step))
+            phase.tokens(int(batch.mask.sum()))
+        with self.run.phase("compute_rewards"):
+            start = time.perf_counter()
+            judgements = self.teacher.judge(batch.questions)
+            stats: dict[str, Any] = {}
+            if self.is_due(self.settings.agreement_steps):  # the same answers judged a second time, past the cache
+                few = slice(0, self.settings.agreement_samples)
+                stats = metrics.agreement_stats(judgements[few], self.teacher.judge_again(batch.questions[few]))
+            seconds = time.perf_counter() - start
+        stats |= metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
+        stats |= metrics.bill_stats(self.teacher.bill.minus(began), seconds)
+        with self.run.phase("train_step"):
+            learnt = self.improve(batch, judgements)
+        self.ledger.add(reduce({**stats, **learnt}))
+        if self.is_main:
+            self.run.count(tokens=int(batch.rows.mask.sum()) * self.ranks, samples=len(batch.groups) * self.ranks)
+        return bool(learnt)
+
+    def tasks_of_step(self) -> list[Task]:
+        """The tasks of this rank: every epoch goes through all of them in an order of its own."""
+        epoch, place = divmod(self.step - 1, self.steps_per_epoch)
+        order = list(range(len(self.tasks)))
+        random.Random(f"{self.settings.seed} epoch {epoch}").shuffle(order)  # noqa: S311
+        size = self.settings.prompts_per_step
+        start = (place * self.ranks + self.rank) * size
+        return [self.tasks[number] for number in order[start : start + size]]
+
+    def generator(self, step: int) -> torch.Generator:
+        seed = (self.settings.seed * 1_000_003 + step + 1) * 1009 + self.rank
+        return torch.Generator(device=self.accelerator.device).manual_seed(seed)
+
+    def answer(self, tasks: Sequence[Task], count: int, generator: torch.Generator) -> Batch:
+        """`count` answers to each task, sampled by the student as it is, whole."""
+        device, pad = self.accelerator.device, self.tokenizer.pad_token_id
+        asked = [task for task in tasks for _ in range(count)]
+        prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks for _ in range(count)]
+        ids, mask = sampling.left_padded(prompts, pad, device)
+        with self.accelerator.autocast():
+            told = sampling.sample(
+                self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
+                temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
+            )  # fmt: skip
+        texts = self.tokenizer.batch_decode(
+            [row[kept.bool()] for row, kept in zip(told.tokens, told.mask, strict=True)], skip_special_tokens=True
+        )
+        questions = [Question(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
+        groups = [place for place in range(len(tasks)) for _ in range(count)]
+        rows = sampling.answered(ids, mask, told.tokens, told.mask)
+        return Batch(rows, told.mask, told.finished, questions, groups)
+
+    def improve(self, batch: Batch, judgements: Sequence[Judgement]) -> dict[str, Any]:
+        """One optimiser step on what was judged; returns its numbers, or nothing where nothing was."""
+        device = self.accelerator.device
+        judged = torch.tensor([judgement.scores is not None for judgement in judgements], device=device)
+        mask = batch.mask * judged[:, None]
+        tokens = self.accelerator.reduce(mask.sum(), reduction="sum")  # of all ranks: no mean of means
+        if not int(tokens):
+            return {}
+        advantages = torch.zeros(len(judgements), device=device)
+        advantages[judged] = _advantages(judgements, batch.groups).to(device)
+        size = self.settings.micro_batch_size or len(judgements)
+        parts = []
+        for start in range(0, len(judgements), size):
+            take = slice(start, start + size)
+            parts.append(self._backward(batch.rows.take(take), mask[take], advantages[take], tokens))
+        (norm,) = sharded.update(self.optimizer, self.settings.max_grad_norm)
+        rate = optim.stats(optimizer=self.optimizer, grad_norm=norm)
+        self.scheduler.step()
+        return {**merge(parts), **rate}
+
+    def _backward(self, rows: sampling.Answered, mask: Tensor, advantages: Tensor, tokens: Tensor) -> dict[str, Any]:
+        with self.accelerator.autocast():
+            with torch.no_grad():
+                reference = sampling.answer_stats(self.reference, rows, temperature=self.settings.temperature)
+            own = sampling.answer_stats(self.model, rows, temperature=self.settings.temperature)
+        of_tokens = losses.reinforce_losses(
+            own.logprobs, ref_logprobs=reference.logprobs, advantages=advantages, kl_coef=self.settings.kl_coef
+        )
+        # Ranks' gradients are averaged: times their number, the sum over all tokens is divided by all tokens.
+        loss = losses.summed(of_tokens, mask) / tokens * self.ranks
+        with self.run.phase("backward") as phase:
+            self.accelerator.backward(loss)
+            phase.tokens(int(rows.mask.sum()))
+        return policy.stats(
+            logprobs=own.logprobs.detach(), ref_logprobs=reference.logprobs, advantages=advantages, mask=mask,
+            entropy=own.entropy.detach(), kl_coef=self.settings.kl_coef, names="rlaif",
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """The held-out tasks, one answer each at the training's temperature; always with the same draws."""
+        share, size = self.held_out[self.rank :: self.ranks], self.settings.prompts_per_step * self.settings.group_size
+        generator = self.generator(-1)
+        stats: dict[str, Any] = {}
+        with self.run.phase("evaluate"), sharded.whole(self.model, self.accelerator):
+            for start in range(0, len(share), size):
+                batch = self.answer(share[start : start + size], 1, generator)
+                judgements = self.teacher.judge(batch.questions)
+                part = metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
+                correct = [judgement.scores["correctness"] == 1.0 for judgement in judgements if judgement.scores]
+                part["solved"] = values.mean(map(float, correct))
+                stats = merge([stats, part])
+        merged = reduce(stats)
+        told = {new: merged[old] for old, new in metrics.EVAL_NAMES.items() if old in merged}
+        reward = getattr(told.get("reward"), "number", None)
+        self.last_eval = (self.step, reward)
+        if reward is not None and self.baseline is not None:
+            told["baseline_gain"] = reward - self.baseline
+        if self.is_main:
+            self.run.log_eval(told, step=self.step)
+
+    def log(self) -> None:
+        """A row, where it is due; the epoch's own numbers stand in that of its last step."""
+        of_epoch = self.ledger.close_epoch() if self.is_due(self.steps_per_epoch) else {}
+        if of_epoch or self.is_due(self.settings.logging_steps) or self.is_last:
+            row = {**self.ledger.row(), "epoch": (self.step - 1) // self.steps_per_epoch, **of_epoch}
+            if self.is_main:
+                self.run.log(row, step=self.step)
+
+    def state(self) -> dict[str, Any]:
+        return {"book": self.ledger.state(), "baseline": self.baseline}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.ledger.restore(state["book"])
+        self.baseline = state["baseline"]
+        self.teacher.forget_after(state["step"])
+
+    def _finish(self, status: Literal["finished", "stopped"]) -> Outcome:
+        if self.last_eval[0] != self.step:
+            self.evaluate()
+        ended = f"stopped by the doctor at step {self.step}" if status == "stopped" else f"{self.step} steps"
+        after = self.last_eval[1]
+        if after is None or self.baseline is None:
+            return self.end(status, f"{ended}; the held-out tasks could not be judged. {self.folder}")
+        last = self.ledger.epoch_rewards[-3:]
+        is_settled = len(last) == 3 and float(np.std(last)) < 0.02 and last[-1] >= 0.65
+        return self.end(
+            status,
+            f"{ended}: held-out reward {self.baseline:.3f} -> {after:.3f} ({after - self.baseline:+.3f} over the "
+            f"untrained student){', settled' if is_settled else ''}. {self.folder}",
+        )
+
+
+def _advantages(judgements: Sequence[Judgement], groups: Sequence[int]) -> Tensor:
+    """Of the judged answers alone, each against the judged answers to the same task."""
+    told = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
+    rewards = np.array([reward for reward, _ in told])
+    return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in told]), dtype=torch.float32)
