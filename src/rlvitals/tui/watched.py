@@ -17,7 +17,7 @@ import numpy as np
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.render.charts import Series
 from rlvitals.views.check import new_monitor, verdict_on
 from rlvitals.views.findings import Diagnosis
@@ -26,7 +26,6 @@ from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.query import open_run
 from rlvitals.views.sources import Source, is_run
 from rlvitals.views.tree import Band, band_of, meaning_of
-from rlvitals.views.verdict import Verdict
 from rlvitals.views.vitals import change, status_of, time_left, vital_names
 
 BUSY_SECONDS = 0.05

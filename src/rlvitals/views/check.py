@@ -15,12 +15,12 @@ from typing import Any, overload
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, RunUnreadable, did_you_mean
 from rlvitals.health.monitor import Monitor
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.store.importers import NotALog
 from rlvitals.views.judging import KEPT_OF_A_RULE, Judge, Trace
 from rlvitals.views.sources import RUN, Source, is_run, open_all, open_source, places_in
 from rlvitals.views.unjudged import Unjudged, unjudged
-from rlvitals.views.verdict import FEW_ROWS, VERDICTS, Verdict, counted, plural, worst
+from rlvitals.views.verdict import FEW_ROWS, VERDICTS, counted, plural, worst
 
 Rules = str | Path | Sequence[Any] | None
 

@@ -7,15 +7,17 @@ its rows, once; a very long one is not, because nobody waits a minute for a verd
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
-from rlvitals.records import Finding
+from rlvitals.contract import Findings, RequestFacts, TracedLine, finding_facts
+from rlvitals.records import Finding, Verdict
 from rlvitals.store.findings import Event, read_events
 from rlvitals.store.layout import RunDir
+from rlvitals.store.rollout_forms import plain
 from rlvitals.views.lines import Window, lines
 from rlvitals.views.query import RunView
-from rlvitals.views.verdict import Verdict, verdict_of
+from rlvitals.views.verdict import verdict_of
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
 """Rows times metrics, and metrics, of a log that is judged while somebody waits."""
@@ -61,7 +63,7 @@ def diagnose(view: RunView) -> Diagnosis:
     return Diagnosis(report.verdict, report.reason, [*report.findings, *report.normal], report.ongoing)
 
 
-def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
+def findings_told(view: RunView, diagnosis: Diagnosis) -> Findings:
     """What `/api/findings` answers."""
     events = read_events(RunDir(view.path))
     told = diagnosis.findings[-MOST_TOLD:]
@@ -71,8 +73,13 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "judging": diagnosis.is_pending,
         "was_watched": was_watched(view),
         "findings": [
-            asdict(found)
-            | {
+            {
+                **finding_facts(found),
+                "confidence": found.confidence,
+                "evidence": plain(found.evidence),
+                "causes": list(found.causes),
+                "advice": list(found.advice),
+                "action": found.action,
                 "ongoing": None if diagnosis.ongoing is None else found.rule in diagnosis.ongoing,
                 "requests": requests_about(found, events),
                 "trace": _trace(view, found),
@@ -83,10 +90,10 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def requests_about(finding: Finding, events: Sequence[Event]) -> list[dict[str, Any]]:
+def requests_about(finding: Finding, events: Sequence[Event]) -> list[RequestFacts]:
     """What was asked of the trainer because of a finding, each with its answer."""
     asked = [
-        event.facts | {"step": event.step, "timestamp": event.timestamp}
+        cast(RequestFacts, event.facts | {"step": event.step, "timestamp": event.timestamp})
         for event in events
         if event.type == "request"
         and event.facts.get("rule") == finding.rule
@@ -100,11 +107,11 @@ def requests_about(finding: Finding, events: Sequence[Event]) -> list[dict[str, 
     return asked
 
 
-def _trace(view: RunView, finding: Finding) -> list[dict[str, Any]]:
+def _trace(view: RunView, finding: Finding) -> list[TracedLine]:
     """The series around a finding: as far before its onset and after its word as the two are apart, and a bit."""
     around = max(20, 2 * (finding.step - finding.onset_step))
     window = Window("step", finding.onset_step - around, finding.step + around, TRACE_POINTS)
     known = set(view.metrics)
     names = [name for name in finding.metrics if name in known][:TRACED_METRICS]
     drawn = lines(view, names, window)
-    return [line | {"band": drawn["bands"].get(line["name"])} for line in drawn["lines"]]
+    return [{**line, "band": drawn["bands"].get(line["name"])} for line in drawn["lines"]]

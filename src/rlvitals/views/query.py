@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
+from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, Group, Row, RunInfo, Span, Status
@@ -164,7 +165,7 @@ class RunView(ShownInNotebooks):
         return int(steps.max()) if len(steps) else None
 
     @property
-    def trackers(self) -> list[dict[str, Any]]:
+    def trackers(self) -> list[TrackerFacts]:
         """How far each tracker is: name, state, rows handed over, rows behind, the error and since when."""
         return [
             {

@@ -9,11 +9,11 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rlvitals.contract import FindingFacts, NewStatus, finding_facts
 from rlvitals.errors import RlvitalsError
 from rlvitals.store.cards import read_info
-from rlvitals.store.findings import event_of
+from rlvitals.store.findings import event_of, findings_in
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
@@ -24,7 +24,6 @@ LONGEST_CATCH_UP = 4 * 2**20
 
 MOST_VALUES = 5_000
 _PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
-FIELDS = ("rule", "kind", "severity", "onset_step", "title", "metrics")
 
 
 @dataclass(slots=True)
@@ -36,7 +35,7 @@ class Added:
     updated: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
     """The newest value of every metric that has one."""
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[FindingFacts] = field(default_factory=list)
 
 
 class RunTail:
@@ -63,7 +62,7 @@ class RunTail:
                     _take_row(added, line, is_training=log == self._dir.train_log)
         return added
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> NewStatus:
         """Whether the run goes on."""
         try:
             view = open_run(self._dir.root)
@@ -103,9 +102,8 @@ def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
 
 
 def _take_finding(added: Added, line: bytes) -> None:
-    event = event_of(line)
-    if event is not None and event.type == "finding":
-        added.findings.append({"step": event.step} | {key: event.facts.get(key) for key in FIELDS})
+    if (event := event_of(line)) is not None:
+        added.findings += [finding_facts(found) for _, found in findings_in([event])]
 
 
 def _size(log: Path) -> int:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import SEVERITIES, Finding, Verdict
 
-Verdict = Literal["healthy", "watch", "act", "cannot judge"]
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 """From good to grave; what could not be judged is worse than healthy."""
 
