@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
-from rlvitals.health.history import VERDICTS, History, Verdict, worst
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.health.history import VERDICTS, History, worst
+from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.store.importers import NotALog
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge, Said, Trace
