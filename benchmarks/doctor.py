@@ -35,7 +35,7 @@ from typing import Any
 from doctor_peers import KINDS, PACKAGES, TOOLS, package_of
 from rlvitals import health
 from rlvitals.health.monitor import Monitor
-from rlvitals.store.importers import read_log
+from rlvitals.importers import read_log
 
 HERE = Path(__file__).parent
 

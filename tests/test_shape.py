@@ -22,7 +22,7 @@ DATA = BOTTOM | {"values", "records", "config"}
 MAY_IMPORT = {
     "errors": set(),
     "codec": set(),
-    "plugins": set(),
+    "plugins": {"guard"},
     "terminal": set(),
     "masking": set(),
     "guard": {"terminal"},
@@ -37,18 +37,32 @@ MAY_IMPORT = {
     "textscore": {"errors"},
     "render": DATA | {"catalog", "contract"},
     "store": DATA,
+    "importers": DATA | {"store"},
     "sinks": DATA | {"store", "catalog", "render"},
     "health": DATA | {"catalog"},
     "capture": DATA | {"store", "render", "catalog", "health", "sinks"},  # sinks only where no process may be spawned
-    "views": DATA | {"store", "catalog", "contract", "health", "render"},
+    "views": DATA | {"store", "importers", "catalog", "contract", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "adapters": DATA | {"capture", "store"},
+    "adapters": DATA | {"capture", "store", "importers"},
     "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
     "web": DATA | {"store", "catalog", "contract", "health", "render", "views"},
     "tui": DATA | {"catalog", "contract", "health", "render", "views"},
     "cli": DATA
-    | {"store", "catalog", "health", "textscore", "render", "views", "capture", "sinks", "train", "web", "tui"},
+    | {
+        "store",
+        "importers",
+        "catalog",
+        "health",
+        "textscore",
+        "render",
+        "views",
+        "capture",
+        "sinks",
+        "train",
+        "web",
+        "tui",
+    },
 }
 POSIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "importlib.metadata", "asyncio", "socket"}

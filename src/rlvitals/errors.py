@@ -85,23 +85,13 @@ class NotComparable(RlvitalsError):
     """Two series carry one name or concept and are not the same quantity."""
 
 
-READABLE_LOGS = (
-    "HF trainer_state.json",
-    "JSONL (one JSON object a line)",
-    "a JSON list of rows",
-    "CSV or TSV",
-    "TensorBoard event files",
-    "W&B offline runs",
-    "console output of verl, TRL and transformers, trlX, OpenRLHF, notebooks",
-)
-
-
 class NotALog(RlvitalsError):
-    """A file holds no training numbers; the message says what was tried and what can be read."""
+    """A file holds no training numbers; the message says why. `rlvitals.importers` adds what can be read."""
 
-    def __init__(self, path: object, why: str, tried: Iterable[str] = ()) -> None:
-        said = f" Tried: {', '.join(tried)}." if tried else ""
-        super().__init__(f"{path} is no training log: {why}.{said} What can be read: {'; '.join(READABLE_LOGS)}.")
+    def __init__(self, path: object, why: str, more: str = "") -> None:
+        self.path = path
+        self.why = why
+        super().__init__(f"{path} is no training log: {why}.{more}")
 
 
 class RunError(RlvitalsError):

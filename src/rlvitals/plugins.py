@@ -4,7 +4,7 @@
 |---|---|
 | `rlvitals.catalog` | a mapping in the catalogue's form, a list of them, or a path to a YAML or JSON file |
 | `rlvitals.sinks` | a `rlvitals.sinks.base.Sink`, by the name used in `track_with` |
-| `rlvitals.importers` | a reader of another tool's log |
+| `rlvitals.importers` | a `rlvitals.importers.Importer`, which recognises and reads another tool's log |
 | `rlvitals.rules` | a health rule file |
 
 In the other package's pyproject.toml: `[project.entry-points."rlvitals.catalog"]`, then `mypkg =
@@ -13,9 +13,11 @@ In the other package's pyproject.toml: `[project.entry-points."rlvitals.catalog"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
+
+from rlvitals.guard import guarded
 
 Group = Literal["catalog", "sinks", "importers", "rules"]
 
@@ -49,13 +51,25 @@ def names(group: Group) -> list[str]:
     return [entry.name for entry in entry_points(group=f"rlvitals.{group}")]
 
 
-def load(group: Group, name: str | None = None) -> Iterator[tuple[str, Any]]:
-    """Import and yield what other packages have registered (all of it, or one name), with a name for error messages."""
+def load(
+    group: Group, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Import and yield what other packages have registered (all of it, or one name), with a name for error messages.
+
+    What cannot be imported is passed over where `handle` takes the reason, and raises otherwise.
+    """
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=f"rlvitals.{group}"):
         if name is None or entry.name == name:
-            yield f"{entry.value} (plug-in {entry.name!r})", entry.load()
+            where = f"{entry.value} (plug-in {entry.name!r})"
+            met: list[Exception] = []
+            with guarded(met.append, but=(Exception,) if handle is None else ()):
+                loaded = entry.load()
+            if not met:
+                yield where, loaded
+            elif handle is not None:
+                handle(where, met[0])
 
 
 def tracker_names() -> list[str]:

@@ -147,7 +147,7 @@ def test_a_view_reads_on_after_the_working_directory_has_changed(child):
     (child.here / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n')
     child("""
         from pathlib import Path
-        from rlvitals.store.importers.tail import LogTail
+        from rlvitals.importers.tail import LogTail
         from rlvitals.tui.watched import Watched
         from rlvitals.views.live import RunFeed
         from rlvitals.views.tailing import RunTail
@@ -161,7 +161,7 @@ def test_a_view_reads_on_after_the_working_directory_has_changed(child):
         assert view.path.is_absolute() and view.path.is_dir(), view.path
         assert len(feed.poll().rows) == 5 and feed.ending == "the run is finished", feed.ending
         assert tail.look().rows == 5
-        assert len(log.poll()) == 2
+        assert len(log.poll().rows) == 2
         watched.poll()
         assert watched.judge.points == 5 and watched.path.is_dir(), watched.problem
     """)

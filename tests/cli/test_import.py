@@ -10,7 +10,7 @@ import pytest
 
 import rlvitals
 from rlvitals.cli.main import main
-from rlvitals.store.importers import read_log
+from rlvitals.importers import read_log
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 from rlvitals.views.query import open_run

@@ -10,8 +10,8 @@ import pytest
 
 from corpus import LabelledRun, failing_runs, healthy_runs
 from rlvitals.health.monitor import Monitor
+from rlvitals.importers import read_log
 from rlvitals.records import Finding
-from rlvitals.store.importers import read_log
 
 UNSEEN_SEEDS = (9001, 9002)
 

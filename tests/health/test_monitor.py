@@ -218,7 +218,7 @@ def test_a_hundred_thousand_rows_are_held_in_the_memory_of_a_thousand():
     for step in range(1, 100_001):
         monitor.update({**rows[step % 1000], "step": step})
         if step in (1000, 100_000):
-            sizes[step] = held_bytes(monitor) - held_bytes(monitor.findings)
+            sizes[step] = held_bytes(monitor) - held_bytes(monitor._history)
     assert sizes[100_000] <= sizes[1000] + 2000
 
 
@@ -275,13 +275,14 @@ def test_a_warning_becomes_critical_once_and_never_goes_back():
     assert 60 <= said[1][0] < 75
 
 
-def test_the_verdict_follows_the_worst_that_has_not_recovered():
+def test_the_verdict_follows_the_worst_so_far_as_everywhere_else():
     monitor = Monitor(rules=[*_only(), "kl > 0.5 for 2: warning", "kl > 5 for 2: critical"])
     verdicts = []
     for step, value in enumerate([0.1] * 3 + [1.0] * 3 + [9.0] * 3 + [0.1] * (CLEAR_POINTS + 2), 1):
         monitor.update({"step": step, "kl": value})
         verdicts.append(monitor.verdict)
-    assert (verdicts[2], verdicts[5], verdicts[8], verdicts[-1]) == ("healthy", "watch", "act", "healthy")
+    assert (verdicts[2], verdicts[5], verdicts[8], verdicts[-1]) == ("healthy", "watch", "act", "act")
+    assert not any(finding.recovered_step is None for finding in monitor.findings)
 
 
 def test_a_storm_is_counted_instead_of_said_but_a_critical_gets_through():

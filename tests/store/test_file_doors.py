@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlvitals.importers import tail
+from rlvitals.importers.tail import LogTail
 from rlvitals.store import files, reader
 from rlvitals.store.files import bring_back, lines_from_end, make_folder, replace_folder, sync_folder
-from rlvitals.store.importers import tail
-from rlvitals.store.importers.tail import LogTail
 
 
 @given(data=st.binary(max_size=60).map(lambda data: data.replace(b"a", b"\n")), step=st.integers(1, 9))
@@ -43,7 +43,7 @@ def log_in_crumbs(tmp_path, monkeypatch):
     [
         lambda path: [row.step for row in reader.last_rows(path, 3)],
         lambda path: [row.step for row in reader.read_rows(path)],
-        lambda path: [row["step"] for row in LogTail(path).poll()],
+        lambda path: [row["step"] for row in LogTail(path).poll().rows],
     ],
     ids=["from the end", "from the beginning", "followed"],
 )

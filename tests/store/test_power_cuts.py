@@ -26,6 +26,8 @@ from health_lines import finding_line
 from power_cuts import CutState, recorded
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.main import main
+from rlvitals.importers.into_run import write_run
+from rlvitals.importers.registry import read_log
 from rlvitals.records import Finding
 from rlvitals.sinks.follower import Feed
 from rlvitals.store.archive import logs_of
@@ -34,8 +36,6 @@ from rlvitals.store.epochs import EpochStore
 from rlvitals.store.evaluations import drop_evaluations, read_evaluations
 from rlvitals.store.files import bring_back, replace_folder
 from rlvitals.store.findings import append_event, read_events
-from rlvitals.store.importers.into_run import write_run
-from rlvitals.store.importers.reading import read_log
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 from rlvitals.store.rollouts import read_groups, rollout_files

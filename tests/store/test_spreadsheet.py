@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rlvitals
 from rlvitals.cli.main import main
-from rlvitals.store.importers import read_log
+from rlvitals.importers import read_log
 from rlvitals.store.spreadsheet import as_text, from_text
 
 FORMULAS = ['=HYPERLINK("http://x")', "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''=1", "=1\n=2"]

@@ -249,12 +249,12 @@ def test_a_resumed_run_is_judged_again_from_its_living_rows(tmp_path):
             log_row(run, row)
     watched = Watched(tmp_path / "run")
     watched.poll()
-    assert watched.verdict[0] == "act"
+    assert watched.diagnosis.verdict == "act"
     with rlvitals.start(tmp_path / "run", resume=40, display="none") as run:
         for row in healthy_rows(60)[40:]:
             log_row(run, row)
     watched.poll()
-    assert (watched.verdict[0], watched.judge.last_step, watched.judge.points) == ("healthy", 60, 60)
+    assert (watched.diagnosis.verdict, watched.judge.last_step, watched.judge.points) == ("healthy", 60, 60)
     assert watched.latest["grad_norm"] > 0
 
 

@@ -17,13 +17,14 @@ from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.codec import to_json
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RuleError
+from rlvitals.health.history import FEW_ROWS
 from rlvitals.health.rows import rows_of_run
-from rlvitals.records import Finding
-from rlvitals.store.importers import NotALog, read_log
-from rlvitals.views.check import FEW_ROWS, FolderReport, check, check_source, new_monitor, report_on
+from rlvitals.importers import NotALog, read_log
+from rlvitals.records import Finding, HealthEvent
+from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
-from rlvitals.views.sources import Source, open_source, places_in
+from rlvitals.views.sources import Source, new_monitor, open_source, places_in
 
 
 def test_a_run_that_learns_is_healthy(tmp_path):
@@ -234,8 +235,8 @@ def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_p
 
 def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
     said = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
-    for own, expected in (([said], True), ([], False)):
-        source = Source(tmp_path, "run", healthy_rows(), own_findings=own)
+    for own, expected in (([HealthEvent("raised", 5, finding=said)], True), ([], False)):
+        source = Source(tmp_path, "run", healthy_rows(), recorded=own)
         report = check_source(source)
         assert any("own monitor said 'watch'" in note for note in report.notes) == expected
 

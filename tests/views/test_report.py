@@ -11,8 +11,8 @@ import rlvitals
 from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.codec import to_json
 from rlvitals.compute import groups
+from rlvitals.importers import NotALog
 from rlvitals.records import Group, Rollout, Turn
-from rlvitals.store.importers import NotALog
 from rlvitals.views.report import MANY_METRICS, gather
 
 

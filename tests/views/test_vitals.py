@@ -182,7 +182,7 @@ def test_a_change_is_between_the_last_two_tenths():
 
 
 def test_recorded_findings_amount_to_the_verdict_of_check():
-    assert verdict_of([finding("info", 1, 1)], 100) == ("healthy", "nothing to act on in 100 rows")
+    assert verdict_of([finding("info", 1, 1)], 100) == ("healthy", "nothing to act on")
     assert [verdict_of([], rows)[0] for rows in (3, 7, 8)] == ["cannot judge", "cannot judge", "healthy"]
     verdict, reason = verdict_of([finding("warning", 10, 12), finding("critical", 30, 33, rule="s")], 100)
     assert (verdict, reason) == ("act", "1 critical finding, 1 warning; first: kl explosion, since step 30")

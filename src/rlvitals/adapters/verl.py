@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any
 
 from rlvitals.adapters.framework import ALGORITHMS, open_run, record, setting, whole_or_none
-from rlvitals.store.importers.settings import settings_of
+from rlvitals.importers.settings import settings_of
 
 NAME = "rlvitals"
 

@@ -9,8 +9,8 @@ from rlvitals import __version__
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
-from rlvitals.store.importers import read_log
-from rlvitals.store.importers.into_run import write_run
+from rlvitals.importers import read_log
+from rlvitals.importers.into_run import write_run
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import say
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
-from rlvitals.store.importers import NotALog
+from rlvitals.importers import NotALog
 from rlvitals.terminal import say
 from rlvitals.tui.plain import Event, follow, line
 from rlvitals.tui.watched import Watched

@@ -19,7 +19,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlvitals.compute.landing import Landing, Place
+from rlvitals.compute.host_memory import HostPlaces, Place
 from rlvitals.compute.names import CANONICAL, naming
 from rlvitals.compute.packing import Entry, Packed
 from rlvitals.compute.step_channels import (
@@ -29,7 +29,7 @@ from rlvitals.compute.step_channels import (
     TOKEN_INDEX,
     entries,
 )
-from rlvitals.compute.step_plain import Clipping, plain_moments
+from rlvitals.compute.step_plain import Clipping, Given, plain_moments
 from rlvitals.values import Derived, Value
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ INPUTS = ("logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs", "advan
           "old_values", "entropy", "mask", "rewards", "prompt_lengths")  # fmt: skip
 """In the order in which the kernels take them; the last two have one number per sequence."""
 
-Given = tuple["Tensor | None", ...]
-"""The inputs in that order."""
-
-LANDING = Landing(len(CHANNELS) * FIELDS)
+HOST_PLACES = HostPlaces(len(CHANNELS) * FIELDS)
 """Shared by all: what is written there may outlive the object that asked for it."""
 
 MAX_CALLS = 256
@@ -163,7 +160,7 @@ class StepStatistics:
                 self._calls.clear()
             call = self._calls[known] = self._prepare(given)
         captured = self._captured_place(call.device)
-        place = captured or LANDING.take(call.device)
+        place = captured or HOST_PLACES.take(call.device)
         if call.start is not None:
             call.start(given, addresses, place)
         else:
@@ -171,7 +168,7 @@ class StepStatistics:
             place.numbers.copy_(self._by_operations(given).detach(), non_blocking=call.device.type == "cuda")
         arrival = Arrival(place, call.entries)
         if captured is None:
-            LANDING.expect(place, call.device, arrival)
+            HOST_PLACES.expect(place, call.device, arrival)
         return arrival
 
     def _captured_place(self, device: torch.device) -> Place | None:
@@ -185,7 +182,7 @@ class StepStatistics:
                 raise RuntimeError("call enqueue once before capturing it: the kernels are built by the first call")
             return self._captured[device]
         if device not in self._captured:
-            self._captured[device] = LANDING.keep(device)
+            self._captured[device] = HOST_PLACES.keep(device)
         return None
 
     def _prepare(self, given: Given) -> _Call:

@@ -19,9 +19,8 @@ from rlvitals.compute.step_channels import CHANNELS, TOKEN_CHANNELS
 from rlvitals.compute.triton_step import STRETCH, TOKEN_FIELDS, gather_tokens, merge_channels
 
 if TYPE_CHECKING:
-    from rlvitals.compute.landing import Place
-    from rlvitals.compute.step import Given
-    from rlvitals.compute.step_plain import Clipping
+    from rlvitals.compute.host_memory import Place
+    from rlvitals.compute.step_plain import Clipping, Given
 
 WARPS = 4
 LANES = 128

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+Given = tuple["Tensor | None", ...]
+"""The inputs, in the order of `step.INPUTS`."""
+
 LOG_BOUND = 20.0
 """Exponents are cut off here, so that one token far off cannot make a mean infinite. Log-ratios themselves are not."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.codec import encode, to_json
+from rlvitals.guard import Once, guarded
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.terminal import cut_middle, visible
 
@@ -110,12 +111,11 @@ class Webhook:
     ) -> None:
         self._url = url
         self._shape = shape or format_of(url)
-        self._warn = warn
+        self._say = Once(warn)
         self._timeout = timeout
         self._back_off = back_off
         self._waiting: queue.Queue[bytes] = queue.Queue(QUEUE_LENGTH)
         self._thread: threading.Thread | None = None
-        self._said: set[str] = set()
 
     def post(self, run_name: str, finding: Finding) -> None:
         """Hand a finding over to the thread; one that finds the queue full is dropped, and that is said."""
@@ -144,12 +144,10 @@ class Webhook:
     def _loop(self) -> None:
         while True:
             body = self._waiting.get()
-            try:
+            # Not the error's own words: some of them quote the address.
+            with guarded(lambda error: self._say(f"the webhook cannot be reached: {type(error).__name__}")):
                 self._deliver(body)
-            except Exception as error:  # noqa: BLE001 - a thread that dies would tell nobody of the next one
-                self._say(f"the webhook cannot be reached: {type(error).__name__}")
-            finally:
-                self._waiting.task_done()
+            self._waiting.task_done()
 
     def _deliver(self, body: bytes) -> None:
         problem = ""
@@ -161,11 +159,6 @@ class Webhook:
                 break
         if problem:
             self._say(f"the webhook did not take a notification: {problem}")
-
-    def _say(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            self._warn(sentence)
 
 
 def _try(url: str, body: bytes, timeout: float) -> tuple[str, bool]:
@@ -220,8 +213,7 @@ class Notifier:
         self._sentinel = settings.get("sentinel")
         url = settings.get("webhook")
         self._webhook = Webhook(url, settings.get("format"), warn=warn) if url else None
-        self._warn = warn
-        self._sentinel_failed = False
+        self._say = Once(warn)
         self._put_file = put_file
 
     def tell(self, finding: Finding) -> None:
@@ -234,9 +226,7 @@ class Notifier:
             try:
                 self._put_file(Path(self._sentinel).expanduser(), sentinel(self._run_name, finding))
             except OSError as error:
-                if not self._sentinel_failed:
-                    self._sentinel_failed = True
-                    self._warn(f"cannot write the sentinel {self._sentinel}: {error.strerror or error}")
+                self._say(f"cannot write the sentinel {self._sentinel}: {error.strerror or error}", key="sentinel")
 
     def close(self, seconds: float = TIMEOUT_SECONDS) -> None:
         """Wait a little for what is still on its way."""

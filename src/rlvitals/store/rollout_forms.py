@@ -39,10 +39,8 @@ def group_of(given: Any, note: Note) -> Group | None:
     """A group from whatever was given; None, with a note, where it is none."""
     if isinstance(given, Group):
         return given
-    if are_messages(given):
-        given = {"rollouts": [given]}
-    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        given = {"rollouts": given}
+    if _is_list(given):
+        given = {"rollouts": [given] if are_messages(given) else given}
     if not isinstance(given, Mapping):
         note(f"a group is left out: {_kind(given)} is no group of rollouts")
         return None
@@ -52,7 +50,7 @@ def group_of(given: Any, note: Note) -> Group | None:
         own = {item.name for item in fields(Group)} - {"rollouts", "meta"}
         listed = [{key: value for key, value in raw.items() if key not in own}]
         raw = {key: value for key, value in raw.items() if key in own}
-    if isinstance(listed, Mapping | str | bytes) or not isinstance(listed, Sequence):
+    if not _is_list(listed):
         note(f"a group is left out: its rollouts are {_kind(listed)}, not a list")
         return None
     found = [pair for item in listed if (pair := _rollout(item, note)) is not None]
@@ -83,7 +81,7 @@ def plain(record: Any) -> Any:
         return told
     if isinstance(record, Mapping):
         return {str(key): plain(value) for key, value in record.items()}
-    if isinstance(record, set | frozenset | Sequence) and not isinstance(record, str | bytes):
+    if isinstance(record, set | frozenset) or _is_list(record):
         return [plain(item) for item in record]
     return plain(record.tolist()) if hasattr(record, "tolist") else str(record)
 
@@ -112,11 +110,10 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
         messages = None
     prompt = raw.pop("prompt", "")
     if "turns" in raw:
-        given_turns = raw.pop("turns")
-        listed = given_turns if isinstance(given_turns, Sequence) and not isinstance(given_turns, str) else []
-        turns = [turn for item in listed if (turn := _turn(item, note)) is not None]
-        if not listed and given_turns not in (None, [], ()):
-            raw["num_turns"] = given_turns
+        listed = raw.pop("turns")
+        turns = [turn for item in listed if (turn := _turn(item, note)) is not None] if _is_list(listed) else []
+        if not _is_list(listed) and listed is not None:
+            raw["num_turns"] = listed
     elif messages is not None or are_messages(completion):
         begun, turns = conversation(messages if messages is not None else completion)
         prompt = prompt or begun
@@ -203,16 +200,14 @@ def _flag(value: Any) -> bool:
     return bool(value)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: Any, read: Callable[[Any], Any] = plain) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(value)
-    return {str(key): plain(item) for key, item in value.items()}
+    return {str(key): read(item) for key, item in value.items()}
 
 
 def _parts(value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise TypeError(value)
-    return {str(key): _number(item) for key, item in value.items() if item is not None}
+    return {key: _number(item) for key, item in _mapping(value, lambda item: item).items() if item is not None}
 
 
 def _texts(value: Any) -> tuple[str, ...]:

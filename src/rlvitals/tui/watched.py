@@ -178,17 +178,20 @@ class Watched:
         self._waiting = None
         changed = bool(news.rows) or news.before is not None or ending != self.ending or bool(self.problem)
         self.problem, self.ending = "", ending
-        self._take(news, source, ending)
+        self._take(news, source)
+        if ending:
+            last = self._feed.flush()
+            self._take(last, None if last.before is None else self._feed.source())
         if ending or self._feed.is_watched:  # a run's own clock tells its silence
             return changed
         with self.lock:
             return bool(self._judge.tick(time.time())) or changed
 
-    def _take(self, news: News, source: Source | None, ending: str) -> None:
+    def _take(self, news: News, source: Source | None) -> None:
         if source is not None:  # only now is it known what the log says of itself
             with self.lock:
                 self._start_again(source)
-        rows = [*(news.before or ()), *news.rows, *(self._feed.flush() if ending else ())]
+        rows = [*(news.before or ()), *news.rows]
         if rows:
             self.heard = time.monotonic()
         since = time.monotonic()

@@ -14,8 +14,8 @@ from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.history import VERDICTS, History, worst
+from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding, Verdict
-from rlvitals.store.importers import NotALog
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge, Said, Trace
 from rlvitals.views.sources import (
@@ -59,6 +59,11 @@ class Report:
     notes: list[str] = field(default_factory=list)
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
+
+    @property
+    def ongoing(self) -> frozenset[str]:
+        """The rules that have not recovered."""
+        return frozenset(finding.rule for finding in self.findings if finding.recovered_step is None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -146,7 +151,7 @@ def check(
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:
-        raise NotALog(Path(path), f"none of its {len(passed_over)} files is one")
+        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
     return FolderReport(str(path), reports, passed_over)
 
 

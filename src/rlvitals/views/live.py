@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.rows import Fields, RowReader, rows_of_log, rows_of_run
+from rlvitals.importers import Growth, LogTail
 from rlvitals.records import HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
-from rlvitals.store.importers import LogTail
 from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
@@ -56,8 +56,8 @@ class Feed(Protocol):
 
     def poll(self) -> News: ...
 
-    def flush(self) -> list[Fields]:
-        """A row that waits for more of its step. For the end."""
+    def flush(self) -> News:
+        """What waited for more: a row of a step that may go on, a last line. For the end."""
         ...
 
     def source(self) -> Source:
@@ -88,10 +88,19 @@ class LogFeed:
         self._reader = RowReader()
 
     def poll(self) -> News:
-        return News(list(rows_of_log(self._tail.poll(), self._reader)))
+        return self._news(self._tail.poll())
 
-    def flush(self) -> list[Fields]:
-        return self._reader.flush()
+    def flush(self) -> News:
+        news = self._news(self._tail.finish())
+        news.rows += self._reader.flush()
+        return news
+
+    def _news(self, growth: Growth) -> News:
+        before = None
+        if growth.before is not None:
+            self._reader = RowReader()
+            before = list(rows_of_log(growth.before, self._reader))
+        return News(list(rows_of_log(growth.rows, self._reader)), before)
 
     def source(self) -> Source:
         config = self._tail.config
@@ -133,8 +142,8 @@ class RunFeed:
     def source(self) -> Source:
         return source_of_run(open_run(as_named(self._named, self._dir.root)))
 
-    def flush(self) -> list[Fields]:
-        return self._reader.flush()
+    def flush(self) -> News:
+        return News(self._reader.flush())
 
     @property
     def logged_names(self) -> Mapping[str, str]:

@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlvitals.codec import encode
 from rlvitals.config import planned_steps
+from rlvitals.importers import ForeignLog, not_a_log, read_log
+from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.chunks import from_rows
 from rlvitals.store.epochs import Epoch, EpochStore
-from rlvitals.store.importers import ForeignLog, NotALog, read_log
-from rlvitals.store.importers.into_run import stored_lines
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
-from rlvitals.store.lines import decode
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.query import RunView, open_run
@@ -35,8 +34,8 @@ class LogView(RunView):
         self.log = log
         self._keep(RunDir(path))
         self._rows: dict[Stream, list[Row]] = {"train": [], "eval": []}
-        for stream, line in stored_lines(log):
-            self._rows[stream].append(decode(encode(line)))
+        for stream, row in stored_rows(log):
+            self._rows[stream].append(replace(row, numbers={name: float(n) for name, n in row.numbers.items()}))
         self._opened = {(stream, 0): Columns([from_rows(rows, 0, 0)]) for stream, rows in self._rows.items()}
         self.config = masked(log.config)
         numbers = sorted({row.attempt for rows in self._rows.values() for row in rows})
@@ -72,7 +71,7 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
         return view if epochs is None else LogView(epochs, place)
     if not os.path.lexists(place):
-        raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return LogView(_epochs_in(place) or read_log(place), place)
 
 

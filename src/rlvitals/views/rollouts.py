@@ -20,8 +20,8 @@ import numpy as np
 
 from rlvitals.contract import RolloutStep
 from rlvitals.errors import RunNotFound
+from rlvitals.importers.rollouts import read_rollouts
 from rlvitals.records import Group
-from rlvitals.store.importers.rollouts import read_rollouts
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems

@@ -17,8 +17,8 @@ from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
+from rlvitals.importers import ForeignLog, is_one_log, not_a_log, read_log
 from rlvitals.records import HealthEvent
-from rlvitals.store.importers import ForeignLog, NotALog, read_log
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, near_directory
@@ -30,12 +30,6 @@ Rules = str | Path | Sequence[Any] | None
 
 RUN = "run"
 """The format of what rlvitals itself recorded."""
-
-_LOG_MARKS = ("*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json", "*tfevents*", "files/output.log")
-"""What makes a folder one log."""
-
-_WRITERS = frozenset({"train", "eval", "val", "valid", "validation", "test"})
-"""Sub-folders of one TensorBoard log, one for each writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if is_run(place):
         return source_of_run(open_run(place))
     if not os.path.lexists(place):
-        raise NotALog(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
 
 
@@ -164,7 +158,7 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     Files that are no logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
-    if not os.path.isdir(folder) or is_run(folder) or _is_one_log(folder):
+    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
         return None
     runs = list(find_runs(folder))
     logs = [
@@ -173,12 +167,12 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
         if not child.name.startswith(".")
         and (
             (os.path.isfile(child) and not is_labels(child))
-            or (os.path.isdir(child) and not is_run(child) and _is_one_log(child))
+            or (os.path.isdir(child) and not is_run(child) and is_one_log(child))
         )
     ]
     found = sorted({*runs, *logs})
     if not found:
-        raise NotALog(folder, "the folder holds neither runs nor logs")
+        raise not_a_log(folder, "the folder holds neither runs nor logs")
     return found
 
 
@@ -186,14 +180,7 @@ def _children(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:
-        raise NotALog(folder, f"it cannot be read ({error.strerror or error})") from error
-
-
-def _is_one_log(folder: Path) -> bool:
-    if any(any(folder.glob(mark)) for mark in _LOG_MARKS):
-        return True
-    writers = {file.relative_to(folder).parts[0] for file in folder.glob("*/*tfevents*")}
-    return bool(writers) and writers <= _WRITERS
+        raise not_a_log(folder, f"it cannot be read ({error.strerror or error})") from error
 
 
 def open_all(places: Iterable[Path]) -> Iterator[Source | tuple[Path, Exception]]:

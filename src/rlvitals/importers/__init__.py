@@ -1,0 +1,26 @@
+"""Readers of the logs other tools write.
+
+`read_log(path)` gives rows, settings and remarks of any log that is known; `LogTail` follows one that still grows. A
+format is one class, an `Importer` or a `LineImporter`, listed in `registry`; other packages add theirs with the entry
+point group `rlvitals.importers`.
+"""
+
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import ForeignLog, Importer, LineImporter, text_in
+from rlvitals.importers.registry import find_log, importer_for, is_one_log, not_a_log, read_log
+from rlvitals.importers.tail import Growth, LogTail
+
+__all__ = [
+    "ForeignLog",
+    "Growth",
+    "Importer",
+    "LineImporter",
+    "LogTail",
+    "NotALog",
+    "find_log",
+    "importer_for",
+    "is_one_log",
+    "not_a_log",
+    "read_log",
+    "text_in",
+]

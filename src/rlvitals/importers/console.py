@@ -1,0 +1,474 @@
+"""Console output: verl's step lines, the mappings TRL, transformers, trlX and OpenRLHF print, progress bars,
+also in the JSON of a notebook service's log.
+
+Lines come one at a time; a mapping may go on over several. Where a log has several kinds of rows, the most telling one
+counts: verl's lines, then mappings, then what hangs on progress bars, then plain `step 10: loss=0.5` lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from rlvitals.importers.base import Fields, LineImporter, text_in
+from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
+from rlvitals.importers.jsonl import parse_lenient
+from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
+from rlvitals.importers.padding import family
+from rlvitals.importers.settings import are_settings, settings_in, settings_of
+
+CUT_AT = 4096
+"""W&B's output.log ends every longer line here."""
+
+KINDS = ("plain", "bar", "mapping", "verl")
+MAX_REREAD = 2
+"""How often a line may be read in all, in search of mappings inside what is none."""
+MAX_WAITING = 1500
+"""Lines a printed mapping may go on for: configurations are long."""
+
+_VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
+_RAY = re.compile(r"^\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)\s?")
+_OPENING = re.compile(r"\{\s*(?=['\"])|\{\s*$")
+_INITIAL = re.compile(r"""^\(?["']Initial validation metrics: \{""")
+_PLAIN_STEP = re.compile(r"\b(?:global[ _])?(?:step|iter(?:ation)?|episode|update)s?\b\s*[:=#]?\s*\[?(\d+)\b", re.I)
+_SAID_STEP = re.compile(r"\b(?:step|iter(?:ation)?|episode|update|rollout)s?\s*[:=#]?\s*\[?(\d+)\b[^{]{0,40}$", re.I)
+_PAIR = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*[=:]\s*({NUMBER})(?=[\s,;|\])]|$)", re.I)
+_BAR = re.compile(r"\d{1,3}%\|[^|\r\n]*\|\s*(\d+)/(\d+)(?=\s|\[|$)")
+_REST = re.compile(r"\s*\[([^\[\]{}]*)\]?")
+_POSTFIX = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*=\s*({NUMBER})(?=[,\]\s]|$)", re.IGNORECASE)
+_DESCRIBED = re.compile(rf"([A-Za-z_][\w/@.-]*):\s*({NUMBER})(?=\s*[|\]])", re.IGNORECASE)
+_NOT_TRAINING = re.compile(
+    r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
+    re.IGNORECASE,
+)
+_METRIC = re.compile(  # names that trainings log; console output holds other numbers too
+    r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
+    r"logps|train_runtime|perplexity|clip",
+    re.IGNORECASE,
+)
+_STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
+
+
+_Told = tuple[str, Fields]
+"""A row and its kind, one of KINDS."""
+
+
+class ConsoleImporter(LineImporter):
+    """Any text; asked last."""
+
+    name = "console"
+    description = "console output of verl, TRL and transformers, trlX, OpenRLHF"
+    marks: ClassVar[tuple[str, ...]] = ("files/output.log",)  # as W&B keeps it
+    names: ClassVar[tuple[str, ...]] = ("output.log",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kind = ""
+        """The last of KINDS that was met."""
+        self._given_kind = ""
+        self._given = 0
+        self._void = 0
+        """How many of the rows given were of a less telling kind."""
+        self._waiting: list[str] = []
+        self._depth = 0
+        self._may_wait = True
+        self._said: int | None = None
+        self._clock = StepClock()
+        self._bars = BarRows()
+        self._names: dict[str, str] = {}
+        """Each name once: rows share them."""
+        self._validation: Fields = {}
+        """verl's first validation, until the next line tells its step."""
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return bool(text_in(head))
+
+    def feed(self, line: str) -> list[Fields]:
+        is_torn = not line.endswith("\n")  # the last one, of a process that was killed
+        line = line.rstrip("\n")
+        is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
+        if is_cut and ("step:" in line or "{" in line):
+            self.notes.count(
+                f"1 line was cut at {CUT_AT} characters: what followed is missing",
+                f"{{}} lines were cut at {CUT_AT} characters: what followed is missing",
+            )
+        told: list[_Told] = []
+        for piece in without_markup(line).split("\r"):
+            text = _RAY.sub("", piece)
+            if text.strip():
+                told += self._take(text, is_cut or is_torn)
+        return self._chosen(told)
+
+    def finish(self) -> list[Fields]:
+        told = self._give_up_waiting() + self._keep("verl", self._first_validation({}))
+        told += self._keep("bar", self._bars.finish())
+        if self._clock.counted:
+            self.notes.count(
+                "1 row says no step and was counted on",
+                "{} rows say no step and were counted on",
+                self._clock.counted,
+            )
+        return self._chosen(told)
+
+    def settled(self, rows: list[Fields]) -> list[Fields]:
+        return rows[self._void :] if self._void else rows
+
+    def _chosen(self, told: list[_Told]) -> list[Fields]:
+        """The rows of the most telling kind so far."""
+        if self._kind != self._given_kind:
+            self._given_kind, self._void = self._kind, self._given
+        rows = [row for kind, row in told if kind == self._kind]
+        self._given += len(rows)
+        return rows
+
+    def _take(self, text: str, is_cut: bool) -> list[_Told]:
+        if self._waiting:
+            return self._take_waiting(text)
+        if self._may_wait and _INITIAL.match(text):
+            self._waiting = [text]
+            return []
+        said = settings_in(text, is_beginning=not self._kind or self._clock.has_ended)
+        if said:
+            self.config.update(said)
+            if "Total" in text and "max_steps" in said:
+                self._clock.announce(said["max_steps"])
+        verl = _VERL.search(text)
+        if verl:
+            row = self._verl_row(int(verl[1]), text[verl.end() :], is_cut)
+            return self._keep("verl", [*self._first_validation(row), row])
+        rows: list[_Told] = []
+        bar = bar_in(text)
+        if bar is not None:
+            rows += self._mappings(text[: bar.start], is_cut=True) + self._see_bar(bar)
+            return rows + self._mappings(text[bar.end :], is_cut)
+        if _OPENING.search(text):
+            return self._mappings(text, is_cut)
+        plain = _PLAIN_STEP.search(text) if len(text) < 4000 else None
+        if plain:
+            pairs = _PAIR.findall(text[plain.end() :])
+            if any(_METRIC.search(name) for name, _ in pairs):
+                row = {name: number_in(value) for name, value in pairs}
+                rows += self._keep("plain", [{"step": int(plain[1]), **row}])
+        return rows
+
+    def _verl_row(self, step: int, text: str, is_cut: bool) -> Fields:
+        row: Fields = {"step": step}
+        pairs = text.split(" - ")
+        for position, pair in enumerate(pairs):
+            name, _, value = pair.strip().rpartition(":")
+            number = number_in(value) if name else None
+            is_last = position == len(pairs) - 1
+            if is_last and is_cut and not value.endswith(")"):
+                number = None  # half a number is a number too
+            if number is not None:
+                row[self._names.setdefault(name, name)] = number
+            elif not is_last:
+                self.notes.count("1 value is no number and was left out", "{} values are no numbers and were left out")
+        return row
+
+    # Mappings, on one line or over several
+
+    def _mappings(self, text: str, is_cut: bool) -> list[_Told]:
+        rows: list[_Told] = []
+        opening = _OPENING.search(text) if "{" in text else None
+        patience = MAX_REREAD * len(text)
+        while opening:
+            try:
+                found, end = parse_mapping(text, opening.start())
+            except Incomplete as error:
+                if is_cut or not self._may_wait:
+                    return rows + self._take_mapping(error.whole, _step_before(text, opening.start()))
+                self._waiting = [text[opening.start() :].rstrip()]
+                self._said = _step_before(text, opening.start())
+                self._depth = _depth(self._waiting[0])
+                return rows
+            except Malformed as error:
+                # A mapping inside may be whole; but a text of openings alone is not read again from each of them.
+                patience -= error.at - opening.start()
+                end = opening.start() + 1 if patience > 0 else max(error.at, opening.start() + 1)
+            else:
+                rows += self._take_mapping(found, _step_before(text, opening.start()))
+            opening = _OPENING.search(text, end)
+        return rows
+
+    def _take_waiting(self, text: str) -> list[_Told]:
+        if _INITIAL.match(self._waiting[0]):
+            self._waiting.append(text)
+            if text.rstrip().endswith(('}")', "}')")):
+                return self._initial_validation()
+            return self._give_up_waiting() if len(self._waiting) > MAX_WAITING else []
+        starts_anew = (
+            _VERL.search(text)
+            or ("%|" in text and bar_in(text) is not None)
+            or text.startswith(("{'", '{"'))
+            or (self._waiting == ["{"] and not text.lstrip().startswith(("'", '"')))  # a line of code, most likely
+        )
+        if starts_anew or len(self._waiting) > MAX_WAITING:
+            return self._give_up_waiting() + self._take(text, is_cut=False)
+        self._waiting.append(text)
+        self._depth += _depth(text)
+        if self._depth > 0:
+            return []
+        for glue in ("\n", ""):  # wrapped between words, or by a terminal in the middle of one
+            try:
+                found, _ = parse_mapping(glue.join(self._waiting))
+            except Malformed:
+                continue
+            self._waiting = []
+            return self._take_mapping(found, self._said)
+        return self._give_up_waiting()
+
+    def _give_up_waiting(self) -> list[_Told]:
+        """What looked like a mapping is none: its other lines may hold rows of their own."""
+        lines, self._waiting = self._waiting[1:], []
+        rows: list[_Told] = []
+        before, self._may_wait = self._may_wait, False  # a text full of openings is not read again and again
+        for line in lines:
+            rows += self._take(line, is_cut=False)
+        self._may_wait = before
+        return rows
+
+    def _initial_validation(self) -> list[_Told]:
+        """It is pretty-printed by verl as one text in pieces."""
+        text, self._waiting = "\n".join(self._waiting), []
+        try:
+            printed = ast.literal_eval(text)
+            found, _ = parse_mapping(printed, printed.index("{"))
+        except (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError):
+            self.notes.say("the initial validation could not be read")
+            return []
+        self._validation = flatten(found)
+        return []
+
+    def _first_validation(self, row: Fields) -> list[Fields]:
+        """The first validation as a row; the step line that says it once more, often cut, is completed with it."""
+        validation, self._validation = self._validation, {}
+        if not validation:
+            return []
+        if validation.keys() & row.keys():
+            for name, value in validation.items():
+                row.setdefault(name, value)
+            return []
+        return [{"step": row.get("step", 1) - 1, **validation}]
+
+    def _take_mapping(self, found: dict[Any, Any], said: int | None) -> list[_Told]:
+        found = unwrapped(found)
+        row = {self._names.setdefault(name, name): value for name, value in flatten(found).items()}
+        if not is_metrics(found, row):
+            self.config.update(settings_of(found))
+            return []
+        stamped = self._clock.stamp(row, said)
+        if self._clock.total is not None:
+            self.config["max_steps"] = self._clock.total
+        return self._keep("mapping", [stamped])
+
+    def _see_bar(self, bar: Bar) -> list[_Told]:
+        self._clock.see(bar)
+        if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+            self.config.setdefault("max_steps", bar.total)
+        return self._keep("bar", self._bars.take(bar))
+
+    def _keep(self, kind: str, rows: list[Fields]) -> list[_Told]:
+        if rows and (not self._kind or KINDS.index(kind) > KINDS.index(self._kind)):
+            self._kind = kind
+            self.format = "verl" if kind == "verl" else ConsoleImporter.name
+        return [(kind, row) for row in rows]
+
+
+class NotebookLogImporter(ConsoleImporter):
+    """The log a notebook service keeps: a JSON list of pieces of output, a piece a line."""
+
+    name = "notebook log"
+    description = "the logs notebook services keep"
+    marks: ClassVar[tuple[str, ...]] = ()
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.format = ConsoleImporter.name
+        self._begun: dict[Any, str] = {}
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        text = text_in(head)
+        return text.startswith("[") and '"stream_name"' in text.partition("\n")[0]
+
+    def feed(self, line: str) -> list[Fields]:
+        line = line.strip().lstrip("[,").rstrip("],")
+        if not line:
+            return []
+        try:
+            piece = parse_lenient(line)
+        except ValueError:
+            self.notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
+            return []
+        if not isinstance(piece, dict) or not isinstance(piece.get("data"), str):
+            return []
+        stream = piece.get("stream_name")
+        *lines, self._begun[stream] = (self._begun.get(stream, "") + piece["data"]).split("\n")
+        return [row for whole in lines for row in super(NotebookLogImporter, self).feed(f"{whole}\n")]
+
+    def finish(self) -> list[Fields]:
+        rows = [row for begun in self._begun.values() for row in super(NotebookLogImporter, self).feed(begun)]
+        return rows + super().finish()
+
+
+def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
+    """Whether a printed mapping is a row of metrics rather than settings or a sample."""
+    if not any(map(_METRIC.search, row)) or are_settings(found):
+        return False
+    texts: set[str] = set()
+    flatten(found, texts)
+    return len(texts) * 4 <= len(row)
+
+
+def _step_before(text: str, at: int) -> int | None:
+    """The step that the text before a mapping says, as in `Global step 5: {...}`."""
+    said = _SAID_STEP.search(text[max(0, at - 200) : at])
+    return int(said[1]) if said else None
+
+
+def _depth(text: str) -> int:
+    return text.count("{") - text.count("}")
+
+
+class Bar(NamedTuple):
+    """One drawing of a progress bar."""
+
+    what: str
+    done: int
+    total: int
+    numbers: Fields
+    """What hangs on it: OpenRLHF's postfix, trlX's description."""
+    start: int
+    end: int
+    """Where in the line it begins and ends."""
+
+    @property
+    def may_be_training(self) -> bool:
+        return not _NOT_TRAINING.search(self.what)
+
+
+def bar_in(text: str) -> Bar | None:
+    """The last progress bar in a piece of a line.
+
+    >>> bar_in("Train epoch [1/1]:  10%|█ | 5/50 [00:12<01:40, 2.3s/it, policy_loss=0.1, kl=nan]")[:4]
+    ('Train epoch [1/1]:', 5, 50, {'policy_loss': 0.1, 'kl': nan})
+    """
+    if "%|" not in text:
+        return None
+    matches = list(_BAR.finditer(text))
+    if not matches:
+        return None
+    match = matches[-1]
+    begin = matches[-2].end() if len(matches) > 1 else 0
+    what = text[begin : match.start()].strip()
+    rest = _REST.match(text, match.end())
+    numbers = {name: number_in(value) for name, value in _POSTFIX.findall(rest[1])} if rest else {}
+    if not numbers and what.startswith("["):
+        numbers = {name: number_in(value) for name, value in _DESCRIBED.findall(what)}
+    return Bar(what, int(match[1]), int(match[2]), numbers, match.start(), rest.end() if rest else match.end())
+
+
+class BarRows:
+    """Rows from bars that carry numbers: one for each place a bar reached, with what it last showed there."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._offset = 0
+
+    def take(self, bar: Bar) -> list[Fields]:
+        """The row that this drawing completes: the one of the place before."""
+        before = self._bar
+        if not bar.may_be_training or not (bar.numbers or before):
+            return []
+        if before is None or (bar.done, bar.total) == (before.done, before.total):
+            self._bar = bar if bar.numbers else before
+            return []
+        row = self._row(before)
+        if bar.done <= before.done:  # drawn from its beginning: an inner bar, once more
+            self._offset += before.done
+        self._bar = bar
+        return row
+
+    def finish(self) -> list[Fields]:
+        bar, self._bar = self._bar, None
+        return self._row(bar) if bar else []
+
+    def _row(self, bar: Bar) -> list[Fields]:
+        is_row = any(map(_METRIC.search, bar.numbers))
+        return [{"step": self._offset + bar.done, **bar.numbers}] if is_row else []
+
+
+class StepClock:
+    """Stamps rows with steps: what they say, where the training's progress bar is, or one more than before.
+
+    Knows that a training began anew, so that steps may go back.
+    """
+
+    def __init__(self) -> None:
+        self.counted = 0
+        """Rows that neither said their step nor followed a moving bar."""
+        self._last = 0
+        self._bars: dict[int, Bar] = {}
+        self._total: int | None = None
+        self._epoch = 0.0
+        self.has_ended = False
+        """Whether the summary of a finished training was the last row."""
+
+    @property
+    def total(self) -> int | None:
+        """The training's steps in all, once a banner or the bar that moves with the rows has told."""
+        return self._total
+
+    def announce(self, total: int) -> None:
+        """A banner says that a training of so many steps begins."""
+        self._begin()
+        self._total = total
+
+    def see(self, bar: Bar) -> None:
+        """A progress bar was drawn; which one is the training's shows when rows come."""
+        if bar.may_be_training:
+            self._bars[bar.total] = bar
+
+    def stamp(self, row: Fields, said: int | None = None) -> Fields:
+        """The row with its step; `said` is what the text before it says."""
+        is_summary = "train_runtime" in row
+        is_train = not is_summary and not {family(name) for name in row} <= {"eval", "axis"}
+        epoch = row.get("epoch")
+        if is_train and isinstance(epoch, int | float):
+            if epoch < self._epoch:
+                self._begin()
+            self._epoch = epoch
+        if is_train and self.has_ended:
+            self._begin()
+        self.has_ended = is_summary
+        own = next((row[name] for name in _STEPS if isinstance(row.get(name), int | float)), said)
+        if own is not None and float(own).is_integer():
+            self._last = int(own)
+        elif is_train:
+            self._count()
+        row.pop("step", None)
+        return {"step": self._last, **row}
+
+    def _count(self) -> None:
+        bar = self._training_bar()
+        if bar is not None and bar.done > self._last:
+            self._last = bar.done
+        else:
+            self._last += 1
+            self.counted += 1
+
+    def _training_bar(self) -> Bar | None:
+        """The bar of the announced length, or the first unfinished one that rows came with."""
+        if self._total is None:
+            moving = [bar for bar in self._bars.values() if 0 < bar.done < bar.total]
+            if moving:
+                self._total = max(moving, key=lambda bar: bar.total).total
+        return None if self._total is None else self._bars.get(self._total)
+
+    def _begin(self) -> None:
+        self._last, self._bars, self._total, self._epoch, self.has_ended = 0, {}, None, 0.0, False

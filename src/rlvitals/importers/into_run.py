@@ -1,0 +1,131 @@
+"""Writes a foreign log as a run's directory: every point, under the names and times it was logged with."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import encode
+from rlvitals.importers.base import Fields, ForeignLog
+from rlvitals.importers.padding import family
+from rlvitals.importers.steps import RestartWatch
+from rlvitals.masking import masked
+from rlvitals.records import Attempt, Row, RunInfo
+from rlvitals.store.cards import append_attempt, write_config, write_info
+from rlvitals.store.files import make_folder, replace_file, sync_folder
+from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lock import RunLock
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How much of a log became rows."""
+
+    train_rows: int
+    eval_rows: int
+    attempts: int
+
+
+def write_run(
+    log: ForeignLog, run_dir: RunDir, *, name: str, version: str, refuse: Callable[[RunDir], None]
+) -> Written:
+    """Make the run. `refuse` raises where a run is there already. OSError: nothing is left behind."""
+    refuse(run_dir)
+    make_folder(run_dir.root)
+    lock = RunLock(run_dir)
+    lock.acquire()
+    is_whole = False
+    try:
+        refuse(run_dir)  # once more: a run may have come before the lock was ours
+        try:
+            written = _write(log, run_dir, name, version)
+            is_whole = True
+        finally:
+            if not is_whole:
+                _remove(run_dir.written_paths)
+    finally:
+        lock.release()
+        if not is_whole and not run_dir.holds_run:
+            _remove([run_dir.heartbeat, run_dir.logs, run_dir.root])
+    return written
+
+
+def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written:
+    times = [row["timestamp"] for row in log.rows if "timestamp" in row]
+    changed = log.path.stat().st_mtime
+    begun, ended = (min(times), max(times)) if times else (changed, changed)
+    origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
+    write_config(run_dir, masked({**log.config, "rlvitals": origin}))
+    make_folder(run_dir.logs)
+    rows = list(stored_rows(log))
+    attempt = 0
+    for _, row in rows:
+        if row.attempt > attempt:
+            attempt = row.attempt
+            started = row.timestamp if math.isfinite(row.timestamp) else begun
+            append_attempt(run_dir, Attempt(number=attempt, started=started))
+    counts = Counter(stream for stream, _ in rows)
+    for stream in counts:
+        replace_file(run_dir.log(stream), (encode(_line(row)) for kind, row in rows if kind == stream))
+    sync_folder(run_dir.logs)
+    total = log.config.get("max_steps")
+    info = RunInfo(
+        id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        name=name,
+        status="finished",
+        created=begun,
+        updated=ended,
+        written_by=version,
+        attempt=attempt,
+        total_steps=total if isinstance(total, int) and total > 0 else None,
+        ended=ended,
+    )
+    write_info(run_dir, info)  # says that all is there, so it comes last
+    sync_folder(run_dir.root)
+    return Written(counts["train"], counts["eval"], attempt)
+
+
+def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
+    """Each row as a run has it; where the file starts again, a new attempt begins."""
+    watch, attempt = RestartWatch(), 1
+    for row in log.rows:
+        attempt += watch.is_restart(row)
+        numbers = {_stored_name(name): value for name, value in row.items() if name not in ("step", "timestamp")}
+        yield _stream(row), Row(row["step"], row.get("timestamp", math.nan), attempt, numbers)
+
+
+def _stream(row: Fields) -> Stream:
+    """Rows about nothing but an evaluation are evaluations; mixed ones stay whole among the training's."""
+    return "eval" if {family(name) for name in row} <= {"eval", "axis"} else "train"
+
+
+def _stored_name(name: str) -> str:
+    return f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
+
+
+def _line(row: Row) -> dict[str, Any]:
+    stamp = {"timestamp": row.timestamp} if math.isfinite(row.timestamp) else {}
+    finite = {name: number for name, number in row.numbers.items() if math.isfinite(number)}
+    odd = {name: number for name, number in row.numbers.items() if name not in finite}
+    return {
+        "step": row.step,
+        **stamp,
+        "attempt": row.attempt,
+        **finite,
+        **({NONFINITE: write_nonfinite(odd)} if odd else {}),
+    }
+
+
+def _remove(paths: list[Path]) -> None:
+    """Files, and folders that are empty."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

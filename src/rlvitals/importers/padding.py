@@ -1,0 +1,113 @@
+"""Tells the nan that a table pads with from the nan that a training logged.
+
+Tables whose rows come from rows of different kinds (training, evaluation, the summary at the end) or cadence hold nan
+where nothing was logged. Such a hole is one of a family that is missing as a whole, again and again; a training that
+breaks is nan beside numbers, or from some row on for good.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from rlvitals.importers.base import Fields
+
+SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
+_EVAL = re.compile(
+    r"evals?(?:uation)?(?:[_/.-]|$)|validation(?:[ _/.-]|$)|val[_-]|valid/|valid_(?:loss|acc)|tests?[_/]|"
+    r"val/(?!ratio|clip|num_eos|error|vpred|mean|var)"  # what TRL's PPO says of values, not of validation
+)
+_AXES = frozenset({"step", "timestamp", "epoch", "global_step", "iteration", "index", "time"})
+
+
+@cache
+def family(name: str) -> str:
+    """Training, evaluation or the summary at the end: what is logged in rows of its own.
+
+    >>> [family(name) for name in ("valid_action_ratio", "eval_loss", "val-core/acc", "val/ratio", "train_runtime")]
+    ['train', 'eval', 'eval', 'train', 'summary']
+    """
+    lower = name.lower()
+    if lower in SUMMARY:
+        return "summary"
+    if _EVAL.match(lower):
+        return "eval"
+    return "axis" if lower in _AXES else "train"
+
+
+def _drop_other_families(row: Fields, keep: frozenset[str]) -> int:
+    """Remove the nan of families this row is not about; returns how many. A row of nothing but nan keeps them."""
+    kinds: dict[str, list[bool]] = {}
+    for name, value in row.items():
+        kinds.setdefault(family(name), []).append(is_nan(value))
+    kinds.pop("axis", None)
+    missing = {kind for kind, are_nan in kinds.items() if all(are_nan)}
+    if len(missing) == len(kinds):
+        return 0
+    padded = [name for name, value in row.items() if is_nan(value) and family(name) in missing - keep]
+    for name in padded:
+        del row[name]
+    return len(padded)
+
+
+def drop_padding(rows: list[Fields]) -> int:
+    """Remove a whole table's padding; returns how many nan that were."""
+    are_merged = any(_has_numbers(row, "train") and _has_numbers(row, "eval") for row in rows)
+    # Where training and evaluation share rows, a training that is nan in one of them really was.
+    keep = frozenset({"train"}) if are_merged else frozenset()
+    removed = sum(_drop_other_families(row, keep) for row in rows)
+    return removed + _drop_empty_rows(rows) + _drop_sparse_columns(rows)
+
+
+def is_nan(value: object) -> bool:
+    """Whether a value is the float nan."""
+    return type(value) is float and math.isnan(value)
+
+
+def _has_numbers(row: Fields, kind: str) -> bool:
+    return any(not is_nan(value) and family(name) == kind for name, value in row.items())
+
+
+def _drop_empty_rows(rows: list[Fields]) -> int:
+    """Rows of nothing but nan that come again and again: a table that was put on another's steps."""
+    empty = [
+        position
+        for position, row in enumerate(rows)
+        if all(is_nan(value) for name, value in row.items() if family(name) != "axis")
+    ]
+    if not _come_and_go(empty, len(rows)):
+        return 0
+    removed = 0
+    for position in reversed(empty):
+        removed += sum(map(is_nan, rows.pop(position).values()))
+    return removed
+
+
+def _drop_sparse_columns(rows: list[Fields]) -> int:
+    """Columns that come and go together, some of them under one prefix: logged every so many rows."""
+    holes: dict[str, list[int]] = {}
+    for position, row in enumerate(rows):
+        for name, value in row.items():
+            if is_nan(value):
+                holes.setdefault(name, []).append(position)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, positions in holes.items():
+        groups.setdefault(tuple(positions), []).append(name)
+    removed = 0
+    for together, names in groups.items():
+        prefixes = [name.rpartition("/")[0] for name in names if "/" in name]
+        if len(set(prefixes)) < len(prefixes) and _come_and_go(together, len(rows)):
+            for position in together:
+                for name in names:
+                    del rows[position][name]
+            removed += len(together) * len(names)
+    return removed
+
+
+def _come_and_go(positions: Sequence[int], rows: int) -> bool:
+    """Whether holes are a habit: in a quarter of the rows or more, with numbers between them twice or more."""
+    gaps = sum(after - before > 1 for before, after in itertools.pairwise(positions))
+    return gaps >= 2 and len(positions) * 4 >= rows

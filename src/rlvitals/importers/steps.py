@@ -1,0 +1,148 @@
+"""Which step a row belongs to, when it was logged, and where a file holds a second start."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import time_of
+from rlvitals.records import MAX_STEP
+
+STEP_NAMES = (
+    "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
+    "train/step", "progress/step", "system/step", "training_step", "_step", "global_steps", "current_steps", "steps",
+    "iteration", "iter", "training_iteration", "update", "time/iterations", "episode", "episodes", "total_timesteps",
+    "time/total_timesteps",
+)  # fmt: skip
+"""By precedence: what counts optimizer steps comes before what counts log calls."""
+
+TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "time", "datetime", "date")
+
+NUMBERED = "no row says its step: rows are numbered from 1"
+
+_AXES = frozenset({"step", "timestamp", "epoch", "attempt"})
+
+
+class StepFinder:
+    """Gives every row an integer "step" and, where the row tells, a "timestamp"."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self.is_numbered = False
+        """Whether a row came before any had said its step."""
+        self._rows = 0
+        self._name = ""
+        self._differing: set[str] = set()
+        self._last = 0
+        self._epoch = -math.inf
+        self._offset = 0
+
+    def place(self, row: Fields, raw: dict[str, Any] | None = None) -> Fields:
+        """The row with its step first and its time second; `raw` is what it was before texts were dropped."""
+        self._rows += 1
+        found = self._step(row)
+        placed: Fields = {"step": self._last if found is None else found}
+        said = row if raw is None else raw
+        for name in TIME_NAMES:
+            moment = time_of(said[name]) if name in said else None
+            if moment is not None:
+                placed["timestamp"] = moment
+                row.pop(name, None)
+                break
+        if "timestamp" in row:  # seconds since something: a number like any other
+            row["metric/timestamp"] = row.pop("timestamp")
+        placed.update(row)
+        return placed
+
+    def _step(self, row: Fields) -> int | None:
+        names = {plain: name for name in row if (plain := _plain(name))}
+        whole = {plain: number for plain, name in names.items() if (number := _whole(row[name])) is not None}
+        for plain, name in names.items():
+            if plain in ("step", "_step"):
+                del row[name]
+        if not whole:
+            if self._name:
+                return None  # a row between others that do say their step
+            self.is_numbered = True
+            self.notes.say(NUMBERED)
+            self._last = self._rows
+            return self._last
+        chosen = min(whole, key=STEP_NAMES.index)
+        if self._name and self._name not in whole and chosen in self._differing:
+            return None  # this name counts something else in this file
+        if not self._name or STEP_NAMES.index(chosen) < STEP_NAMES.index(self._name):
+            self._name = chosen
+        if chosen == self._name:
+            self._differing |= {plain for plain, number in whole.items() if number != whole[chosen]}
+        self._last = self._continued(whole[chosen], row)
+        return self._last
+
+    def _continued(self, step: int, row: Fields) -> int:
+        """The step, or where steps count anew in each epoch, the count over all of them."""
+        epoch = row.get("epoch", row.get("train/epoch", row.get("progress/epoch")))
+        if not isinstance(epoch, int | float):
+            return step + self._offset
+        if epoch >= self._epoch + 1 and step + self._offset < self._last and math.isfinite(self._epoch):
+            self._offset = self._last + 1 - step
+            self.notes.say("steps count anew in each epoch: they are counted on")
+        elif epoch < self._epoch:
+            self._offset = 0
+        self._epoch = epoch
+        return step + self._offset
+
+
+class RestartWatch:
+    """Tells the row at which a file starts again: most of its metrics were logged at a later step already."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+        self._first: int | None = None
+        self._before: Fields = {}
+
+    def is_restart(self, row: Fields) -> bool:
+        step: int = row["step"]
+        names = [name for name in row if name not in _AXES]
+        again = sum(self._newest.get(name, step - 1) > step for name in names)
+        if step == self._first and row != self._before:  # begun, given up and begun again
+            again = sum(self._newest.get(name, step - 1) >= step for name in names)
+        found = again * 2 > len(names)
+        if found or self._first is None:
+            self._newest = {}
+            self._first = step
+        for name in names:
+            self._newest[name] = step
+        self._before = row
+        return found
+
+
+def restarts(rows: list[Fields]) -> list[int]:
+    """The positions of the rows at which a file starts again."""
+    watch = RestartWatch()
+    return [position for position, row in enumerate(rows) if watch.is_restart(row)]
+
+
+def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
+    """Rows that say an epoch and no step are one an epoch: the epoch is their step."""
+    epochs = [row.get("epoch") for row in rows] if steps.is_numbered else []
+    whole = [int(epoch) for epoch in epochs if isinstance(epoch, int | float) and float(epoch).is_integer()]
+    if not whole or len(whole) < len(rows) or whole != sorted(set(whole)):
+        return rows
+    steps.notes.take_back(NUMBERED)
+    return [{**row, "step": epoch} for row, epoch in zip(rows, whole, strict=True)]
+
+
+@cache
+def _plain(name: str) -> str:
+    """One of STEP_NAMES as it may be spelled, or nothing."""
+    plain = name.lower().replace(" ", "_")
+    return plain if plain in STEP_NAMES else ""
+
+
+def _whole(value: int | float) -> int | None:
+    if isinstance(value, float):
+        if not value.is_integer():
+            return None
+        value = int(value)
+    return value if -MAX_STEP <= value <= MAX_STEP else None

@@ -1,0 +1,217 @@
+"""Follows a log that still grows: each poll gives the rows that have come since the one before.
+
+At every moment the rows given so far, and those that wait for their line to end, are the rows that reading the file
+would give: where later lines change earlier rows, or the file is replaced, the tail says what has become of them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import HEAD_BYTES, Fields, Importer, LineImporter, encoding_in, head_of, open_foreign
+from rlvitals.importers.padding import is_nan
+from rlvitals.importers.registry import failures_named, find_log, importer_for
+
+READ_BYTES = 4 * 2**20
+REMEMBERED_BYTES = 256
+"""The end of what was read: when the file says something else there, it is another file."""
+
+REPLACED = "the file was replaced or cut while it was followed: read from its beginning"
+
+_Signature = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one poll brought."""
+
+    rows: list[Fields]
+    before: list[Fields] | None = None
+    """Where the rows given so far no longer count: those that take their place, before the new ones."""
+
+
+class LogTail:
+    """New rows of a log, poll by poll. The log need not be there yet; a torn last line waits for its end."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._named = Path(path).absolute()
+        self._place = self._named
+        self._importer: Importer | None = None
+        self._lines: _Lines | None = None
+        self._judged: _Signature = ()
+        """What the log was when its format was told, or its whole was read, the last time."""
+        self._rows: list[Fields] = []
+        """As they were read; what `settled` makes of them was given."""
+        self._given: list[Fields] = []
+        self._is_anew = False
+        """Whether the next rows take the place of all that were given."""
+        self._is_over = False
+        self._remarks: list[str] = []
+
+    @property
+    def format(self) -> str:
+        """Empty until there is something to tell it by."""
+        return self._importer.format if self._importer else ""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._importer.config if self._importer else {}
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self._remarks, *(self._importer.notes.texts() if self._importer else [])]
+
+    def poll(self) -> Growth:
+        """The rows since the last poll, in the order of the file."""
+        try:
+            return self._poll()
+        except (NotALog, OSError):  # not there yet, half written, or between an old file and the one in its place
+            return Growth([])
+
+    def finish(self) -> Growth:
+        """What is left when the writer is done: a last line without an end, rows that waited for more. Polls end
+        with it.
+        """
+        self._is_over = True
+        return self.poll()
+
+    def _poll(self) -> Growth:
+        try:
+            self._place = find_log(self._named)
+        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
+            if self._importer is None:
+                raise
+        if self._lines is not None and self._lines.are_of_another(self._place):
+            self._remarks = [REPLACED]
+            self._begin_anew()
+        kind = self._kind()
+        if kind is None:
+            return Growth([])
+        if self._importer is not None and kind is not type(self._importer):
+            self._begin_anew()
+        if issubclass(kind, LineImporter):
+            return self._grown_by_lines(kind)
+        return self._grown_as_a_whole(kind)
+
+    def _kind(self) -> type[Importer] | None:
+        """The importer to read it with; None while there is only half a line, which may look like anything."""
+        if self._importer is not None:
+            is_known = self._lines is not None and self._lines.position >= HEAD_BYTES
+            if is_known or _signature(self._place, self._importer.beside) == self._judged:
+                return type(self._importer)
+        kind = importer_for(self._place)
+        is_half = issubclass(kind, LineImporter) and not self._is_over and b"\n" not in head_of(self._place)
+        return None if is_half else kind
+
+    def _begin_anew(self) -> None:
+        self._importer, self._lines, self._judged, self._rows = None, None, (), []
+        self._is_anew = True
+
+    def _grown_by_lines(self, kind: type[LineImporter]) -> Growth:
+        importer = self._importer if isinstance(self._importer, LineImporter) else kind()
+        self._lines = self._lines or _Lines(self._place)
+        self._importer, self._judged = importer, _signature(self._place)
+        with failures_named(importer, self._place):
+            self._rows += [row for line in self._lines.new(is_last=self._is_over) for row in importer.feed(line)]
+            if self._is_over:
+                self._rows += importer.finish()
+            return self._growth(importer.settled(self._rows))
+
+    def _grown_as_a_whole(self, kind: type[Importer]) -> Growth:
+        signature = _signature(self._place, kind.beside)
+        is_quiet = signature == self._judged
+        if not is_quiet:
+            importer = kind()
+            with failures_named(importer, self._place):
+                self._rows = importer.rows(self._place)
+            self._importer, self._judged = importer, signature
+        is_whole = is_quiet or self._is_over or not kind.last_row_grows
+        return self._growth(self._rows if is_whole else self._rows[:-1])
+
+    def _growth(self, rows: list[Fields]) -> Growth:
+        """What all the rows there are now say of those that were given."""
+        given, self._given = self._given, rows.copy()
+        known = 0 if self._is_anew else min(len(given), len(rows))
+        self._is_anew = False
+        begun = rows[:known]
+        is_as_given = known == len(given) and (given == begun or all(map(_same, given, begun)))
+        return Growth(rows[known:], None if is_as_given else begun)
+
+
+class _Lines:
+    """The lines of a file that grows, each once, and whether it is still that file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position = 0
+        decoder = codecs.getincrementaldecoder(encoding_in(head_of(path)))("replace")
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
+        self._inode = -1
+        self._before = b""
+        self._digest = hashlib.blake2b()  # of everything read
+        self._torn: list[str] = []
+
+    def new(self, *, is_last: bool) -> list[str]:
+        """Those that have ended since; the torn one too where nothing comes after it."""
+        found: list[str] = []
+        with open_foreign(self.path) as file:
+            self._inode = os.fstat(file.fileno()).st_ino
+            file.seek(self.position)
+            while data := file.read(READ_BYTES):
+                self.position += len(data)
+                self._before = (self._before + data)[-REMEMBERED_BYTES:]
+                self._digest.update(data)
+                found += self._split(self._decoder.decode(data))
+        if is_last:
+            found += self._split(self._decoder.decode(b"", final=True))
+            found += ["".join(self._torn)] if any(self._torn) else []
+        return found
+
+    def _split(self, text: str) -> list[str]:
+        first, *later = text.split("\n")
+        self._torn.append(first)
+        if not later:
+            return []
+        lines = ["".join(self._torn), *later[:-1]]
+        self._torn = later[-1:]
+        return [f"{line}\n" for line in lines]
+
+    def are_of_another(self, path: Path) -> bool:
+        """Whether what was read is not how this file begins."""
+        if path != self.path:
+            return True
+        with open_foreign(path) as file:
+            if os.fstat(file.fileno()).st_ino != self._inode:
+                return not self._goes_on_in(file)
+            file.seek(self.position - len(self._before))
+            return file.read(len(self._before)) != self._before
+
+    def _goes_on_in(self, file: BinaryIO) -> bool:
+        """Whether another file begins with all that was read: rsync and the like put a longer copy in place."""
+        digest, left = hashlib.blake2b(), self.position
+        file.seek(0)
+        while left and (data := file.read(min(left, READ_BYTES))):
+            digest.update(data)
+            left -= len(data)
+        return not left and digest.digest() == self._digest.digest()
+
+
+def _same(one: Fields, other: Fields) -> bool:
+    """Whether two rows are equal, where nan is nan."""
+    return one.keys() == other.keys() and all(
+        value == other[name] or (is_nan(value) and is_nan(other[name])) for name, value in one.items()
+    )
+
+
+def _signature(path: Path, beside: tuple[str, ...] = ()) -> _Signature:
+    """Changes with the files of a log."""
+    files = sorted(path.rglob("*")) if os.path.isdir(path) else [path, *(path.parent / name for name in beside)]
+    stats = [(str(file), file.stat()) for file in files if file == path or os.path.exists(file)]
+    return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)

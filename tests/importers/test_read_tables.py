@@ -1,0 +1,120 @@
+"""CSV and TSV: empty cells, padding and real nan, exports of several tools, faults."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rlvitals.importers import importer_for, read_log
+
+
+def read(tmp_path, text):
+    path = tmp_path / "log.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_log(path)
+
+
+def nans(log, name):
+    return [row["step"] for row in log.rows if name in row and math.isnan(row[name])]
+
+
+def test_empty_cells_are_absent_and_a_nan_beside_them_is_real(tmp_path):
+    log = read(tmp_path, "step,loss,eval_loss\n1,0.5,\n2,nan,\n2,,nan\n3,0.4,\n")
+    assert [sorted(row) for row in log.rows] == [
+        ["loss", "step"],
+        ["loss", "step"],
+        ["eval_loss", "step"],
+        ["loss", "step"],
+    ]
+    assert (nans(log, "loss"), nans(log, "eval_loss")) == ([2], [2])
+
+
+def test_nan_in_rows_of_the_other_kind_is_padding(tmp_path):
+    log = read(tmp_path, "step,loss,kl,eval_loss,eval_acc\n1,0.5,0.1,nan,nan\n1,nan,nan,0.6,0.5\n2,0.4,0.1,nan,nan\n")
+    assert [sorted(row) for row in log.rows] == [
+        ["kl", "loss", "step"],
+        ["eval_acc", "eval_loss", "step"],
+        ["kl", "loss", "step"],
+    ]
+    assert log.notes == ["6 nan are padding and were left out"]
+
+
+def test_a_gradient_that_is_nan_beside_numbers_is_real(tmp_path):
+    log = read(tmp_path, "step,loss,grad_norm,eval_loss\n1,0.5,nan,nan\n2,0.4,nan,nan\n3,0.3,1.0,0.5\n")
+    assert nans(log, "grad_norm") == [1, 2]
+    assert nans(log, "eval_loss") == []
+
+
+def test_a_training_that_breaks_for_good_is_nan_from_there_on(tmp_path):
+    rows = [
+        f"{n},{0.5 if n < 6 else 'nan'},{-20.0 if n < 6 else 'nan'},{-30.0 if n < 6 else 'nan'},1e-6" for n in range(12)
+    ]
+    log = read(tmp_path, "step,loss,logps/chosen,logps/rejected,learning_rate\n" + "\n".join(rows))
+    assert nans(log, "loss") == nans(log, "logps/chosen") == list(range(6, 12))
+
+
+def test_columns_logged_every_second_row_are_padded_between(tmp_path):
+    rows = [f"{n},0.5,{'nan,nan,nan' if n % 2 else '1.0,64.0,60.0'}" for n in range(20)]
+    log = read(tmp_path, "step,loss,reward,completions/mean_length,completions/min_length\n" + "\n".join(rows))
+    assert nans(log, "reward") == nans(log, "completions/mean_length") == []
+    assert sum("reward" in row for row in log.rows) == 10
+
+
+def test_a_loss_that_is_nan_where_an_evaluation_shares_its_row_is_real(tmp_path):
+    log = read(tmp_path, "step,loss,eval_loss\n1,0.5,0.6\n2,nan,0.7\n3,0.4,0.8\n")
+    assert nans(log, "loss") == [2]
+
+
+def test_a_row_of_nothing_but_nan_is_what_was_logged(tmp_path):
+    log = read(tmp_path, "epoch,train_loss,val_loss\n1,0.5,0.6\n2,nan,nan\n3,nan,nan\n")
+    assert [row["step"] for row in log.rows] == [1, 2, 3]
+    assert nans(log, "train_loss") == nans(log, "val_loss") == [2, 3]
+
+
+def test_rows_of_nothing_but_nan_again_and_again_are_padding(tmp_path):
+    log = read(tmp_path, "step,loss\n" + "\n".join(f"{n},{'nan' if n % 2 else 0.5}" for n in range(12)))
+    assert [row["step"] for row in log.rows] == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_column_that_is_nan_throughout_is_real(tmp_path):
+    log = read(tmp_path, "step,loss,logits/chosen\n1,0.5,nan\n2,0.4,nan\n")
+    assert nans(log, "logits/chosen") == [1, 2]
+
+
+def test_pandas_row_numbers_and_notebook_words_are_nothing(tmp_path):
+    log = read(tmp_path, ",Step,Training Loss,Validation Loss\n0,10,0.5,No log\n1,20,0.4,0.45\n")
+    assert log.rows == [{"step": 10, "Training Loss": 0.5}, {"step": 20, "Training Loss": 0.4, "Validation Loss": 0.45}]
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";"])
+def test_other_delimiters(tmp_path, delimiter):
+    log = read(tmp_path, "step,loss\n1,0.5\n2,0.4\n".replace(",", delimiter))
+    assert log.rows == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}]
+
+
+def test_a_mark_dos_line_ends_and_quoted_cells_over_lines(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(b'\xef\xbb\xbfstep,note,loss\r\n1,"two\r\nlines, one cell",0.5\r\n2,"x",0.4\r\n')
+    log = read_log(path)
+    assert log.rows == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}]
+    assert log.notes == ["left out, because they hold no numbers: note"]
+
+
+def test_short_and_torn_lines_are_skipped_and_counted(tmp_path):
+    log = read(tmp_path, "step,loss,kl\n1,0.5,0.1\n2,0.4\n3,0.3,0.1\n4,0.")
+    assert [row["step"] for row in log.rows] == [1, 3]
+    assert log.notes == ["2 lines have too few or too many cells and were skipped"]
+
+
+def test_a_header_that_comes_again_is_a_restart_that_appended(tmp_path):
+    log = read(tmp_path, "step,loss\n1,0.5\n2,0.4\nstep,loss\n1,0.5\n")
+    assert [row["step"] for row in log.rows] == [1, 2, 1]
+    assert log.notes == ["steps start again at row 3: a restart inside the file"]
+
+
+def test_prose_with_commas_is_no_table(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("Loading the model, please wait\nDone, at last\nstep 1: loss=0.5, kl=0.1\n")
+    assert importer_for(path).name == "console"
+    assert read_log(path).rows == [{"step": 1, "loss": 0.5, "kl": 0.1}]

@@ -1,0 +1,150 @@
+"""TensorBoard: event files written by the tensorboard package itself, in one file or several, whole or torn."""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+
+import pytest
+
+pytest.importorskip("tensorboard", reason="needs the tensorboard package")
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from rlvitals.errors import MissingDependency
+from rlvitals.importers import LogTail, NotALog, importer_for, read_log
+
+
+def write(folder, rows, *, suffix="", start=1_764_000_000.0):
+    """One event a value, as PyTorch's SummaryWriter writes them."""
+    writer = EventFileWriter(str(folder), filename_suffix=suffix)
+    for step, row in rows:
+        for tag, value in row.items():
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            writer.add_event(Event(step=step, wall_time=start + step, summary=summary))
+    writer.close()
+    return folder
+
+
+def rename(folder, begun):
+    """Event files carry the second they were begun in; tests are quicker than that."""
+    (path,) = [path for path in folder.glob("*tfevents*") if "kept" not in path.name]
+    path.rename(folder / f"events.out.tfevents.{begun}.kept")
+
+
+def test_tags_are_merged_by_step_with_their_time(tmp_path):
+    write(tmp_path, [(step, {"train/loss": 0.5, "train/kl": math.nan}) for step in (10, 20)])
+    log = read_log(tmp_path)
+    assert (log.format, importer_for(next(tmp_path.glob("*tfevents*"))).name) == ("tensorboard", "tensorboard")
+    assert [row["step"] for row in log.rows] == [10, 20]
+    assert (log.rows[0]["train/loss"], log.rows[0]["timestamp"]) == (0.5, 1_764_000_010.0)
+    assert math.isnan(log.rows[1]["train/kl"])
+
+
+def test_numbers_are_what_float32_kept(tmp_path):
+    (row,) = read_log(write(tmp_path, [(1, {"loss": 0.1})])).rows
+    assert row["loss"] == struct.unpack("f", struct.pack("f", 0.1))[0]
+
+
+def test_an_evaluation_logged_later_joins_its_step(tmp_path):
+    rows = [(1, {"loss": 0.5}), (2, {"loss": 0.25}), (1, {"eval/acc": 0.75}), (3, {"loss": 0.125})]
+    log = read_log(write(tmp_path, rows))
+    assert [(row["step"], row.get("eval/acc")) for row in log.rows] == [(1, 0.75), (2, None), (3, None)]
+    assert log.notes == []
+
+
+def test_several_files_are_read_in_the_order_of_their_beginning(tmp_path):
+    write(tmp_path, [(step, {"loss": 0.5, "kl": 1.0}) for step in (3, 4, 5)])
+    rename(tmp_path, 1_764_000_900)
+    write(tmp_path, [(step, {"loss": 0.25, "kl": 1.0}) for step in (1, 2, 3)])
+    rename(tmp_path, 1_764_000_100)
+    log = read_log(tmp_path)
+    assert [row["step"] for row in log.rows] == [1, 2, 3, 3, 4, 5]
+    assert [row["loss"] for row in log.rows] == [0.25, 0.25, 0.25, 0.5, 0.5, 0.5]
+
+
+def test_a_restart_inside_one_file_is_told(tmp_path):
+    rows = [(step, {"loss": 0.5, "kl": 0.25}) for step in (1, 2, 3, 4, 1, 2)]
+    log = read_log(write(tmp_path, rows))
+    assert [row["step"] for row in log.rows] == [1, 2, 3, 4, 1, 2]
+    assert log.notes == ["steps start again at row 5: a restart inside the file"]
+
+
+def test_parts_of_a_run_in_folders_of_their_own_are_one_log(tmp_path):
+    write(tmp_path / "train", [(1, {"epoch_loss": 0.5}), (2, {"epoch_loss": 0.25})])
+    write(tmp_path / "validation", [(1, {"epoch_loss": 0.75})])
+    log = read_log(tmp_path)
+    assert [(row["train/epoch_loss"], row.get("validation/epoch_loss")) for row in log.rows] == [
+        (0.5, 0.75),
+        (0.25, None),
+    ]
+
+
+def test_a_folder_of_several_runs_asks_for_one(tmp_path):
+    for name in ("first", "second"):
+        write(tmp_path / name, [(1, {"loss": 0.5})])
+    with pytest.raises(NotALog, match="holds 2 runs, name one of them: first, second"):
+        read_log(tmp_path)
+
+
+def test_scalars_kept_as_tensors_are_read_and_texts_are_not(tmp_path):
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+    metadata = {"plugin_data": {"plugin_name": "scalars"}}
+    words = {"plugin_data": {"plugin_name": "text"}}
+    values = [
+        Summary.Value(tag="loss", metadata=metadata, tensor=TensorProto(dtype=1, float_val=[0.5])),
+        Summary.Value(tag="config", metadata=words, tensor=TensorProto(dtype=7, string_val=[b"{}"])),
+    ]
+    writer = EventFileWriter(str(tmp_path))
+    writer.add_event(Event(step=3, wall_time=1_764_000_000.0, summary=Summary(value=values)))
+    writer.close()
+    assert read_log(tmp_path).rows == [{"step": 3, "timestamp": 1_764_000_000.0, "loss": 0.5}]
+
+
+def test_a_torn_end_loses_one_event_and_is_told(tmp_path):
+    write(tmp_path, [(1, {"loss": 0.5}), (2, {"loss": 0.25})])
+    (path,) = tmp_path.glob("*tfevents*")
+    path.write_bytes(path.read_bytes()[:-3])
+    log = read_log(path)
+    assert [row["step"] for row in log.rows] == [1]
+    assert log.notes == ["1 event file ends in the middle of an event"]
+
+
+def test_event_files_without_scalars_are_no_log(tmp_path):
+    with pytest.raises(NotALog, match="hold no scalars"):
+        read_log(write(tmp_path, []))
+
+
+def test_without_the_package_the_command_to_install_it_is_told(tmp_path, monkeypatch):
+    write(tmp_path, [(1, {"loss": 0.5})])
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'rlvitals\[tensorboard\]'"):
+        read_log(tmp_path)
+
+
+def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp_path):
+    writer = EventFileWriter(str(tmp_path))
+
+    def add(step, **row):
+        for tag, value in row.items():
+            writer.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)])))
+        writer.flush()
+
+    tail = LogTail(tmp_path)
+    add(1, loss=0.5)
+    assert tail.poll().rows == []
+    add(1, kl=0.25)
+    add(2, loss=0.5)
+    assert [(row["step"], row["loss"], row["kl"]) for row in tail.poll().rows] == [(1, 0.5, 0.25)]
+    assert [row["step"] for row in tail.poll().rows] == [2]
+    add(1, accuracy=1.0)
+    add(3, loss=0.5)
+    late = tail.poll()  # an evaluation of a step that was given: what was given no longer counts
+    assert [(row["step"], row.get("accuracy")) for row in late.before] == [(1, 1.0), (2, None)]
+    assert late.rows == []
+    assert [row["step"] for row in tail.poll().rows] == [3]
+    writer.close()

@@ -1,0 +1,242 @@
+"""Which importer reads a log, what a plug-in adds, and where a file starts again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from conftest import REPO
+from rlvitals.errors import NotALog
+from rlvitals.importers import find_log, importer_for, is_one_log, read_log
+from rlvitals.importers.base import Importer
+from rlvitals.importers.registry import IMPORTERS, readable
+from rlvitals.importers.steps import restarts
+
+HEADS = {
+    "wandb": b":W&B\xe1\xbe\x00",
+    "notebook log": b'[{"stream_name":"stdout","time":1,"data":"x"}\n]',
+    "json": b'{"log_history": [{"step": 1, "loss": 0.5}]}',
+    "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n',
+    "csv": b"step,loss\n1,0.5\n",
+    "tensorboard": b'\x18\x00\x00\x00\x00\x00\x00\x00\xa3\x7fK"\t\x00\x00\xc0\x8b\x1a\xd8A\x1a\rbrain.Event:2',
+    "console": b"step:1 - loss:0.5\n",
+}
+
+
+def test_each_importer_has_a_sample_here_and_says_what_it_reads():
+    assert {importer.name for importer in IMPORTERS} == HEADS.keys()
+    assert readable().split("; ") == [text for importer in IMPORTERS for text in importer.description.split("; ")]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_log_is_told_by_its_first_bytes_whatever_its_name(tmp_path, name):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(HEADS[name])
+    assert importer_for(path).name == name
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["run-1.wandb", "trainer_state.json"], "run-1.wandb"),
+        (["checkpoint-9/trainer_state.json", "checkpoint-10/trainer_state.json"], "checkpoint-10/trainer_state.json"),
+        (["checkpoint-9/trainer_state.json", "a.jsonl", "b.jsonl"], "checkpoint-9/trainer_state.json"),
+        (["deep/below/events.out.tfevents.1.host", "files/output.log"], ""),
+        (["files/output.log", "a.jsonl"], "files/output.log"),
+        (["a.jsonl", "wandb/run-1/run-1.wandb"], "a.jsonl"),
+        (["notes.txt", "wandb/run-1/run-1.wandb"], "wandb/run-1/run-1.wandb"),
+        (["progress.csv", "notes.txt"], "progress.csv"),
+    ],
+)
+def test_the_log_of_a_folder_is_found_by_the_names_its_importers_know(tmp_path, files, found):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert find_log(tmp_path) == tmp_path / found
+
+
+@pytest.mark.parametrize(
+    ("files", "is_one"),
+    [
+        (["run-1.wandb"], True),
+        (["checkpoint-9/trainer_state.json"], True),
+        (["files/output.log"], True),
+        (["events.out.tfevents.1.host"], True),
+        (["train/events.out.tfevents.1.host", "validation/events.out.tfevents.1.host"], True),
+        (["first/events.out.tfevents.1.host", "second/events.out.tfevents.1.host"], False),
+        (["a.jsonl"], False),
+        ([], False),
+    ],
+)
+def test_a_folder_is_one_log_by_the_marks_of_an_importer(tmp_path, files, is_one):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert is_one_log(tmp_path) is is_one
+
+
+# Plug-ins: distributions as pip installs them, in a process of their own.
+
+SICK = """
+from rlvitals.importers import Importer
+
+class Sick(Importer):
+    name = "sick"
+    description = "nothing"
+
+    @classmethod
+    def recognises(cls, head, path):
+        if head.startswith(b"#sick"):
+            return True
+        raise RuntimeError("no idea")
+
+    def rows(self, path):
+        raise ZeroDivisionError("while reading")
+"""
+
+
+def documented():
+    """The class and the entry point that the docs show."""
+    page = (REPO / "docs" / "importing.md").read_text()
+    (code,) = re.findall(r"```python\n([^`]*class PipesImporter.*?)```", page, re.DOTALL)
+    (entry,) = re.findall(r'rlvitals.importers"\]\npipes = "mypackage.(\S+)"\n', page)
+    return code, entry
+
+
+def install(folder, name, code, entry):
+    """What pip leaves in site-packages."""
+    (folder / f"{name}.py").write_text(code)
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[rlvitals.importers]\n{name} = {entry}\n")
+
+
+@pytest.fixture
+def python(tmp_path, child_environment):
+    """Run code where the plug-ins in `site` are installed."""
+    site = tmp_path / "site"
+    site.mkdir()
+    environment = {**child_environment, "PYTHONPATH": os.pathsep.join([str(site), str(REPO / "src")])}
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+        )
+
+    return run
+
+
+def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, python):
+    code, entry = documented()
+    install(tmp_path / "site", "pipes", code, entry)
+    rows = "".join(f"step={n}|loss={1 / n}|reward=0.{n}\n" for n in range(1, 8))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "train.pipes").write_text(rows)
+    code = """
+        import rlvitals
+        from rlvitals.importers import LogTail, read_log
+        log = read_log("folder")
+        tail = LogTail("folder")
+        assert (log.format, len(log.rows), log.rows[1]) == ("pipes", 7, {"step": 2, "loss": 0.5, "reward": 0.2}), log
+        assert tail.poll().rows == log.rows and tail.format == "pipes"
+        assert rlvitals.check("folder/train.pipes").format == "pipes"
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = python("-m", "rlvitals.cli.main", "import", "folder", "--to", "run")
+    assert "7 rows from" in done.stdout, done.stderr
+    done = python("-m", "rlvitals.cli.main", "check", "site/pipes-1.0.dist-info/METADATA")
+    assert "lines of name=value pairs between bars" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "entry", "said"),
+    [
+        ("import no_such_package_here", "broken:X", "ModuleNotFoundError: No module named 'no_such_package_here'"),
+        ("X = 1", "broken:X", "it is no subclass of rlvitals.importers.Importer with a name"),
+        ("", "broken:Missing", "AttributeError"),
+        (SICK, "broken:Sick", "RuntimeError: no idea"),
+    ],
+)
+def test_a_broken_plug_in_is_told_once_and_passed_over(tmp_path, python, code, entry, said):
+    install(tmp_path / "site", "broken", code, entry)
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    code = """
+        from rlvitals.importers import read_log
+        assert [len(read_log("log.jsonl").rows) for _ in range(3)] == [1, 1, 1]
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(said) == done.stderr.count("is passed over") == 1
+    assert "broken" in done.stderr or "'sick'" in done.stderr
+
+
+def test_a_plug_in_that_fails_on_a_file_does_not_hide_the_others_of_a_folder(tmp_path, python):
+    install(tmp_path / "site", "sick_plugin", SICK, "sick_plugin:Sick")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.sick").write_text("#sick\n")
+    (tmp_path / "logs" / "b.jsonl").write_text("".join(f'{{"step": {n}, "loss": 0.5}}\n' for n in range(9)))
+    code = """
+        import rlvitals
+        from rlvitals.importers import LogTail, read_log, NotALog
+        reports = rlvitals.check("logs")
+        assert [str(report.source) for report in reports] == ["logs/b.jsonl"], reports
+        assert LogTail("logs/a.sick").poll().rows == []
+        try:
+            read_log("logs/a.sick")
+        except NotALog as error:
+            print(error)
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert "the importer 'sick' failed on it (ZeroDivisionError: while reading)" in done.stdout, done.stderr
+
+
+def test_plug_ins_are_looked_for_only_when_a_log_is_read(tmp_path, python):
+    install(tmp_path / "site", "loud", "print('loaded')", "loud:X")
+    code = "import rlvitals, rlvitals.importers; run = rlvitals.start('run', monitor=False); run.log({'a': 1}, step=1)"
+    assert "loaded" not in python("-c", code + "; run.finish(); rlvitals.open_run('run').rows").stdout
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    assert "loaded" in python("-c", "from rlvitals.importers import read_log; read_log('log.jsonl')").stdout
+
+
+def test_ours_are_importers_and_a_defect_of_ours_is_not_hidden(tmp_path, monkeypatch):
+    assert all(issubclass(importer, Importer) for importer in IMPORTERS)
+    path = tmp_path / "log"
+    path.write_bytes(HEADS["jsonl"])
+    monkeypatch.setattr(importer_for(path), "feed", lambda self, line: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        read_log(path)
+
+
+def test_an_error_names_what_was_tried(tmp_path):
+    (tmp_path / "log").write_text("nothing was trained today\n")
+    with pytest.raises(NotALog, match=r"numbers\. Tried: console\. What can be read: W&B offline runs; "):
+        read_log(tmp_path / "log")
+
+
+# Where a file starts again.
+
+
+def row(step, *names):
+    return {"step": step, **dict.fromkeys(names, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("names", "is_restart"),
+    [
+        (["loss", "a", "b"], False),  # one of three was logged at a later step: a late evaluation that shares a name
+        (["loss", "a"], False),  # half of them
+        (["loss", "kl", "a"], True),
+        (["loss", "kl", "reward"], True),
+        (["a", "b"], False),
+    ],
+)
+def test_a_file_starts_again_where_most_of_a_row_was_logged_at_a_later_step(names, is_restart):
+    rows = [row(step, "loss", "kl", "reward") for step in (1, 2, 3)]
+    assert restarts([*rows, row(2, *names)]) == ([3] if is_restart else [])
