@@ -75,6 +75,7 @@ lint: $(BIN)/.dev
 	$(BIN)/python -m rlvitals.catalog.pages --check docs/metrics
 	$(BIN)/python -m rlvitals.health.build --check
 	$(BIN)/python -m rlvitals.health.pages --check docs/rules
+	$(BIN)/python -m rlvitals.web.typescript --check
 
 bench: $(BIN)/.dev  ## side-by-side measurements
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench

@@ -29,6 +29,9 @@ Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 """From harmless to grave."""
 
+Verdict = Literal["healthy", "watch", "act", "cannot judge"]
+"""The words a run is judged in, the same in every command and page."""
+
 Action = Literal["none", "warn", "checkpoint", "reduce_lr", "revert", "stop"]
 """What a finding asks of the trainer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,12 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 WAIT_MS = 15_000
+
+LISTED = re.findall(r'name: "(\w+)", key: "(.)", title: "([^"]+)"', (STATIC / "screens.js").read_text())
+"""Name, key and title of every screen, the list of runs first."""
+
+SCREENS = [name for name, _, _ in LISTED[1:]]
+"""Those of a run."""
 
 
 def chromium() -> str:

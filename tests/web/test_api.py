@@ -216,7 +216,7 @@ def test_what_an_abandoned_attempt_logged_is_a_ghost(tmp_path):
     with serving(tmp_path) as client:
         line = client.api("series", run="run", name="loss").facts["lines"][0]
     assert line["y"] == [1.0, 2.0, 3.0, 4.0, 5.0, 60.0]
-    assert [ghost["y"] for ghost in line["ghosts"]] == [6.0, 7.0, 8.0, 9.0, 10.0]
+    assert line["ghosts"] == [{"x": [6, 7, 8, 9, 10], "y": [6.0, 7.0, 8.0, 9.0, 10.0]}]
 
 
 def test_rollouts_are_listed_by_step_and_group_and_found_by_text(tmp_path):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from browsing import axe_violations, browsing
+from browsing import SCREENS, axe_violations, browsing
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
 
-VIEWS = {
-    "runs": {},
+VIEWS = {"runs": {}} | {name: {"run": "agent"} for name in SCREENS}
+VIEWS |= {
     "vitals": {"run": "failing"},
     "metrics": {"run": "failing", "explain": "kl", "one": "entropy"},
     "health": {"run": "failing"},
-    "rollouts": {"run": "agent"},
     "compare": {"run": "healthy", "with": ["failing"]},
-    "performance": {"run": "agent"},
-    "evaluations": {"run": "agent"},
 }
 PHONE = {"width": 390, "height": 844}
 

@@ -8,7 +8,8 @@ import re
 import subprocess
 
 import pytest
-from browsing import STATIC, node_module
+from browsing import LISTED, STATIC, node_module
+from serving import serving
 
 from expression_table import ENDLESS, EXPRESSIONS, NAMES, REFUSED
 from rlvitals.errors import ConfigError
@@ -47,8 +48,46 @@ def test_every_module_and_style_is_there_and_used():
     named = {
         name for path in OURS for name in re.findall(r'(?:from|import\() ?"\.{1,2}/([\w/]+)\.js"', path.read_text())
     }
-    named |= {f"screens/{path.stem}" for path in (STATIC / "screens").iterdir()} | {"app"}
-    assert {path.stem for path in OURS} <= {name.split("/")[-1] for name in named}
+    assert {path.stem for path in OURS} == {name.split("/")[-1] for name in named - {"vendor/uplot/uPlot.esm"}} | {
+        "app"
+    }
+
+
+def test_every_screen_has_an_entry_a_module_and_a_key_of_its_own():
+    assert {name for name, _, _ in LISTED} == {path.stem for path in (STATIC / "screens").iterdir()}
+    assert len({key for _, key, _ in LISTED}) == len({title for _, _, title in LISTED}) == len(LISTED)
+    loaded = re.findall(r'name: "(\w+)",.* import\("./screens/(\w+)\.js"\)', (STATIC / "screens.js").read_text())
+    assert loaded == [(name, name) for name, _, _ in LISTED]
+
+
+FIRST_PAGE_BYTES = 45_000
+"""Of scripts, before the list of runs is shown. What is larger is loaded later."""
+
+
+def test_the_scripts_of_the_first_page_do_not_grow():
+    def reach(path, found):
+        found.add(path)
+        for name in re.findall(r'^import .* from "(\..*)";$', path.read_text(), re.MULTILINE):
+            if (other := (path.parent / name).resolve()) not in found:
+                reach(other, found)
+        return found
+
+    loaded = reach(STATIC / "app.js", set()) | reach(STATIC / "screens" / "runs.js", set())
+    assert len(loaded) >= 12
+    assert sum(path.stat().st_size for path in loaded) <= FIRST_PAGE_BYTES
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_no_answer_is_of_any_type(path):
+    """Only a handler of events, which is given whatever event its name stands for."""
+    allowed = 1 if path.name == "dom.js" else 0
+    assert len(re.findall(r"\{[^{}\n]*\bany\b[^{}\n]*\}", path.read_text())) == allowed
+
+
+def test_types_are_sent_to_no_browser(tmp_path):
+    with serving(tmp_path) as client:
+        for path in ("/static/contract.d.ts", "/static/../contract.d.ts", "/contract.d.ts", "/static/page.d.ts"):
+            assert client.get(path).status == 404
 
 
 @pytest.mark.slow

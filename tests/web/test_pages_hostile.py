@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from browsing import browsing
+from browsing import SCREENS, browsing
 from page_runs import start
 from serving import serving
 
@@ -15,7 +15,6 @@ pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{alert(3)}}"
-SCREENS = ("vitals", "metrics", "health", "rollouts", "compare", "performance", "evaluations")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from browsing import LISTED
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -20,11 +21,10 @@ def test_a_question_mark_lists_the_keys_of_the_screen(screen):
 
 def test_digits_go_to_every_screen_and_r_to_all_runs(screen):
     page = screen.open("vitals", run="healthy")
-    names = ["vitals", "metrics", "health", "rollouts", "compare", "performance", "evaluations"]
-    for place, name in enumerate(names, 1):
-        page.keyboard.press(str(place))
+    for name, key, title in LISTED[1:]:
+        page.keyboard.press(key)
         page.wait_for_selector(f"#content.screen-{name}[aria-busy=false]")
-        assert page.locator("nav a[aria-current]").inner_text().lower() == name
+        assert page.locator("nav a[aria-current]").inner_text() == title
     page.keyboard.press("r")
     page.wait_for_selector(".runs")
     screen.forgive("status of 404")  # the run has no rollouts

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rlvitals.capture.console import apart_from_bars
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
-from rlvitals.health.history import History, Verdict, verdict_of
+from rlvitals.health.history import History, verdict_of
 from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
@@ -36,6 +36,7 @@ from rlvitals.records import (
     Request,
     RunInfo,
     SeenIn,
+    Verdict,
 )
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.files import put_file

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent
+from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Verdict
 
-Verdict = Literal["healthy", "watch", "act", "cannot judge"]
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 """From good to grave; what could not be judged is worse than healthy."""
 

@@ -17,11 +17,11 @@ from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
-from rlvitals.health.history import History, Verdict, worst
+from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
 from rlvitals.health.wording import evidence_of, fill
-from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity
+from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
 CLEAR_POINTS = 20
 """Quiet points after which a rule may speak again."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from rlvitals.records import Group, Rollout
+from rlvitals.contract import BestFacts, EpochsFacts, StepCell, TileFacts
+from rlvitals.records import Attempt, Group, Rollout
 from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
 from rlvitals.render.numbers import duration, moment, number
 from rlvitals.render.run_plots import Picture
@@ -50,20 +51,20 @@ class RunReport:
     """What the doctor says: `Report.to_dict()`."""
     asked: dict[str, str]
     """What was asked of the trainer because of a rule, and its answer."""
-    tiles: list[dict[str, Any]]
-    step_bar: list[dict[str, Any]]
+    tiles: list[TileFacts]
+    step_bar: list[StepCell]
     curves: Picture | None
-    values: list[dict[str, Any]]
+    values: list[BestFacts]
     """Best and last values, the vital signs first."""
     values_left_out: int
-    epochs: dict[str, Any] | None
+    epochs: EpochsFacts | None
     evaluations: dict[str, Any] | None
     best_rollouts: list[ShownRollout]
     worst_rollouts: list[ShownRollout]
     config: dict[str, Any]
     """Dotted key -> value, secrets masked."""
-    environment: dict[str, Any]
-    attempts: list[dict[str, Any]]
+    environment: dict[str, object]
+    attempts: list[Attempt]
     compared: dict[str, Any] | None
     compared_curves: Picture | None
     """None where no metric compares."""
@@ -74,8 +75,9 @@ class RunReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys. Of curves it names what is drawn; the points are the run's own."""
         plain = ("name", "about", "check", "asked", "tiles", "step_bar", "values", "epochs", "evaluations", "config",
-                 "environment", "attempts", "compared", "made", "written_by")  # fmt: skip
+                 "environment", "compared", "made", "written_by")  # fmt: skip
         return {key: getattr(self, key) for key in plain} | {
+            "attempts": [asdict(attempt) for attempt in self.attempts],
             "curves": _drawn(self.curves),
             "best_rollouts": [shown.place for shown in self.best_rollouts],
             "worst_rollouts": [shown.place for shown in self.worst_rollouts],
@@ -212,11 +214,9 @@ def environment_table(report: RunReport) -> Table:
         said = ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, Mapping) else str(value)
         rows.append([key.replace("_", " "), said])
     for attempt in report.attempts[1:]:
-        changed = ", ".join(
-            f"{key}: {setting(was)} -> {setting(now)}" for key, (was, now) in _pairs(attempt["changed"])
-        )
-        begun = "" if attempt["from_step"] is None else f"from step {number(attempt['from_step'])}"
-        rows.append([f"attempt {attempt['number']}", "; ".join(filter(None, (begun, changed))) or "resumed"])
+        changed = ", ".join(f"{key}: {setting(was)} -> {setting(now)}" for key, (was, now) in _pairs(attempt.changed))
+        begun = "" if attempt.from_step is None else f"from step {number(attempt.from_step)}"
+        rows.append([f"attempt {attempt.number}", "; ".join(filter(None, (begun, changed))) or "resumed"])
     return Table(["", ""], rows, words=2)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from rlvitals.contract import EpochsFacts, StepCell
 from rlvitals.render.check import cases
 from rlvitals.render.check_html import bullets, document, finding_card, remarks, verdict_words
 from rlvitals.render.numbers import band as said_band
@@ -125,7 +126,7 @@ def _vitals(report: RunReport) -> Iterator[str]:
         yield "</div>"
 
 
-def _step_bar(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
     """The run from left to right, coloured where findings are."""
     if not cells:
         return
@@ -160,7 +161,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
     yield "</div>"
 
 
-def _epochs(facts: dict[str, Any] | None) -> Iterator[str]:
+def _epochs(facts: EpochsFacts | None) -> Iterator[str]:
     if facts is not None:
         yield f"<p><b>{escape(facts['verdict'])}</b>: {_said(facts['why'])}</p>"
         yield from _table(epochs_table(facts))

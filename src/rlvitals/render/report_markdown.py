@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rlvitals.contract import TileFacts
 from rlvitals.render.check import cases, evidence, joined, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
@@ -72,7 +73,7 @@ def _parts(report: RunReport) -> Iterator[str]:
     yield f"\n<sub>{plain(report.written_by)}, {moment(report.made)}</sub>"
 
 
-def _tiles(tiles: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
     if not tiles:
         return
     rows = []

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
-from rlvitals.health.history import VERDICTS, History, Verdict, worst
+from rlvitals.health.history import VERDICTS, History, worst
 from rlvitals.importers import not_a_log
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge, Said, Trace
 from rlvitals.views.sources import (

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import cast
 
-from rlvitals.health.history import History, Verdict, verdict_of
-from rlvitals.records import Finding, HealthEvent
+from rlvitals.contract import AskedFacts, Findings, TracedLine, finding_facts
+from rlvitals.health.history import History, verdict_of
+from rlvitals.records import Finding, HealthEvent, Verdict
+from rlvitals.store.rollout_forms import plain
 from rlvitals.views.judge import Judge
 from rlvitals.views.lines import Window, lines
 from rlvitals.views.query import RunView
@@ -79,7 +81,7 @@ def of_judge(judge: Judge) -> Diagnosis:
     return Diagnosis(verdict, reason, findings)
 
 
-def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
+def findings_told(view: RunView, diagnosis: Diagnosis) -> Findings:
     """What `/api/findings` answers."""
     history = History(view.health_events)
     told = diagnosis.findings[-MOST_TOLD:]
@@ -89,19 +91,27 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "judging": diagnosis.is_pending,
         "was_watched": is_on_record(view),
         "findings": [
-            asdict(found)
-            | {"requests": [asdict(asked) for asked in history.asked_about(found)], "trace": _trace(view, found)}
+            {
+                **finding_facts(found),
+                "confidence": found.confidence,
+                "evidence": plain(found.evidence),
+                "causes": list(found.causes),
+                "advice": list(found.advice),
+                "action": found.action,
+                "requests": [cast(AskedFacts, asdict(asked)) for asked in history.asked_about(found)],
+                "trace": _trace(view, found),
+            }
             for found in told
         ],
         "left_out": len(diagnosis.findings) - len(told),
     }
 
 
-def _trace(view: RunView, finding: Finding) -> list[dict[str, Any]]:
+def _trace(view: RunView, finding: Finding) -> list[TracedLine]:
     """The series around a finding: as far before its onset and after its word as the two are apart, and a bit."""
     around = max(20, 2 * (finding.step - finding.onset_step))
     window = Window("step", finding.onset_step - around, finding.step + around, TRACE_POINTS)
     known = set(view.metrics)
     names = [name for name in finding.metrics if name in known][:TRACED_METRICS]
     drawn = lines(view, names, window)
-    return [line | {"band": drawn["bands"].get(line["name"])} for line in drawn["lines"]]
+    return [{**line, "band": drawn["bands"].get(line["name"])} for line in drawn["lines"]]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args, overload
+from typing import cast, get_args, overload
 
 import numpy as np
 
 from rlvitals import catalog
 from rlvitals.config import by_last_name
+from rlvitals.contract import EpochFacts, EpochsFacts
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
 from rlvitals.views.epoch_trend import Ending, Trend, judge
@@ -75,7 +76,7 @@ class Epochs(Sequence[Epoch]):
     def __getitem__(self, place: int | slice) -> Epoch | list[Epoch]:
         return self.epochs[place]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EpochsFacts:
         """Plain data with stable keys."""
         return {
             "verdict": self.verdict,
@@ -85,7 +86,7 @@ class Epochs(Sequence[Epoch]):
             "told_by": self.told_by,
             "reward": self.reward,
             "loss": self.loss,
-            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "epochs": [cast(EpochFacts, asdict(epoch)) for epoch in self.epochs],
             "weights": self.weights,
         }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvitals.contract import StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
 from rlvitals.store.evaluations import read_evaluations
@@ -42,9 +43,9 @@ class Evaluations:
     evaluations: list[dict[str, Any]]
     """In the order of their steps: an evaluation's fields, and `wins`, `ties` and `losses` against the control where
     there was one."""
-    first: dict[str, Any] | None
-    best: dict[str, Any] | None
-    last: dict[str, Any] | None
+    first: StepAccuracy | None
+    best: StepAccuracy | None
+    last: StepAccuracy | None
     """Step and accuracy of three of them; None where there is no accuracy."""
     problems: list[str]
 
@@ -124,10 +125,10 @@ def _is_count(name: str) -> bool:
 
 
 def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> Evaluations:
-    scored = [
+    scored: list[StepAccuracy] = [
         {"step": stats["step"], "accuracy": stats["accuracy"]}
         for stats in listed
-        if isinstance(stats.get("accuracy"), int | float)
+        if isinstance(stats.get("accuracy"), int | float) and math.isfinite(stats["accuracy"])
     ]
     best = max(scored, key=lambda each: each["accuracy"], default=None)  # the first of equals
     return Evaluations(

@@ -13,14 +13,14 @@ import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import History, verdict_of
-from rlvitals.records import Row
+from rlvitals.records import Row, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.findings import read_events
 from rlvitals.store.index import indexed_lines
@@ -54,9 +54,9 @@ class Headlines:
     """Remembers what does not change: how many lines a log had, and the headline of a run whose files are as before."""
 
     _counted: dict[Path, Counted] = field(default_factory=dict)
-    _told: dict[Path, tuple[object, dict[str, Any]]] = field(default_factory=dict)
+    _told: dict[Path, tuple[object, Headline]] = field(default_factory=dict)
 
-    def of(self, path: Path) -> dict[str, Any]:
+    def of(self, path: Path) -> Headline:
         """One run's line. A run that cannot be read has the reason as its note."""
         run_dir = RunDir(path)
         state = _state(run_dir)
@@ -70,7 +70,7 @@ class Headlines:
         self._told[path] = (state, told)
         return told
 
-    def _tell(self, run_dir: RunDir) -> dict[str, Any]:
+    def _tell(self, run_dir: RunDir) -> Headline:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
@@ -117,7 +117,7 @@ class Headlines:
         return known.lines
 
 
-def _verdict(view: RunView, run_dir: RunDir, rows: int, ends: list[Row]) -> tuple[str, str]:
+def _verdict(view: RunView, run_dir: RunDir, rows: int, ends: list[Row]) -> tuple[Verdict, str]:
     """By what is on record alone: no row is judged for a list."""
     is_resumed = len(view.attempts) > 1  # some events may be of abandoned attempts
     events = view.health_events if is_resumed else read_events(run_dir)
@@ -167,10 +167,10 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def unreadable_line(path: Path, reason: str) -> dict[str, Any]:
+def unreadable_line(path: Path, reason: str) -> Headline:
     """The line of a run that cannot be read."""
-    nothing = dict.fromkeys(
-        ("algorithm", "framework", "started", "updated", "last_step", "total_steps", "rows", "metrics")
-    )
-    told = {"status": "unreadable", "status_note": reason, "verdict": "cannot judge", "reason": reason}
-    return {"name": path.name, **nothing, **told}
+    return {
+        "name": path.name, "status": "unreadable", "status_note": reason, "verdict": "cannot judge", "reason": reason,
+        "algorithm": None, "framework": None, "started": None, "updated": None, "last_step": None, "total_steps": None,
+        "rows": None, "metrics": None,
+    }  # fmt: skip

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.contract import Bounds, DrawnLine, Ghost, Lines, finding_facts
 from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
 from rlvitals.views.query import AXIS_CONCEPTS, RunView, in_order
-from rlvitals.views.thinning import plain_numbers, thin
+from rlvitals.views.thinning import thin
 from rlvitals.views.tree import band_of, meaning_of, streams_of
 
 POINTS = 800
@@ -29,34 +30,24 @@ class Window(NamedTuple):
     points: int = POINTS
 
 
-def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> dict[str, Any]:
+def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> Lines:
     """What `/api/series` answers. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
     place = Axis(view, window.x)
-    drawn, bands = [], {}
+    drawn: list[DrawnLine] = []
+    bands: dict[str, Bounds] = {}
     for asked in names:
         name = view.resolve(asked)
         drawn += [_line(view, name, stream, window, place) for stream in streams_of(view, name)]
         if (band := band_of(meaning_of(name, view.framework), view.algorithm)) is not None:
-            bands[name] = list(band)
+            bands[name] = band
     logged = {line["name"] for line in drawn}
     told = [found for found in findings if logged.intersection(found.metrics)]
-    at = plain_numbers(place(np.array([found.onset_step for found in told], dtype=np.int64)))
+    at: list[float] = place(np.array([found.onset_step for found in told], dtype=np.int64)).tolist()
     return {
         "x": window.x,
         "lines": drawn,
         "bands": bands,
-        "findings": [
-            {
-                "x": x,
-                "step": found.step,
-                "onset_step": found.onset_step,
-                "rule": found.rule,
-                "severity": found.severity,
-                "title": found.title,
-                "metrics": list(found.metrics),
-            }
-            for x, found in zip(at, told, strict=True)
-        ],
+        "findings": [{**finding_facts(found), "x": x} for x, found in zip(at, told, strict=True)],
     }
 
 
@@ -93,23 +84,23 @@ def _axis_name(view: RunView, x: str) -> str:
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 
 
-def _line(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> dict[str, Any]:
+def _line(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
     steps, values = view.series(name, stream=stream)
     x = place(steps)
     seen = _within(x, window)
     line = thin(x[seen], values[seen], steps[seen], window.points)
-    return {"name": name, "stream": stream, **line._asdict(), "ghosts": _ghosts(view, name, stream, window, place)}
+    return {"name": name, "stream": stream, **line.facts, "ghosts": _ghosts(view, name, stream, window, place)}
 
 
-def _ghosts(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> list[dict[str, Any]]:
-    """What abandoned attempts logged, as points; one line after the other where there were several."""
+def _ghosts(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> list[Ghost]:
+    """What abandoned attempts logged, in one line."""
     if len(view.attempts) < 2:
         return []
     steps, values = view.series(name, stream=stream, ghosts=True)
     x = place(steps)
     seen = _within(x, window)
     line = thin(x[seen], values[seen], steps[seen], GHOST_POINTS)
-    return [{"x": at, "y": y} for at, y in zip(line.x, line.y, strict=True)]
+    return [{"x": line.x, "y": line.y}] if line.shown else []
 
 
 def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:

@@ -5,12 +5,12 @@ that differ by their seed alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from rlvitals import catalog
 from rlvitals.config import flatten
+from rlvitals.contract import OverlaidLine, Overlay, Refusal, SeedBand
 from rlvitals.errors import UnknownMetric
 from rlvitals.views.lines import Axis, Window, lines
 from rlvitals.views.query import RunView
@@ -22,13 +22,13 @@ PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"}
 """Settings by which runs of one experiment differ anyway."""
 
 
-def overlay(views: Mapping[str, RunView], name: str, window: Window) -> dict[str, Any]:
+def overlay(views: Mapping[str, RunView], name: str, window: Window) -> Overlay:
     """What `/api/overlay` answers. A run without the metric is named; one whose number is another quantity is left out
     with the reason.
     """
-    drawn: list[dict[str, Any]] = []
+    drawn: list[OverlaidLine] = []
     missing: list[str] = []
-    refused: list[dict[str, str]] = []
+    refused: list[Refusal] = []
     base: tuple[RunView, str] | None = None
     for run, view in views.items():
         try:
@@ -42,7 +42,7 @@ def overlay(views: Mapping[str, RunView], name: str, window: Window) -> dict[str
             refused.append({"run": run, "reason": judged.reason})
             continue
         for line in lines(view, [logged], window)["lines"]:
-            drawn.append(line | {"run": run, "caution": judged.reason if judged.verdict != "same" else ""})
+            drawn.append({**line, "run": run, "caution": judged.reason if judged.verdict != "same" else ""})
     return {
         "x": window.x,
         "name": name,
@@ -72,7 +72,7 @@ def _compared(base: tuple[RunView, str], view: RunView, logged: str) -> catalog.
     return catalog.compare(here, there, same_name=own == logged)
 
 
-def _band(views: Mapping[str, RunView], group: list[str], name: str, window: Window) -> dict[str, Any]:
+def _band(views: Mapping[str, RunView], group: list[str], name: str, window: Window) -> SeedBand:
     """Lowest, highest and mean over the runs of a group, at as many places of the range they share."""
     curves = []
     for run in group:
@@ -94,7 +94,7 @@ def _band(views: Mapping[str, RunView], group: list[str], name: str, window: Win
     table = np.array([np.interp(places, x, values) for x, values in curves])
     return {
         "runs": group,
-        "x": plain_numbers(places),
+        "x": places.tolist(),
         "low": plain_numbers(table.min(axis=0)),
         "high": plain_numbers(table.max(axis=0)),
         "mean": plain_numbers(table.mean(axis=0)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
+from rlvitals.contract import MachineFacts, MemoryStage, MemoryUse, Performance, PhaseFacts, PhaseMemory, Speed
 from rlvitals.records import Span
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import RunDir
@@ -36,7 +37,7 @@ _STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
 """A phase's memory in the order it passes: before loading, loaded, executed, unloaded."""
 
 
-def performance(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Any]:
+def performance(view: RunView, first: int | None = None, last: int | None = None) -> Performance:
     """What `/api/performance` answers, for the steps from `first` to `last`."""
     spans = _spans(view, first, last)
     return {
@@ -69,11 +70,11 @@ def shares(spans: list[Span]) -> dict[str, float]:
     return {name: max(0.0, seconds) / whole for name, seconds in ordered} if whole > 0 else {}
 
 
-def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, dict[str, Any]]:
+def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Speed]:
     """Every speed of the run with its slow tail, median and best: percentiles over the rows. A mean or percentile that
     was logged of one of these speeds is left out: percentiles of percentiles say nothing.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Speed] = {}
     speeds: dict[str, tuple[str, str]] = {}
     for name in view.metrics[:MOST_LISTED]:
         meaning = meaning_of(name, view.framework)
@@ -108,11 +109,12 @@ def _phase_of(name: str, meaning: catalog.Match) -> str:
     return name[len(head) : len(name) - len(rest.partition("}")[2])] if brace else ""
 
 
-def memory(view: RunView, first: int | None = None, last: int | None = None) -> list[dict[str, Any]]:
+def memory(view: RunView, first: int | None = None, last: int | None = None) -> list[PhaseMemory]:
     """GiB of each phase and device as it passes: before loading, loaded, executed, unloaded; the last value in range,
     and the highest peak.
     """
-    told: dict[tuple[str, str], dict[str, Any]] = {}
+    stages: dict[tuple[str, str], dict[str, MemoryUse]] = {}
+    peaks: dict[tuple[str, str], MemoryUse] = {}
     for name in view.metrics[:MOST_LISTED]:
         parts = _MEMORY.fullmatch(name)
         if parts is None:
@@ -122,19 +124,23 @@ def memory(view: RunView, first: int | None = None, last: int | None = None) -> 
         if not len(kept):
             continue
         key = (parts["phase"], parts["device"])
-        phase = told.setdefault(key, {"phase": key[0], "device": key[1], "stages": {}, "peak": {}})
+        seen, peak = stages.setdefault(key, {}), peaks.setdefault(key, {})
+        kind: Literal["allocated", "reserved"] = "allocated" if parts["kind"].endswith("allocated") else "reserved"
         if parts["kind"].startswith("max_"):
-            kind = parts["kind"].removeprefix("max_")
-            phase["peak"][kind] = max(phase["peak"].get(kind, 0.0), float(kept.max()))
+            peak[kind] = max(peak.get(kind, 0.0), float(kept.max()))
         else:
-            stage = f"{parts['at']}/{parts['side']}"
-            phase["stages"].setdefault(stage, {})[parts["kind"]] = float(kept[-1])
-    for phase in told.values():
-        phase["stages"] = [{"stage": stage, **phase["stages"][stage]} for stage in _STAGES if stage in phase["stages"]]
-    return list(told.values())
+            seen.setdefault(f"{parts['at']}/{parts['side']}", {})[kind] = float(kept[-1])
+    return [
+        {"phase": phase, "device": device, "stages": _in_order(seen), "peak": peaks[phase, device]}
+        for (phase, device), seen in stages.items()
+    ]
 
 
-def system(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Any]:
+def _in_order(seen: dict[str, MemoryUse]) -> list[MemoryStage]:
+    return [{"stage": stage, **seen[stage]} for stage in _STAGES if stage in seen]
+
+
+def system(view: RunView, first: int | None = None, last: int | None = None) -> MachineFacts:
     """The samples of the machine over time, thinned, peaks kept."""
     samples = view.system()
     steps, times = samples["step"], samples["timestamp"]
@@ -145,7 +151,7 @@ def system(view: RunView, first: int | None = None, last: int | None = None) -> 
             continue
         has = seen & is_present(values) & ~np.isnan(values)
         if has.any():
-            drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS)._asdict()
+            drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS).facts
     return {"samples": int(seen.sum()), "lines": drawn}
 
 
@@ -157,7 +163,7 @@ def _spans(view: RunView, first: int | None, last: int | None) -> list[Span]:
     return [span for span in read if _is_within(span.step, first, last)]
 
 
-def _told(span: Span) -> dict[str, Any]:
+def _told(span: Span) -> PhaseFacts:
     return {
         "step": span.step,
         "name": span.phase,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
+from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.health.history import History
 from rlvitals.masking import masked
@@ -165,7 +166,7 @@ class RunView(ShownInNotebooks):
         return int(steps.max()) if len(steps) else None
 
     @property
-    def trackers(self) -> list[dict[str, Any]]:
+    def trackers(self) -> list[TrackerFacts]:
         """How far each tracker is: name, state, rows handed over, rows behind, the error and since when."""
         return [
             {

@@ -9,10 +9,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from rlvitals import __version__
 from rlvitals.config import flatten
+from rlvitals.contract import BestFacts, EpochsFacts
 from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.health.history import History
 from rlvitals.render.report import RunReport, ShownRollout
@@ -64,7 +65,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         curves=_drawn(
             lambda: chosen(view, vital, said=report.findings) if is_large else overview(view, said=report.findings)
         ),
-        values=[asdict(best) for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
+        values=[cast(BestFacts, asdict(best)) for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
         values_left_out=max(0, len(names) - MOST_VALUES),
         epochs=_epochs(view),
         evaluations=_evaluations(view),
@@ -72,7 +73,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
         worst_rollouts=_rollouts(view, best=False),
         config=flatten(view.config),
         environment=environment(view),
-        attempts=[asdict(attempt) for attempt in view.attempts],
+        attempts=view.attempts,
         compared=asdict(compared) if compared else None,
         compared_curves=_drawn(lambda: comparison(views, compared)) if compared else None,
         made=time.time(),
@@ -119,7 +120,7 @@ def _drawn(draw: Callable[[], Picture]) -> Picture | None:
         return None
 
 
-def _epochs(view: RunView) -> dict[str, Any] | None:
+def _epochs(view: RunView) -> EpochsFacts | None:
     """The epochs; one alone is the whole run, which the rest of the report is about."""
     try:
         return view.epochs().to_dict() if len(EpochRows(view, None, None).epochs) > 1 else None

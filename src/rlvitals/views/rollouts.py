@@ -14,10 +14,11 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
+from rlvitals.contract import RolloutStep
 from rlvitals.errors import RunNotFound
 from rlvitals.importers.rollouts import read_rollouts
 from rlvitals.records import Group
@@ -56,7 +57,7 @@ class Source(Protocol):
     @property
     def problems(self) -> list[str]: ...
     def at(self, step: int) -> list[Group]: ...
-    def overview(self) -> list[dict[str, Any]]: ...
+    def overview(self) -> list[RolloutStep]: ...
     def find(
         self, *, step: int | None = None, outcome: str | None = None, text: str | None = None, worst: bool = False,
         limit: int = SHOWN,
@@ -99,12 +100,12 @@ class RunRollouts:
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
         return [with_moments(group) for group in found if group.attempt == newest]
 
-    def overview(self) -> list[dict[str, Any]]:
+    def overview(self) -> list[RolloutStep]:
         """One line a step."""
 
-        def tell(index: RolloutIndex) -> list[dict[str, Any]]:
+        def tell(index: RolloutIndex) -> list[RolloutStep]:
             living = self._living(index)
-            return [row for row in index.steps() if living.get(row["step"]) == row["attempt"]]
+            return [cast(RolloutStep, row) for row in index.steps() if living.get(row["step"]) == row["attempt"]]
 
         return self._ask(tell)
 
@@ -168,8 +169,8 @@ class DumpedRollouts:
     def at(self, step: int) -> list[Group]:
         return [group for group in self._groups if group.step == step]
 
-    def overview(self) -> list[dict[str, Any]]:
-        told = []
+    def overview(self) -> list[RolloutStep]:
+        told: list[RolloutStep] = []
         for step in self.steps:
             groups = self.at(step)
             rewards = [r.reward for group in groups for r in group.rollouts if r.reward is not None]

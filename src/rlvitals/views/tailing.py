@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rlvitals.contract import FindingFacts, NewStatus, finding_facts
 from rlvitals.errors import RlvitalsError
 from rlvitals.store.cards import read_info
 from rlvitals.store.findings import event_of
@@ -24,7 +24,6 @@ LONGEST_CATCH_UP = 4 * 2**20
 
 MOST_VALUES = 5_000
 _PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
-FIELDS = ("rule", "kind", "severity", "step", "onset_step", "title", "metrics")
 
 
 @dataclass(slots=True)
@@ -36,7 +35,7 @@ class Added:
     updated: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
     """The newest value of every metric that has one."""
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[FindingFacts] = field(default_factory=list)
     is_news_of_health: bool = False
     """Whether anything came to the health log: an alarm that is over has no finding."""
 
@@ -66,7 +65,7 @@ class RunTail:
                     _take_row(added, line, is_training=tail.path == self._dir.train_log)
         return added
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> NewStatus:
         """Whether the run goes on."""
         try:
             view = open_run(self._dir.root)
@@ -100,6 +99,5 @@ def _take_finding(added: Added, line: bytes) -> None:
     if event is None:
         return
     if event.finding is not None:
-        facts = asdict(event.finding)
-        added.findings.append({key: facts[key] for key in FIELDS})
+        added.findings.append(finding_facts(event.finding))
     added.is_news_of_health = added.is_news_of_health or event.type != "monitor"

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.contract import Curve
+
 MOST_POINTS = 10_000
 """Buckets of one line, however many are asked for: more than any screen has columns."""
 
@@ -24,7 +26,7 @@ class Thinned(NamedTuple):
     """Buckets they are shown as."""
     nonfinite: int
     """Points that are NaN or infinite."""
-    x: list[float | None]
+    x: list[float]
     """Where each bucket begins."""
     low: list[float | None]
     high: list[float | None]
@@ -32,6 +34,13 @@ class Thinned(NamedTuple):
     """The mean of its finite values."""
     steps: list[int]
     """The step each bucket begins at."""
+
+    @property
+    def facts(self) -> Curve:
+        return {
+            "total": self.total, "shown": self.shown, "nonfinite": self.nonfinite, "x": self.x, "low": self.low,
+            "high": self.high, "y": self.y, "steps": self.steps,
+        }  # fmt: skip
 
 
 def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], points: int) -> Thinned:
@@ -47,7 +56,7 @@ def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], poin
     nonfinite = int(np.isnan(numbers).sum())
     if total <= points:
         line = plain_numbers(numbers)
-        return Thinned(total, total, nonfinite, plain_numbers(x), line, line, line, _whole(steps))
+        return Thinned(total, total, nonfinite, x.tolist(), line, line, line, _whole(steps))
     starts = np.arange(0, total, -(-total // points))
     known = ~np.isnan(numbers)
     counts = np.add.reduceat(known, starts, dtype=np.int64)
@@ -60,7 +69,7 @@ def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], poin
         total,
         len(starts),
         nonfinite,
-        plain_numbers(x[starts]),
+        x[starts].tolist(),
         plain_numbers(low),
         plain_numbers(high),
         plain_numbers(mean),

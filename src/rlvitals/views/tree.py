@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
+from rlvitals.contract import ListedMetric, Metrics
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import RunDir, Stream
@@ -38,11 +38,11 @@ READ_LAST = ("progress", "throughput", "time", "memory", "system")
 Band = tuple[float | None, float | None]
 
 
-def metric_list(view: RunView, first: Collection[str] = ()) -> dict[str, Any]:
+def metric_list(view: RunView, first: Collection[str] = ()) -> Metrics:
     """Every metric of both streams, chapter by chapter, in each those of `first` and then the others, as they were
     logged. `left_out` counts those beyond MOST_LISTED.
     """
-    listed: list[dict[str, Any]] = []
+    listed: list[ListedMetric] = []
     count = 0
     framework = view.framework
     for stream in STREAMS:
@@ -50,7 +50,7 @@ def metric_list(view: RunView, first: Collection[str] = ()) -> dict[str, Any]:
         count += len(columns.names)
         names = columns.names[: MOST_LISTED - len(listed)]
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
-        listed += [_facts(view, name, stream, framework) | ending(name) for name in names]
+        listed += [_facts(view, name, stream, framework, ending(name)) for name in names]
     places = _places()
     listed.sort(key=lambda facts: (places.get(facts["group"], 0), facts["group"], facts["name"] not in first))
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
@@ -79,7 +79,11 @@ def band_of(meaning: catalog.Match | None, algorithm: str | None) -> Band | None
     return None
 
 
-def _facts(view: RunView, name: str, stream: Stream, framework: str | None) -> dict[str, Any]:
+Ending = tuple[int | None, float | None]
+"""How many points a metric has, where they are counted, and the last value."""
+
+
+def _facts(view: RunView, name: str, stream: Stream, framework: str | None, ending: Ending) -> ListedMetric:
     meaning = meaning_of(name, framework)
     metric = meaning.metric if meaning else None
     return {
@@ -91,6 +95,8 @@ def _facts(view: RunView, name: str, stream: Stream, framework: str | None) -> d
         "unit": metric.unit if metric else "",
         "direction": metric.direction if metric else "none",
         "has_band": band_of(meaning, view.algorithm) is not None,
+        "points": ending[0],
+        "last": ending[1],
     }
 
 
@@ -119,26 +125,26 @@ def _places() -> dict[str, int]:
     return {title: order.get(family, 0) for family, title in _chapters().items()}
 
 
-def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], dict[str, Any]]:
+def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], Ending]:
     """How many points a metric has, and the last."""
 
-    def ending(name: str) -> dict[str, Any]:
+    def ending(name: str) -> Ending:
         values = columns.column(name)
         places = np.flatnonzero(is_present(values) & lives)
         last = float(values[places[-1]]) if len(places) else math.nan
-        return {"points": len(places), "last": last if math.isfinite(last) else None}
+        return len(places), last if math.isfinite(last) else None
 
     return ending
 
 
-def _glimpsed(view: RunView, stream: Stream) -> Callable[[str], dict[str, Any]]:
+def _glimpsed(view: RunView, stream: Stream) -> Callable[[str], Ending]:
     """The last value as far as the newest rows have it, and nothing of how many there are."""
     newest: dict[str, float] = {}
     for row in last_rows(RunDir(view.path).log(stream), GLIMPSED_ROWS):
         newest |= row.numbers
 
-    def ending(name: str) -> dict[str, Any]:
+    def ending(name: str) -> Ending:
         last = newest.get(name, math.nan)
-        return {"points": None, "last": last if math.isfinite(last) else None}
+        return None, last if math.isfinite(last) else None
 
     return ending

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
+from rlvitals.contract import Now, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
@@ -38,7 +38,7 @@ FURTHER_GROUPS = ("vitals.agent", "vitals.value", "vitals.sync", "vitals.prefere
 """Where more tiles come from when an algorithm's own group leaves room."""
 
 
-def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
+def vitals(view: RunView, diagnosis: Diagnosis) -> Vitals:
     """What `/api/run` answers."""
     info = view.info
     return {
@@ -60,7 +60,7 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
         "tiles": tiles(view, diagnosis),
         "step_bar": step_bar(view, diagnosis.findings),
         "now": now(view),
-        "attempts": [asdict(attempt) for attempt in view.attempts],
+        "attempts": view.attempts,
         "config": view.config,
         "environment": environment(view),
         "trackers": view.trackers,
@@ -68,14 +68,14 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def environment(view: RunView) -> dict[str, Any]:
+def environment(view: RunView) -> dict[str, object]:
     """Where the run was made, as far as it was recorded."""
     info = asdict(view.info)
     keys = ("host", "pid", "python", "platform", "packages", "git", "command", "written_by")
     return {key: info[key] for key in keys if info[key]}
 
 
-def tiles(view: RunView, diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
     """The vital signs a run has: its algorithm's first, others of the catalogue's groups while there is room."""
     return [_tile(view, name, diagnosis) for name in tile_names(view)]
 
@@ -108,7 +108,7 @@ def vital_names(names: Sequence[str], framework: str | None, algorithm: str | No
     return chosen[:MOST_TILES]
 
 
-def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> TileFacts:
     series = view.series(name)
     meaning = meaning_of(name, view.framework)
     metric = meaning.metric if meaning else None
@@ -122,10 +122,10 @@ def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> dict[str, Any]:
         "title": metric.title if metric else name,
         "value": value if math.isfinite(value) else None,
         "change": change(series.values),
-        "band": None if band is None else list(band),
+        "band": band,
         "status": status,
         "why": why,
-        "spark": [list(point) for point in zip(spark.x, spark.y, strict=True)],
+        "spark": list(zip(spark.x, spark.y, strict=True)),
         "unit": metric.unit if metric else "",
         "direction": metric.direction if metric else "none",
         "points": spark.total,
@@ -154,7 +154,7 @@ def change(values: NDArray[np.float64]) -> float | None:
     return moved if abs(moved) > 2 * noise else 0.0
 
 
-def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[str, str]:
+def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[TileStatus, str]:
     """ok, watch, act or unknown, and the sentence that says why: findings first, the catalogue's band second."""
     about = [found for found in diagnosis.findings if name in found.metrics and found.severity != "info"]
     about = [found for found in about if found.recovered_step is None]
@@ -171,7 +171,7 @@ def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) 
     return ("ok", said) if is_inside else ("watch", said)
 
 
-def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:
     """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list. A
     finding covers the steps from its onset until it recovered.
     """
@@ -182,7 +182,7 @@ def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]
     first, last = int(steps.min()), int(steps.max())
     count = min(BAR_CELLS, last + 1 - first)
     edges = [first + (last + 1 - first) * place // count for place in range(count + 1)]
-    cells: list[dict[str, Any]] = [
+    cells: list[StepCell] = [
         {"from": low, "to": high - 1, "severity": None, "findings": []} for low, high in pairwise(edges)
     ]
     for place, found in enumerate(findings):
@@ -194,11 +194,11 @@ def step_bar(view: RunView, findings: Sequence[Finding]) -> list[dict[str, Any]]
     return cells
 
 
-def _worse(severity: str | None, other: Severity) -> str:
+def _worse(severity: Severity | None, other: Severity) -> Severity:
     return other if severity is None else max(severity, other, key=SEVERITIES.index)
 
 
-def now(view: RunView) -> dict[str, Any]:
+def now(view: RunView) -> Now:
     """Where the run is: step, time left, speed, the phase that ended last."""
     rows = view.last_rows(ETA_ROWS)
     stamps = [(row.step, row.timestamp) for row in rows if math.isfinite(row.timestamp)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rlvitals.codec import encode, to_json
@@ -66,9 +67,19 @@ class Query:
         return int(number)
 
 
-def as_json(facts: dict[str, Any]) -> bytes:
-    """Strict JSON. What the quick encoder does not take (odd keys, half characters) goes the slow way."""
+def as_json(facts: Mapping[str, object]) -> bytes:
+    """Strict JSON of facts and records. What is not finite is null."""
     try:
         return encode(facts)
-    except (TypeError, ValueError, OverflowError):
-        return to_json(facts)
+    except (TypeError, ValueError, OverflowError):  # odd keys, half characters, no orjson
+        return to_json(_plain(facts))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,16 +1,20 @@
 """What each address under `/api` answers: a folder and a question in, facts out. No HTTP here.
 
-What a first page does not need is imported when it is asked for: a server should be there at once.
+The types of the answers are in `rlvitals.contract`. What a first page does not need is imported when it is asked for:
+a server should be there at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import cast
 
-from rlvitals import catalog
-from rlvitals.errors import ConfigError, RlvitalsError
+from rlvitals import catalog, contract
+from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
+from rlvitals.records import Group
+from rlvitals.store.rollout_forms import plain
 from rlvitals.views.diagnosis import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
 from rlvitals.views.query import RunView
@@ -19,25 +23,32 @@ from rlvitals.views.vitals import tile_names, vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
 from rlvitals.web.folder import Folder
 
-Facts = dict[str, Any]
+PAGE_SIZE = 50
+"""Groups or hits of one answer."""
+
+MOST_PAGES = 20
+"""Pages of hits."""
+
+PROMPT_LENGTH = 300
+"""Characters of a prompt in a list."""
 
 
-def runs(folder: Folder, query: Query) -> Facts:
+def runs(folder: Folder, query: Query) -> contract.Runs:
     """Every run in a line."""
     return folder.runs()
 
 
-def run(folder: Folder, query: Query) -> Facts:
+def run(folder: Folder, query: Query) -> contract.Vitals:
     """One run's vitals."""
     return folder.remembered(_run(query), "vitals", lambda run: vitals(run.view, run.diagnosed()))
 
 
-def metrics(folder: Folder, query: Query) -> Facts:
+def metrics(folder: Folder, query: Query) -> contract.Metrics:
     """The metrics there are."""
     return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view, tile_names(run.view)))
 
 
-def series(folder: Folder, query: Query) -> Facts:
+def series(folder: Folder, query: Query) -> contract.Lines:
     """Lines to draw."""
     names = query.all("name", MOST_NAMES)
     if not names:
@@ -46,61 +57,98 @@ def series(folder: Folder, query: Query) -> Facts:
     return lines(view, names, _window(query), folder.known_findings(_run(query)))
 
 
-def explain(folder: Folder, query: Query) -> Facts:
+def explain(folder: Folder, query: Query) -> contract.Explained:
     """The catalogue's entry for a name, in the run's framework where one is named."""
     name = query.needed("name")
     run_name = query.text("run")
     framework = folder.view(run_name).framework if run_name is not None else None
     known = {item.id for item in catalog.frameworks()}
-    return catalog.explain(name, framework if framework in known else None).to_dict()
+    return cast(contract.Explained, catalog.explain(name, framework if framework in known else None).to_dict())
 
 
-def findings(folder: Folder, query: Query) -> Facts:
+def findings(folder: Folder, query: Query) -> contract.Findings:
     """What the doctor said."""
     return folder.remembered(_run(query), "findings", lambda run: findings_told(run.view, run.diagnosed()))
 
 
-def speed(folder: Folder, query: Query) -> Facts:
+def speed(folder: Folder, query: Query) -> contract.Performance:
     """Phases, throughput, memory, the machine."""
     from rlvitals.views.performance import performance
 
     return performance(folder.view(_run(query)), query.whole("from"), query.whole("to"))
 
 
-def rollouts(folder: Folder, query: Query) -> Facts:
-    """Rollouts by step, group, outcome and text."""
-    from rlvitals.web.rollouts import rollouts_told
+def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
+    """Without a step: which steps there are. With outcome, search or worst: hits. With a group: whole transcripts."""
+    from rlvitals.views.rollouts import pick
 
-    return rollouts_told(folder.view(_run(query)).rollout_log, query)
+    log = folder.view(_run(query)).rollout_log
+    step, page = query.whole("step"), max(query.whole("page", 0) or 0, 0)
+    outcome, text, worst = query.text("outcome"), query.text("search"), query.text("worst") == "1"
+    if outcome or text or worst:
+        if page >= MOST_PAGES:
+            raise ConfigError(f"{MOST_PAGES * PAGE_SIZE} hits are the most; narrow the search")
+        wanted = PAGE_SIZE * (page + 1)
+        hits = log.find(step=step, outcome=outcome, text=text or None, worst=worst, limit=wanted + 1)
+        shown = hits[wanted - PAGE_SIZE : wanted]
+        told = [cast(contract.HitFacts, plain(hit._asdict())) for hit in shown]
+        return contract.Hits(hits=told, page=page, more=len(hits) > wanted)
+    if step is None:
+        overview = log.overview()
+        if not overview:
+            raise RunNotFound("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
+        return contract.RolloutSteps(steps=overview, problems=log.problems)
+    groups = log.at(step)
+    if not groups:
+        raise RunNotFound(f"there are no rollouts at step {step}")
+    chosen = query.text("group")
+    if chosen is not None:
+        return contract.WholeGroup(step=step, groups=[_group(*pick(groups, chosen))], total=len(groups))
+    first = page * PAGE_SIZE
+    listed = [_listed(number, group) for number, group in enumerate(groups[first : first + PAGE_SIZE], first + 1)]
+    return contract.GroupPage(step=step, groups=listed, total=len(groups), page=page, page_size=PAGE_SIZE)
 
 
-def evaluations(folder: Folder, query: Query) -> Facts:
+def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
     """The evaluations over the steps, and the epochs where the rows say where they end."""
     from rlvitals.views.evaluations import read_trend
 
-    path = folder.place(_run(query))
-    told = asdict(read_trend(path))
-    del told["path"]
+    told = read_trend(folder.place(_run(query)))
     view = folder.view(_run(query))
     columns, _ = view.columns("eval")[0]
-    return told | {"metrics": columns.names[:MOST_NAMES], "epochs": _epochs(view)}
+    return {
+        "name": told.name,
+        "evaluations": told.evaluations,
+        "first": told.first,
+        "best": told.best,
+        "last": told.last,
+        "problems": told.problems,
+        "metrics": columns.names[:MOST_NAMES],
+        "epochs": _epochs(view),
+    }
 
 
-def compare(folder: Folder, query: Query) -> Facts:
+def compare(folder: Folder, query: Query) -> contract.Compared:
     """Runs beside the first one named."""
     from rlvitals.views.compare import compare_runs
 
     names = query.all("run", MOST_RUNS)
     views = [folder.view(name) for name in names]
-    told = asdict(compare_runs(views, query.all("name", MOST_NAMES)))
+    told = compare_runs(views, query.all("name", MOST_NAMES))
     places = dict(zip((str(view.path) for view in views), names, strict=True))
-    for line in told["runs"]:
-        line["run"] = places[line.pop("path")]
-    told["only_in_one"] = {places[path]: only for path, only in told["only_in_one"].items()}
-    return told
+    return {
+        "runs": [
+            {"run": name, "name": view.name, "status": view.status, "step": view.last_step}
+            for name, view in zip(names, views, strict=True)
+        ],
+        "config_differences": told.config_differences,
+        "metrics": [cast(contract.ComparedMetric, asdict(row)) for row in told.metrics],
+        "only_in_one": {places[path]: only for path, only in told.only_in_one.items()},
+        "first_divergence": told.first_divergence,
+    }
 
 
-def overlaid(folder: Folder, query: Query) -> Facts:
+def overlaid(folder: Folder, query: Query) -> contract.Overlay:
     """One metric of several runs."""
     from rlvitals.views.overlay import overlay
 
@@ -110,7 +158,7 @@ def overlaid(folder: Folder, query: Query) -> Facts:
     return overlay(views, query.needed("name"), _window(query))
 
 
-ANSWERS: dict[str, Callable[[Folder, Query], Facts]] = {
+ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "runs": runs,
     "run": run,
     "metrics": metrics,
@@ -134,8 +182,38 @@ def _window(query: Query) -> Window:
     return Window(query.text("x", "step") or "step", query.number("from"), query.number("to"), points)
 
 
-def _epochs(view: RunView) -> Facts:
+def _epochs(view: RunView) -> contract.EpochsFacts | None:
     try:
-        return view.epochs().to_dict() if view.rows else {}
+        return view.epochs().to_dict() if view.rows else None
     except RlvitalsError:  # nothing says where an epoch ends
-        return {}
+        return None
+
+
+def _group(number: int, group: Group) -> contract.GroupFacts:
+    from rlvitals.views.rollouts import outcomes
+
+    told = {"number": number, "outcomes": outcomes(group), **plain(group), "early": len(group.early_rollouts)}
+    return cast(contract.GroupFacts, told)
+
+
+def _listed(number: int, group: Group) -> contract.ListedGroup:
+    """A group for the list: its rollouts in a line each, without their texts."""
+    from rlvitals.views.rollouts import outcomes
+
+    return {
+        "number": number,
+        "id": group.id,
+        "prompt": group.prompt[:PROMPT_LENGTH],
+        "mean": _finite(group.mean),
+        "std": _finite(group.std),
+        "rewards": [_finite(rollout.reward) for rollout in group.rollouts if rollout.reward is not None],
+        "kept": group.kept,
+        "reason": group.reason,
+        "outcomes": outcomes(group),
+        "early": len(group.early_rollouts),
+        "rollouts": len(group.rollouts),
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

@@ -12,12 +12,14 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from rlvitals.contract import Headline, ListedRun, Runs
 from rlvitals.errors import RunNotFound
+from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir, archive_of
@@ -26,6 +28,8 @@ from rlvitals.views.discovery import find_runs
 from rlvitals.views.headlines import Headlines, stamp, unreadable_line
 from rlvitals.views.query import RunView, open_run
 from rlvitals.views.tree import STREAMS
+
+T = TypeVar("T", bound=Mapping[str, object])
 
 MOST_OPEN = 12
 """Views that are kept."""
@@ -70,14 +74,14 @@ class Judging:
 
     def _judge(self) -> None:
         began = time.monotonic()
-        try:
+        with guarded(self._fail):
             found = diagnose(self._view)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            self._error = error
-            return
-        pause = 0.0 if is_on_record(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
-        self.good_until = time.monotonic() + pause
-        self.diagnosis = found
+            pause = 0.0 if is_on_record(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
+            self.good_until = time.monotonic() + pause
+            self.diagnosis = found
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
 
 
 class Open:
@@ -88,7 +92,7 @@ class Open:
         self.view = view
         self.opened = time.monotonic()
         self._judging: Judging | None = None
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, Any] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     @property
@@ -103,13 +107,13 @@ class Open:
                 self._judging = Judging(self.view)
         return self._judging.wait()
 
-    def answer(self, name: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
+    def answer(self, name: str, make: Callable[[Open], T]) -> T:
         """Facts of some name: several of a page's questions come at once, and only one is to do the work. What is said
         before the doctor has come to an end is not kept.
         """
         with self._lock_of(name):
-            if name in self._answers:
-                return self._answers[name]
+            if (known := self._answers.get(name)) is not None:
+                return cast(T, known)
             made = make(self)
             if not made.get("judging"):
                 self._answers[name] = made
@@ -149,10 +153,10 @@ class Folder:
     def name(self) -> str:
         return self.root.name
 
-    def runs(self) -> dict[str, Any]:
+    def runs(self) -> Runs:
         """What `/api/runs` answers: the newest first."""
         with self._listing:
-            told = [{"run": self._relative(path)} | self._headline(path) for path in self._paths()]
+            told: list[ListedRun] = [{**self._headline(path), "run": self._relative(path)} for path in self._paths()]
         for line in told:
             path = self.root / line["run"]
             known = self._open.get(path)
@@ -181,7 +185,7 @@ class Folder:
         """A run as it is now. Raises RunNotFound or RunUnreadable."""
         return self._opened(self.place(run)).view
 
-    def remembered(self, run: str, answer: str, make: Callable[[Open], dict[str, Any]]) -> dict[str, Any]:
+    def remembered(self, run: str, answer: str, make: Callable[[Open], T]) -> T:
         """What was worked out of a run by name, as long as its files are as they were."""
         return self._opened(self.place(run)).answer(answer, make)
 
@@ -232,7 +236,7 @@ class Folder:
         except OSError:  # a line of the list will say so
             return False
 
-    def _headline(self, path: Path) -> dict[str, Any]:
+    def _headline(self, path: Path) -> Headline:
         try:
             leads_outside(path, self.root, deep=False)
         except OSError as error:  # what cannot be looked through is not opened

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from rlvitals.contract import NewFindings, NewRows
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.views.tailing import RunTail
 from rlvitals.web.answers import Query, as_json
@@ -78,11 +79,14 @@ async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[
         if now - told >= ROWS_SECONDS:
             added = await run_sync(tail.look)
             if added.rows:
-                facts = {"step": added.step, "updated": added.updated, "rows": added.rows, "values": added.values}
-                yield event("rows", facts, tail.place)
+                rows: NewRows = {
+                    "step": added.step, "updated": added.updated, "rows": added.rows, "values": added.values,
+                }  # fmt: skip
+                yield event("rows", rows, tail.place)
                 told = heard = now
             if added.is_news_of_health:
-                yield event("findings", {"findings": added.findings}, tail.place)
+                found: NewFindings = {"findings": added.findings}
+                yield event("findings", found, tail.place)
                 told = heard = now
         if now - looked >= STATUS_SECONDS:
             looked = now
@@ -95,18 +99,14 @@ async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[
             yield b": still here\n\n"
 
 
-def event(name: str, facts: dict[str, Any], place: str) -> bytes:
+def event(name: str, facts: Mapping[str, object], place: str) -> bytes:
     r"""One event. JSON has no bare line breaks, so that data is always one line.
 
     >>> event("status", {"status": "running"}, "10-0-0")
     b'id: 10-0-0\nevent: status\ndata: {"status":"running"}\n\n'
     """
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), one_line(facts))
-
-
-def one_line(facts: dict[str, Any]) -> bytes:
-    """JSON on one line."""
-    return b" ".join(as_json(facts).split(b"\n")).strip()
+    line = b" ".join(as_json(facts).split(b"\n")).strip()
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), line)
 
 
 def _error(status: int, sentence: str) -> Response:

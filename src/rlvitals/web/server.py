@@ -9,7 +9,7 @@ from __future__ import annotations
 import mimetypes
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def _url(address: str, port: int) -> str:
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
-def _endpoint(folder: Folder, answer: Callable[[Folder, Query], dict[str, Any]]) -> Callable[[Request], Response]:
+def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, object]]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
         try:
             return _json(as_json(answer(folder, Query(request.query_params.multi_items()))))

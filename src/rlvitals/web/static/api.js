@@ -1,5 +1,10 @@
 /** Asks the server. Every question can be called off; every failure is a sentence. */
 
+import {changed} from "./state.js";
+
+/** @import {Answers} from "../contract.d.ts" */
+/** @import {Changes, News} from "../page.d.ts" */
+
 const AGAIN_MS = 5000;
 
 /** An answer that is no data: `message` is what to tell the user. */
@@ -15,17 +20,14 @@ export class Refused extends Error {
 }
 
 /**
- * @param {string} path
- * @param {Record<string, string | number | string[] | null | undefined>} [question]
+ * @template {keyof Answers} A
+ * @param {A} path
+ * @param {Changes} [question]
  * @param {AbortSignal} [signal]
- * @returns {Promise<any>}
+ * @returns {Promise<Answers[A]>}
  */
 export async function ask(path, question = {}, signal) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(question)) {
-    if (Array.isArray(value)) value.forEach((item) => query.append(key, item));
-    else if (value !== null && value !== undefined && value !== "") query.set(key, String(value));
-  }
+  const query = changed(new URLSearchParams(), question);
   let answer;
   try {
     answer = await fetch(`/api/${path}?${query}`, {signal, headers: {Accept: "application/json"}});
@@ -47,7 +49,7 @@ export function wasCalledOff(error) {
  * Follows a run while it is written, as long as the page is in view: a browser has six connections to a server for all
  * its tabs, and a stream takes one. Whoever comes back, or was turned away, goes on from the last event.
  * @param {string} run
- * @param {(kind: "rows" | "findings" | "status" | "open" | "lost", facts: any) => void} heard
+ * @param {(news: News) => void} heard
  * @returns {() => void} stops following
  */
 export function follow(run, heard) {
@@ -65,15 +67,15 @@ export function follow(run, heard) {
     if (document.hidden) return;
     const opened = new EventSource(`/api/live?${new URLSearchParams({run, place})}`);
     source = opened;
-    opened.onopen = () => heard("open", null);
+    opened.onopen = () => heard({kind: "open", facts: null});
     opened.onerror = () => {
-      heard("lost", null);
+      heard({kind: "lost", facts: null});
       if (opened.readyState === EventSource.CLOSED) again = setTimeout(open, AGAIN_MS);
     };
     for (const kind of /** @type {const} */ (["rows", "findings", "status"])) {
       opened.addEventListener(kind, (event) => {
         place = event.lastEventId;
-        heard(kind, JSON.parse(event.data));
+        heard({kind, facts: JSON.parse(event.data)});
       });
     }
   }

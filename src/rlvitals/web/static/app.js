@@ -6,30 +6,12 @@ import {byId, fill, say} from "./dom.js";
 import {showExplanation} from "./drawer.js";
 import * as keys from "./keys.js";
 import {search} from "./search.js";
+import {HOME, screenOf, SCREENS} from "./screens.js";
+import {notice} from "./pieces.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
-import {notice} from "./words.js";
 
-/**
- * @typedef {Object} Live What the server says of a run that is being written.
- * @property {"rows" | "findings" | "status" | "open" | "lost"} kind
- * @property {any} facts
- */
-/**
- * @typedef {Object} Screen
- * @property {(now: URLSearchParams) => void} [update] The address has changed.
- * @property {(live: Live) => void} [live]
- * @property {() => void} [stop]
- * @property {keys.Key[]} [keys]
- */
-/**
- * @typedef {Object} Place
- * @property {string} run
- * @property {HTMLElement} root
- * @property {AbortSignal} signal Tells that the screen was left.
- * @property {() => void} again Enters the screen anew.
- */
-/** @typedef {{mount(place: Place): Screen | Promise<Screen>}} ScreenModule */
+/** @import {Entry, Screen} from "../page.d.ts" */
 
 /** @type {Screen | null} */
 let screen = null;
@@ -45,12 +27,9 @@ function complain(error) {
   say(sentence);
 }
 
-/**
- * @param {string} name
- * @returns {Promise<ScreenModule>}
- */
-async function load(name) {
-  return import(`./screens/${name}.js`).catch(() => {
+/** @param {Entry} entry */
+function load(entry) {
+  return entry.load().catch(() => {
     throw new Error("The server does not answer. Is rlvitals serve still running?");
   });
 }
@@ -69,9 +48,9 @@ async function enter() {
   root.scrollTop = 0;
   root.setAttribute("aria-busy", "true");
   const run = query.get("run") ?? "";
-  document.title = name === "runs" ? "rlvitals" : `${run === "." ? "" : `${run} · `}${name} · rlvitals`;
+  document.title = name === HOME.name ? "rlvitals" : `${run === "." ? "" : `${run} · `}${name} · rlvitals`;
   try {
-    const module = await load(name);
+    const module = await load(screenOf(name));
     if (signal.aborted) return;
     fill(root);
     const entered = await module.mount({run, root, signal, again: enter});
@@ -96,11 +75,10 @@ function listen() {
   followed = run;
   setLive("");
   stopFollowing = run
-    ? follow(run, (kind, facts) => {
-        if (kind === "lost") setLive("lost");
-        else if (kind === "open") setLive("open");
-        if (kind === "status") setLive(facts.status ?? "open");
-        screen?.live?.({kind, facts});
+    ? follow(run, (news) => {
+        if (news.kind === "status") setLive(news.facts.status);
+        else if (news.facts === null) setLive(news.kind);
+        screen?.live?.(news);
       })
     : () => {};
 }
@@ -117,33 +95,22 @@ function changed(now, before) {
   else screen?.update?.(now.query);
 }
 
-/** @param {string} name */
-function openScreen(name) {
-  if (state.get("run")) state.go({}, {screen: name});
-}
-
 function globalKeys() {
-  /** @type {keys.Key[]} */
-  const everywhere = [
+  keys.setKeys("Everywhere", [
     {key: "?", says: "this list", does: keys.help},
     {key: "Ctrl+k", says: "search metrics, runs, screens, rules, rollouts", does: search},
-    {key: "r", says: "all runs of the folder", does: () => state.go({run: null, explain: null}, {screen: "runs"})},
-    ...state.SCREENS.map((name, place) => ({
-      key: String(place + 1),
-      says: `${name[0].toUpperCase()}${name.slice(1)}`,
-      does: () => openScreen(name),
-    })),
+    {key: HOME.key, says: HOME.title, does: () => state.go({run: null, explain: null}, {screen: HOME.name})},
+    ...SCREENS.map(({key, title, name}) => ({key, says: title, does: () => state.get("run") && state.go({}, {screen: name})})),
     {key: "t", says: "light or dark", does: theme.toggle},
     {key: "Escape", says: "close the explanation", does: () => state.go({explain: null})},
-  ];
-  keys.setKeys("Everywhere", everywhere);
+  ]);
 }
 
 /** A folder that is itself a run, or holds one alone, opens with it. */
 async function first() {
-  if (state.read().screen !== "runs" || location.hash.length > 1) return;
+  if (state.read().screen !== HOME.name || location.hash.length > 1) return;
   const {runs} = await ask("runs");
-  if (runs.length === 1) state.go({run: runs[0].run}, {screen: "vitals", replace: true});
+  if (runs.length === 1) state.go({run: runs[0].run}, {screen: SCREENS[0].name, replace: true});
 }
 
 async function start() {
@@ -163,7 +130,7 @@ async function start() {
   drawBar();
   listen();
   await Promise.all([enter(), showExplanation().catch(complain)]);
-  setTimeout(() => state.SCREENS.forEach((name) => load(name).catch(() => {})), 300); // so that they open at once later
+  setTimeout(() => SCREENS.forEach((entry) => entry.load().catch(() => {})), 300); // so that they open at once later
 }
 
 start();

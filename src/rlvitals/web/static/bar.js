@@ -2,6 +2,8 @@
 
 import {byId, el, fill} from "./dom.js";
 import {help} from "./keys.js";
+import {link} from "./pieces.js";
+import {HOME, SCREENS} from "./screens.js";
 import {search} from "./search.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
@@ -35,30 +37,13 @@ function lamp() {
 export function drawBar() {
   const {screen, query} = state.read();
   const run = query.get("run") ?? "";
-  const tabs = state.SCREENS.map((name) =>
-    el(
-      "a",
-      {
-        href: state.address({}, name),
-        "aria-current": screen === name && "page",
-        on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({}, {screen: name}))},
-      },
-      name[0].toUpperCase() + name.slice(1),
-    ),
-  );
+  const tabs = SCREENS.map(({name, title}) => link({"aria-current": screen === name && "page"}, {}, name, title));
   fill(
     byId("bar"),
-    el(
-      "a",
-      {
-        class: "brand",
-        href: state.address({run: null, explain: null}, "runs"),
-        title: "All runs",
-        on: {
-          click: (/** @type {MouseEvent} */ event) =>
-            follow(event, () => state.go({run: null, explain: null}, {screen: "runs"})),
-        },
-      },
+    link(
+      {class: "brand", title: HOME.title},
+      {run: null, explain: null},
+      HOME.name,
       el("img", {src: "/static/icon.svg", alt: "", width: 22, height: 22}),
       "rlvitals",
     ),
@@ -80,15 +65,4 @@ export function drawBar() {
   const tab = /** @type {HTMLElement | null} */ (document.querySelector("#bar nav a[aria-current]"));
   // Not scrollIntoView: it would also move where the next Tab begins.
   if (tab?.parentElement) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 40;
-}
-
-/**
- * A click on a link goes without loading anew; with a modifier it stays the browser's.
- * @param {MouseEvent} event
- * @param {() => void} go
- */
-export function follow(event, go) {
-  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
-  event.preventDefault();
-  go();
 }

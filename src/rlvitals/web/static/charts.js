@@ -7,13 +7,14 @@ import {columns, inWords, logRange, yRange} from "./columns.js";
 import {number, short} from "./numbers.js";
 import {colour} from "./theme.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
+import {symbolOf} from "./pieces.js";
 
 /** @typedef {import("./lines.js").Line} Line */
-/** @typedef {{x: number, severity: string, title: string}} Mark */
+/** @typedef {Pick<import("../contract.d.ts").FindingMark, "x" | "severity" | "title">} Mark */
 /**
  * @typedef {Object} Picture What a chart shows.
  * @property {Line[]} lines
- * @property {(number | null)[] | null} [band] The healthy range.
+ * @property {readonly (number | null)[] | null} [band] The healthy range.
  * @property {Mark[]} [marks] Findings.
  * @property {boolean} [isTime] x is unix seconds.
  * @property {boolean} [log]
@@ -25,7 +26,6 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
  * @property {string} [xLabel]
  */
 
-const SYMBOLS = /** @type {Record<string, string>} */ ({critical: "✖", warning: "!", info: "·"});
 const FONT = "11px system-ui, sans-serif";
 
 export class Chart {
@@ -246,7 +246,7 @@ export class Chart {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText(SYMBOLS[mark.severity] ?? "·", x, bbox.top - 1);
+      ctx.fillText(symbolOf(mark.severity), x, bbox.top - 1);
     }
     ctx.restore();
   }

@@ -5,12 +5,9 @@
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Child | Child[]} Children */
-/**
- * @typedef {Object} Special
- * @property {string} [class]
- * @property {Record<string, string | number>} [data]
- * @property {Record<string, (event: any) => void>} [on] Handlers by the event's name.
- */
+/** @typedef {{class?: string, data?: Record<string, string | number>, on?: Record<string, Handler>}} Special */
+/** @typedef {(event: any) => void} Handler By the event's name. */
+/** @typedef {Special & Record<string, unknown>} Properties */
 
 const SVG = "http://www.w3.org/2000/svg";
 const REFUSED = /^(on|style$|srcdoc$)/i;
@@ -19,43 +16,37 @@ const REFUSED = /^(on|style$|srcdoc$)/i;
  * An HTML element. `false`, `null` and `undefined` leave an attribute or child out.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
- * @param {Special & Record<string, any>} [properties]
+ * @param {Properties} [properties]
  * @param {...Children} children
  * @returns {HTMLElementTagNameMap[K]}
  */
 export function el(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
-  apply(made, properties);
-  append(made, children);
-  return made;
+  return filled(document.createElement(tag), properties, children);
 }
 
 /**
  * An SVG element.
  * @param {string} tag
- * @param {Special & Record<string, any>} [properties]
- * @param {...Children} children
- * @returns {SVGElement}
+ * @param {Properties} [properties]
  */
-export function svg(tag, properties = {}, ...children) {
-  const made = /** @type {SVGElement} */ (document.createElementNS(SVG, tag));
-  apply(made, properties);
-  append(made, children);
-  return made;
+export function svg(tag, properties = {}) {
+  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), properties, []);
 }
 
 /**
- * @param {Element} element
- * @param {Special & Record<string, any>} properties
+ * @template {Element} E
+ * @param {E} element
+ * @param {Properties} properties
+ * @param {Children[]} children
+ * @returns {E}
  */
-function apply(element, properties) {
+function filled(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") {
-      for (const [event, handler] of Object.entries(value))
-        element.addEventListener(event, /** @type {any} */ (handler));
+      for (const [event, handler] of Object.entries(properties.on ?? {})) element.addEventListener(event, handler);
     } else if (name === "data") {
-      for (const [key, text] of Object.entries(value)) element.setAttribute(`data-${key}`, String(text));
+      for (const [key, text] of Object.entries(properties.data ?? {})) element.setAttribute(`data-${key}`, String(text));
     } else if (REFUSED.test(name)) {
       throw new Error(`no attribute ${name} here`);
     } else if (name === "value" && element instanceof HTMLInputElement) {
@@ -64,6 +55,8 @@ function apply(element, properties) {
       element.setAttribute(name, value === true ? "" : String(value));
     }
   }
+  append(element, children);
+  return element;
 }
 
 /**
@@ -118,7 +111,7 @@ export function isTyping() {
 
 /**
  * Calls a function once things have been quiet for a while.
- * @template {any[]} A
+ * @template {unknown[]} A
  * @param {(...given: A) => void} action
  * @param {number} wait milliseconds
  * @returns {(...given: A) => void}

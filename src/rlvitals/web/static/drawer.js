@@ -2,8 +2,11 @@
 
 import {ask} from "./api.js";
 import {byId, el, fill} from "./dom.js";
-import {number, range} from "./numbers.js";
+import {range} from "./numbers.js";
 import * as state from "./state.js";
+
+/** @import {Band, Explained} from "../contract.d.ts" */
+/** @import {Children} from "./dom.js" */
 
 const DIRECTIONS = /** @type {Record<string, string>} */ ({
   up: "higher is better",
@@ -55,38 +58,32 @@ export async function showExplanation() {
     if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // panels are laid out anew for the width first
     return;
   }
-  /** @type {any} */
-  let entry;
-  try {
-    entry = await ask("explain", {name, run: state.get("run")});
-  } catch (error) {
-    entry = {title: name, what: error instanceof Error ? error.message : String(error)};
-  }
+  const made = await ask("explain", {name, run: state.get("run")}).then(
+    (entry) => content(name, entry),
+    (error) => [top(name), el("p", {class: "mono faint"}, name), el("p", {}, String(error.message ?? error))],
+  );
   if (asked !== name) return;
-  fill(drawer, ...content(name, entry));
+  fill(drawer, ...made);
   drawer.hidden = false;
   drawer.scrollTop = 0;
   drawer.querySelector("button")?.focus();
 }
 
+/** @param {string} title */
+function top(title) {
+  const how = {class: "plain", "aria-label": "Close the explanation", on: {click: () => state.go({explain: null})}};
+  return el("header", {}, el("h2", {}, title), el("button", how, "✕"));
+}
+
 /**
  * @param {string} name
- * @param {any} entry
+ * @param {Explained} entry
  */
 function content(name, entry) {
-  const sources = (entry.sources ?? []).filter((/** @type {any} */ source) => source.definition || source.trap);
+  const sources = entry.sources.filter((source) => source.definition || source.trap);
   return [
-    el(
-      "header",
-      {},
-      el("h2", {}, entry.title ?? name),
-      el(
-        "button",
-        {class: "plain", "aria-label": "Close the explanation", on: {click: () => state.go({explain: null})}},
-        "✕",
-      ),
-    ),
-    el("p", {class: "mono faint"}, name, entry.id && entry.id !== name ? ` → ${entry.id}` : ""),
+    top(entry.title),
+    el("p", {class: "mono faint"}, name, entry.id === name ? "" : ` → ${entry.id}`),
     el("p", {}, entry.what),
     el(
       "p",
@@ -94,10 +91,10 @@ function content(name, entry) {
       [DIRECTIONS[entry.direction], entry.unit && `in ${entry.unit}`].filter(Boolean).join(" · "),
     ),
     part("Formula", entry.formula && el("pre", {}, entry.formula), entry.estimator && el("p", {}, entry.estimator)),
-    part("Healthy", ...(entry.bands ?? []).map(band)),
+    part("Healthy", ...entry.bands.map(band)),
     part(
       "When it is off",
-      ...(entry.symptoms ?? []).map((/** @type {any} */ symptom) =>
+      ...entry.symptoms.map((symptom) =>
         el(
           "div",
           {class: "symptom"},
@@ -110,7 +107,7 @@ function content(name, entry) {
     part(
       "Worth knowing",
       entry.notes && el("p", {}, entry.notes),
-      ...sources.map((/** @type {any} */ source) =>
+      ...sources.map((source) =>
         el(
           "p",
           {},
@@ -122,20 +119,20 @@ function content(name, entry) {
         ),
       ),
     ),
-    part("Other names", aliases(entry.aliases ?? {})),
+    part("Other names", aliases(entry.aliases)),
   ].filter(Boolean);
 }
 
 /**
  * @param {string} title
- * @param {...any} content
+ * @param {...Children} content
  */
 function part(title, ...content) {
   const there = content.filter(Boolean);
   return there.length ? el("section", {}, el("h3", {}, title), ...there) : null;
 }
 
-/** @param {any} given */
+/** @param {Band} given */
 function band(given) {
   const where = [given.algorithm, given.stage].filter((word) => word && word !== "any").join(", ");
   return el(
@@ -148,7 +145,7 @@ function band(given) {
   );
 }
 
-/** @param {Record<string, any>} names */
+/** @param {Record<string, string[]>} names */
 function aliases(names) {
   const rows = Object.entries(names);
   if (!rows.length) return null;
@@ -160,14 +157,7 @@ function aliases(names) {
         "tr",
         {},
         el("th", {scope: "row"}, framework),
-        el(
-          "td",
-          {class: "mono"},
-          [list]
-            .flat()
-            .map((item) => (typeof item === "string" ? item : (item.name ?? number(item))))
-            .join(", "),
-        ),
+        el("td", {class: "mono"}, list.join(", ")),
       ),
     ),
   );

@@ -2,12 +2,7 @@
 
 import {el, isTyping} from "./dom.js";
 
-/**
- * @typedef {Object} Key
- * @property {string} key As `KeyboardEvent.key`; "Ctrl+k" with the control (or command) key.
- * @property {string} says
- * @property {() => void} does
- */
+/** @import {Key} from "../page.d.ts" */
 
 /** @type {Map<string, Key[]>} keys by where they count */
 const known = new Map();
@@ -73,16 +68,14 @@ export function help() {
         el(
           "dl",
           {class: "keys"},
-          keys
-            .map((key) => [
-              el(
-                "dt",
-                {},
-                ...key.key.split("+").flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
-              ),
-              el("dd", {}, key.says),
-            ])
-            .flat(),
+          keys.flatMap((key) => [
+            el(
+              "dt",
+              {},
+              ...key.key.split("+").flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
+            ),
+            el("dd", {}, key.says),
+          ]),
         ),
       ),
     );

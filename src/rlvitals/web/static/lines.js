@@ -2,6 +2,8 @@
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
+/** @import {Curve, Ghost} from "../contract.d.ts" */
+
 /**
  * @typedef {Object} Line
  * @property {string} label
@@ -9,40 +11,21 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
  * @property {(number | null)[]} y
  * @property {(number | null)[]} [low] Where points were left out: the lowest value around each that stayed.
  * @property {(number | null)[]} [high]
- * @property {{x: number[], y: (number | null)[]}[]} [ghosts] What abandoned attempts had logged.
+ * @property {Ghost[]} [ghosts] What abandoned attempts had logged.
  * @property {number} [total]
  * @property {number} [shown]
  * @property {number} [style] Which colour and dash.
  */
 
 /**
- * A line of `/api/series`. The range is only drawn where points were left out.
- * @param {any} given
- * @param {string} [label]
+ * A curve of the server. The range is only drawn where points were left out.
+ * @param {Curve & {ghosts?: Ghost[]}} given
+ * @param {string} label
  * @param {number} [style]
  * @returns {Line}
  */
-export function lineOf(given, label = given.name, style = 0) {
-  const isThinned = given.shown < given.total;
-  return {
-    label,
-    style,
-    x: given.x,
-    y: given.y,
-    total: given.total,
-    shown: given.shown,
-    low: isThinned ? given.low : undefined,
-    high: isThinned ? given.high : undefined,
-    ghosts: ghostsOf(given.ghosts),
-  };
-}
-
-/** @param {any} given a list of lines, or of points @returns {{x: number[], y: (number | null)[]}[]} */
-function ghostsOf(given) {
-  const all = Array.isArray(given) ? given : given ? [given] : [];
-  const lines = all.filter((item) => Array.isArray(item.x));
-  const points = all.filter((item) => !Array.isArray(item.x));
-  return points.length ? [...lines, {x: points.map((item) => item.x), y: points.map((item) => item.y)}] : lines;
+export function lineOf({x, y, low, high, total, shown, ghosts}, label, style = 0) {
+  return {label, style, x, y, total, shown, ghosts, ...(shown < total && {low, high})};
 }
 
 /**
@@ -70,7 +53,7 @@ export function smoothed(values, weight) {
 export function byX(tables) {
   if (!tables.length) return [[]];
   if (tables.length === 1) return /** @type {uPlot.AlignedData} */ (/** @type {unknown} */ (tables[0]));
-  return uPlot.join(/** @type {any} */ (tables));
+  return uPlot.join(/** @type {uPlot.AlignedData[]} */ (/** @type {unknown} */ (tables)));
 }
 
 /**

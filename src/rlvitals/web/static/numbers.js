@@ -91,7 +91,7 @@ export function ago(timestamp) {
 
 /**
  * A band in words.
- * @param {(number | null)[] | null | undefined} band
+ * @param {readonly (number | null)[] | null | undefined} band
  * @returns {string}
  */
 export function range(band) {

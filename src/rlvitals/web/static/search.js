@@ -3,47 +3,35 @@
 import {ask} from "./api.js";
 import {el, fill} from "./dom.js";
 import {dialog} from "./keys.js";
+import {SCREENS} from "./screens.js";
 import * as state from "./state.js";
 
-/** @typedef {{kind: string, text: string, more: string, does: () => void}} Choice */
+/** @import {Changes} from "../page.d.ts" */
+/** @typedef {{kind: string, text: string, more: string, changes: Changes, screen: string}} Choice */
 
 const MOST = 40;
 
 /** @returns {Promise<Choice[]>} everything there is to go to */
 async function choices() {
   const run = state.get("run");
-  const nothing = () => /** @type {any} */ ({});
+  const none = () => null;
   const [runs, metrics, findings] = await Promise.all([
-    ask("runs").catch(nothing),
-    run ? ask("metrics", {run}).catch(nothing) : nothing(),
-    run ? ask("findings", {run}).catch(nothing) : nothing(),
+    ask("runs").catch(none),
+    run ? ask("metrics", {run}).catch(none) : null,
+    run ? ask("findings", {run}).catch(none) : null,
   ]);
-  const rules = new Map((findings.findings ?? []).map((/** @type {any} */ finding) => [finding.rule, finding]));
+  const rules = new Map(findings?.findings.map((finding) => [finding.rule, finding]));
   return [
-    ...(run ? state.SCREENS : []).map((name) => ({
-      kind: "screen",
-      text: name,
-      more: "",
-      does: () => state.go({}, {screen: name}),
-    })),
-    ...(metrics.metrics ?? []).map((/** @type {any} */ metric) => ({
+    ...(run ? SCREENS : []).map(({name}) => ({kind: "screen", text: name, more: "", changes: {}, screen: name})),
+    ...(metrics?.metrics ?? []).map(({name, title}) => ({
       kind: "metric",
-      text: metric.name,
-      more: metric.title === metric.name ? "" : metric.title,
-      does: () => state.go({one: metric.name, filter: null, group: null}, {screen: "metrics"}),
+      text: name,
+      more: title === name ? "" : title,
+      changes: {one: name, filter: null, group: null},
+      screen: "metrics",
     })),
-    ...[...rules.values()].map((/** @type {any} */ finding) => ({
-      kind: "rule",
-      text: finding.rule,
-      more: finding.title,
-      does: () => state.go({rule: finding.rule}, {screen: "health"}),
-    })),
-    ...(runs.runs ?? []).map((/** @type {any} */ item) => ({
-      kind: "run",
-      text: item.run,
-      more: item.name,
-      does: () => state.go({run: item.run}, {screen: "vitals"}),
-    })),
+    ...[...rules].map(([rule, {title}]) => ({kind: "rule", text: rule, more: title, changes: {rule}, screen: "health"})),
+    ...(runs?.runs ?? []).map(({run, name}) => ({kind: "run", text: run, more: name, changes: {run}, screen: "vitals"})),
   ];
 }
 
@@ -87,7 +75,7 @@ export async function search() {
   let at = 0;
   const take = (/** @type {Choice} */ choice) => {
     box.close();
-    choice.does();
+    state.go(choice.changes, {screen: choice.screen});
   };
   const draw = () => {
     fill(
@@ -119,7 +107,8 @@ export async function search() {
         kind: "rollouts",
         text,
         more: "search in all rollouts",
-        does: () => state.go({search: text, step: null}, {screen: "rollouts"}),
+        changes: {search: text, step: null},
+        screen: "rollouts",
       });
     }
     at = 0;

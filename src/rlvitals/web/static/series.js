@@ -2,6 +2,16 @@
 
 import {ask, Refused, wasCalledOff} from "./api.js";
 
+/** @import {DrawnLine, FindingMark} from "../contract.d.ts" */
+
+/**
+ * @typedef {Object} Series What the server says of one metric.
+ * @property {DrawnLine[]} lines
+ * @property {readonly (number | null)[] | null} band
+ * @property {FindingMark[]} findings
+ * @property {string} [problem] Why there are no lines.
+ */
+
 const AT_ONCE = 12;
 const KEPT = 400;
 
@@ -9,7 +19,7 @@ export class SeriesStore {
   /**
    * @param {string} run
    * @param {AbortSignal} signal
-   * @param {(name: string, series: any) => void} arrived
+   * @param {(name: string, series: Series) => void} arrived
    * @param {(sentence: string) => void} failed
    */
   constructor(run, signal, arrived, failed) {
@@ -17,19 +27,19 @@ export class SeriesStore {
     this.signal = signal;
     this.arrived = arrived;
     this.failed = failed;
-    /** @type {Map<string, any>} */
+    /** @type {Map<string, Series>} */
     this.kept = new Map();
     /** @type {Set<string>} */
     this.stale = new Set();
     /** @type {Set<string>} */
     this.underWay = new Set();
-    /** @type {Record<string, any>} */
+    /** @type {import("../page.d.ts").Changes} */
     this.view = {};
   }
 
   /**
    * Another axis or stretch: what is there is of no use any more.
-   * @param {Record<string, any>} view
+   * @param {import("../page.d.ts").Changes} view
    */
   setView(view) {
     this.view = view;
@@ -58,11 +68,9 @@ export class SeriesStore {
       if (view !== this.view) return;
       for (const name of names) {
         this.keep(name, {
-          lines: answer.lines.filter((/** @type {any} */ line) => line.name === name),
+          lines: answer.lines.filter((line) => line.name === name),
           band: answer.bands[name] ?? null,
-          findings: answer.findings.filter(
-            (/** @type {any} */ found) => !found.metrics || found.metrics.includes(name),
-          ),
+          findings: answer.findings.filter((found) => found.metrics.includes(name)),
         });
       }
     } catch (error) {
@@ -86,7 +94,7 @@ export class SeriesStore {
 
   /**
    * @param {string} name
-   * @param {any} series
+   * @param {Series} series
    */
   keep(name, series) {
     this.kept.delete(name);

@@ -8,7 +8,7 @@ const HEIGHT = 44;
 /**
  * A curve without axes. A value that is missing leaves a gap.
  * @param {[number, number | null][]} points
- * @param {(number | null)[] | null | undefined} band
+ * @param {readonly (number | null)[] | null | undefined} band
  * @returns {SVGElement}
  */
 export function spark(points, band) {

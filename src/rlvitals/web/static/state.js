@@ -3,13 +3,15 @@
  * A copied address shows the same view; back and forward walk through views.
  */
 
+import {screenOf} from "./screens.js";
+
 /**
  * @typedef {Object} State
  * @property {string} screen
  * @property {URLSearchParams} query
  */
 
-export const SCREENS = ["vitals", "metrics", "health", "rollouts", "compare", "performance", "evaluations"];
+/** @import {Changes} from "../page.d.ts" */
 
 /** Settings of the view that stay when the screen changes; everything else belongs to one screen. */
 const KEPT = ["run", "x", "log", "smooth", "from", "to", "explain"];
@@ -21,12 +23,12 @@ let last = read();
 /** @returns {State} */
 export function read() {
   const [screen, ...rest] = location.hash.replace(/^#/, "").split("?");
-  return {screen: SCREENS.includes(screen) ? screen : "runs", query: new URLSearchParams(rest.join("?"))};
+  return {screen: screenOf(screen).name, query: new URLSearchParams(rest.join("?"))};
 }
 
 /**
  * The address of a view that differs from this one so far: null takes a setting away, a list gives it several times.
- * @param {Record<string, string | number | string[] | null | undefined>} changes
+ * @param {Changes} changes
  * @param {string} [screen]
  * @returns {string}
  */
@@ -35,17 +37,22 @@ export function address(changes, screen) {
   const query = new URLSearchParams();
   const stays = !screen || screen === now.screen;
   for (const [key, value] of now.query) if (stays || KEPT.includes(key)) query.append(key, value);
+  changed(query, changes);
+  return `#${screen ?? now.screen}${query.size ? `?${query}` : ""}`;
+}
+
+/** @param {URLSearchParams} query @param {Changes} changes */
+export function changed(query, changes) {
   for (const [key, value] of Object.entries(changes)) {
     query.delete(key);
-    if (Array.isArray(value)) value.forEach((item) => query.append(key, item));
-    else if (value !== null && value !== undefined && value !== "") query.set(key, String(value));
+    for (const item of [value ?? ""].flat()) if (item !== "") query.append(key, String(item));
   }
-  return `#${screen ?? now.screen}${query.size ? `?${query}` : ""}`;
+  return query;
 }
 
 /**
  * Goes to another view. `replace` leaves no step behind for the back button: for typing and dragging.
- * @param {Record<string, string | number | string[] | null | undefined>} changes
+ * @param {Changes} changes
  * @param {{screen?: string, replace?: boolean}} [how]
  */
 export function go(changes, how = {}) {

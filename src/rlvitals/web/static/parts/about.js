@@ -3,56 +3,47 @@
 import {el} from "../dom.js";
 import {moment} from "../numbers.js";
 
-/** @param {any} facts */
-export function about(facts) {
-  const list = (/** @type {any[]} */ items) =>
+/** @import {Vitals} from "../../contract.d.ts" */
+
+/** @param {Vitals} facts */
+export function about({problems, trackers, attempts, config, environment}) {
+  const list = (/** @type {string[]} */ items) =>
     el(
       "ul",
       {},
-      items.map((item) => el("li", {}, typeof item === "string" ? item : JSON.stringify(item))),
+      items.map((item) => el("li", {}, item)),
     );
-  const fold = (/** @type {string} */ title, /** @type {any} */ content, isOpen = false) =>
-    Boolean(content) && el("details", {open: isOpen}, el("summary", {}, title), content);
-  const trackers = Array.isArray(facts.trackers)
-    ? facts.trackers
-    : Object.entries(facts.trackers ?? {}).map(([name, told]) => `${name}: ${plainly(told)}`);
+  const fold = (/** @type {string} */ title, /** @type {number} */ count, /** @type {() => Node} */ content, isOpen = false) =>
+    count > 0 && el("details", {open: isOpen}, el("summary", {}, title), content());
   return el(
     "section",
     {class: "about"},
-    fold(`Problems (${facts.problems?.length})`, facts.problems?.length && list(facts.problems), true),
-    fold(
-      `Trackers (${trackers.length})`,
-      trackers.length &&
-        list(trackers.map((/** @type {any} */ item) => (typeof item === "string" ? item : plainly(item)))),
-    ),
-    fold(
-      `Attempts (${facts.attempts?.length})`,
-      facts.attempts?.length > 1 &&
-        list(
-          facts.attempts.map(
-            (/** @type {any} */ item) =>
-              `${item.number}: started ${moment(item.started)}${item.from_step === null ? "" : `, from step ${item.from_step}`}`,
-          ),
+    fold(`Problems (${problems.length})`, problems.length, () => list(problems), true),
+    fold(`Trackers (${trackers.length})`, trackers.length, () => list(trackers.map(plainly))),
+    fold(`Attempts (${attempts.length})`, attempts.length - 1, () =>
+      list(
+        attempts.map(
+          ({number, started, from_step: from}) =>
+            `${number}: started ${moment(started)}${from === null ? "" : `, from step ${from}`}`,
         ),
+      ),
     ),
-    fold("Settings", Object.keys(facts.config ?? {}).length && table(flat(facts.config))),
-    fold("Environment", Object.keys(facts.environment ?? {}).length && table(flat(facts.environment))),
+    fold("Settings", Object.keys(config).length, () => table(flat(config))),
+    fold("Environment", Object.keys(environment).length, () => table(flat(environment))),
   );
 }
 
-/** @param {any} told @returns {string} */
+/** @param {object} told @returns {string} what it says, without what is empty */
 function plainly(told) {
-  return typeof told === "object" && told
-    ? Object.entries(told)
-        .filter(([, value]) => value !== null && value !== "")
-        .map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`)
-        .join(", ")
-    : String(told);
+  return Object.entries(told)
+    .filter(([, value]) => value !== null && value !== "")
+    .map(([key, value]) => `${key} ${value}`)
+    .join(", ");
 }
 
 /**
  * Nested settings by dotted keys.
- * @param {any} given
+ * @param {object} given
  * @param {string} [head]
  * @returns {[string, string][]}
  */

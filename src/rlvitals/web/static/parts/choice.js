@@ -8,7 +8,7 @@ const ROW = 3; // panels of a row on a usual screen
 
 /**
  * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
- * @param {any[]} listed
+ * @param {import("../../contract.d.ts").ListedMetric[]} listed
  * @returns {Metric[]}
  */
 export function byName(listed) {

@@ -3,8 +3,11 @@
 import {calm, el, fill} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {number} from "../numbers.js";
+import {head, wideTable} from "../pieces.js";
 import * as state from "../state.js";
 import {lineStyle} from "../theme.js";
+
+/** @import {Compared} from "../../contract.d.ts" */
 
 const WORDS = /** @type {Record<string, string>} */ ({
   same: "",
@@ -21,41 +24,24 @@ export function swatch(place) {
   return made;
 }
 
-/** @param {Record<string, any[]>} found @param {string[]} names */
+/** @param {Record<string, unknown[]>} found @param {string[]} names */
 export function differences(found, names) {
   const rows = Object.entries(found);
   if (!rows.length) return el("p", {class: "faint"}, "None.");
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Settings that differ"},
+  return wideTable(
+    "Settings that differ",
+    "",
+    head("Setting", ...names.map((name, at) => [swatch(at), " ", name])),
     el(
-      "table",
+      "tbody",
       {},
-      el(
-        "thead",
-        {},
+      rows.map(([key, values]) =>
         el(
           "tr",
           {},
-          el("th", {scope: "col"}, "Setting"),
-          names.map((name, at) => el("th", {scope: "col"}, swatch(at), " ", name)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map(([key, values]) =>
-          el(
-            "tr",
-            {},
-            el("th", {scope: "row", class: "mono"}, key),
-            values.map((value) =>
-              el(
-                "td",
-                {class: "mono"},
-                value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value),
-              ),
-            ),
+          el("th", {scope: "row", class: "mono"}, key),
+          values.map((value) =>
+            el("td", {class: "mono"}, value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value)),
           ),
         ),
       ),
@@ -64,7 +50,7 @@ export function differences(found, names) {
 }
 
 /**
- * @param {any} told
+ * @param {Compared} told
  * @param {string[]} names
  * @param {string[]} wanted
  */
@@ -83,9 +69,9 @@ export function table(told, names, wanted) {
     fill(
       body,
       ...told.metrics
-        .filter((/** @type {any} */ row) => row.name.toLowerCase().includes(text))
+        .filter((row) => row.name.toLowerCase().includes(text))
         .slice(0, 300)
-        .map((/** @type {any} */ row) =>
+        .map((row) =>
           el(
             "tr",
             {},
@@ -97,7 +83,7 @@ export function table(told, names, wanted) {
                 checked: wanted.includes(row.name),
                 disabled: row.verdict === "different",
                 "aria-label": `Curve of ${row.name}`,
-                on: {change: (/** @type {any} */ event) => mark(row.name, event.target.checked)},
+                on: {change: (event) => mark(row.name, event.target.checked)},
               }),
             ),
             el(
@@ -112,21 +98,15 @@ export function table(told, names, wanted) {
                   row.note ? `: ${row.note}` : "",
                 ),
             ),
-            row.best
-              .map((/** @type {any} */ best) =>
-                best
-                  ? [
-                      el(
-                        "td",
-                        {class: "num"},
-                        best.best === null ? "–" : number(best.best),
-                        best.best_step !== null && el("span", {class: "faint small"}, ` @${best.best_step}`),
-                      ),
-                      el("td", {class: "num"}, number(best.last)),
-                    ]
-                  : [el("td", {}, "–"), el("td", {}, "–")],
-              )
-              .flat(),
+            row.best.flatMap((best) => [
+              el(
+                "td",
+                {class: "num"},
+                number(best?.best),
+                best?.best_step != null && el("span", {class: "faint small"}, ` @${best.best_step}`),
+              ),
+              el("td", {class: "num"}, number(best?.last)),
+            ]),
             el("td", {class: "num"}, row.verdict === "different" ? "not compared" : number(row.first_divergence)),
           ),
         ),
@@ -137,27 +117,27 @@ export function table(told, names, wanted) {
     "div",
     {},
     el("div", {class: "controls"}, field),
-    el(
-      "div",
-      {class: "wide", tabindex: 0, role: "region", "aria-label": "Best and final values"},
+    wideTable(
+      "Best and final values",
+      "compared",
       el(
-        "table",
-        {class: "compared"},
+        "thead",
+        {},
         el(
-          "thead",
+          "tr",
           {},
-          el(
-            "tr",
-            {},
-            el("th", {rowspan: 2}, el("span", {class: "unseen"}, "Curve")),
-            el("th", {rowspan: 2, scope: "col"}, "Metric"),
-            names.map((name, at) => el("th", {colspan: 2, scope: "colgroup"}, swatch(at), " ", name)),
-            el("th", {rowspan: 2, scope: "col"}, "Differs from step"),
-          ),
-          el("tr", {}, names.map(() => [el("th", {scope: "col"}, "best"), el("th", {scope: "col"}, "final")]).flat()),
+          el("th", {rowspan: 2}, el("span", {class: "unseen"}, "Curve")),
+          el("th", {rowspan: 2, scope: "col"}, "Metric"),
+          names.map((name, at) => el("th", {colspan: 2, scope: "colgroup"}, swatch(at), " ", name)),
+          el("th", {rowspan: 2, scope: "col"}, "Differs from step"),
         ),
-        body,
+        el(
+          "tr",
+          {},
+          names.flatMap(() => ["best", "final"].map((title) => el("th", {scope: "col"}, title))),
+        ),
       ),
+      body,
     ),
   );
 }

@@ -1,13 +1,14 @@
 /** One finding as a card: what to do, why it happens, how it is known, what was done, and its curves. */
 
-import {follow} from "../bar.js";
 import {Chart} from "../charts.js";
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {lineOf} from "../lines.js";
 import {number, range} from "../numbers.js";
-import * as state from "../state.js";
-import {badge, styleOf} from "../words.js";
+import {badge, link, styleOf} from "../pieces.js";
+
+/** @import {WholeFinding} from "../../contract.d.ts" */
+/** @import {Child, Children} from "../dom.js" */
 
 const ANSWERS = /** @type {Record<string, string>} */ ({
   done: "done",
@@ -16,36 +17,26 @@ const ANSWERS = /** @type {Record<string, string>} */ ({
   withdrawn: "withdrawn on recovery",
 });
 
+/** @type {WeakMap<Element, WholeFinding>} the finding whose curves a holder will show */
+const traced = new WeakMap();
+
 /**
- * @param {any} finding
+ * @param {WholeFinding} finding
  * @param {number} place
  */
 export function card(finding, place) {
-  const row = (/** @type {string} */ title, /** @type {any} */ content, style = "") =>
+  const row = (/** @type {string} */ title, /** @type {Children} */ content, style = "") =>
     content && [el("dt", {}, title), el("dd", {class: style}, content)];
   const list = (/** @type {string[]} */ items) =>
-    items?.length
-      ? el(
-          "ul",
-          {},
-          items.map((item) => el("li", {}, item)),
-        )
-      : null;
+    items.length > 0 &&
+    el(
+      "ul",
+      {},
+      items.map((item) => el("li", {}, item)),
+    );
   const around = Math.max(20, 2 * (finding.step - finding.onset_step));
   const window = {from: Math.max(finding.onset_step - around, 0), to: finding.step + around, x: null};
-  const filter = finding.metrics
-    .map((/** @type {string} */ name) => `^${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`)
-    .join("|");
-  const jump = (/** @type {string} */ text, /** @type {string} */ screen, /** @type {any} */ to) =>
-    el(
-      "a",
-      {
-        class: "jump",
-        href: state.address(to, screen),
-        on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go(to, {screen}))},
-      },
-      text,
-    );
+  const filter = finding.metrics.map((name) => `^${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`).join("|");
   const made = el(
     "article",
     {class: `finding ${styleOf(finding.severity)}`, id: `finding-${place}`, tabindex: -1},
@@ -66,7 +57,7 @@ export function card(finding, place) {
       row("Likely causes", list(finding.causes)),
       row(
         "Evidence",
-        Object.keys(finding.evidence).length &&
+        Object.keys(finding.evidence).length > 0 &&
           el(
             "ul",
             {class: "evidence"},
@@ -77,40 +68,40 @@ export function card(finding, place) {
                   "li",
                   {},
                   el("span", {class: "faint"}, `${name.replaceAll("_", " ")} `),
-                  el("span", {class: "mono"}, number(/** @type {any} */ (value))),
+                  el("span", {class: "mono"}, number(value)),
                 ),
               ),
           ),
       ),
       row(
         "Read from",
-        finding.metrics.length && finding.metrics.map((/** @type {string} */ name) => [explainable(name), " "]).flat(),
+        finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
       ),
       row("Asked and done", done(finding)),
     ),
-    finding.trace?.length > 0 && el("div", {class: "traces"}),
+    finding.trace.length > 0 && el("div", {class: "traces"}),
     el(
       "footer",
       {},
-      finding.metrics.length > 0 && jump("These steps in Metrics", "metrics", {...window, filter}),
-      jump(`Rollouts at step ${finding.step}`, "rollouts", {step: finding.step}),
+      finding.metrics.length > 0 && link({class: "jump"}, {...window, filter}, "metrics", "These steps in Metrics"),
+      link({class: "jump"}, {step: finding.step}, "rollouts", `Rollouts at step ${finding.step}`),
     ),
   );
   const traces = made.querySelector(".traces");
-  if (traces) /** @type {any} */ (traces).finding = finding;
+  if (traces) traced.set(traces, finding);
   return made;
 }
 
-/** @param {any} finding */
+/** @param {WholeFinding} finding */
 function done(finding) {
-  if (!finding.requests?.length)
-    return finding.action && finding.action !== "none"
+  if (!finding.requests.length)
+    return finding.action !== "none"
       ? `${finding.action.replaceAll("_", " ")} would be asked of a trainer that may act`
       : "";
   return el(
     "ul",
     {},
-    finding.requests.map((/** @type {any} */ request) =>
+    finding.requests.map((request) =>
       el(
         "li",
         {},
@@ -135,7 +126,8 @@ function done(finding) {
  * @param {Chart[]} charts
  */
 export function drawTraces(holder, charts) {
-  const {finding} = /** @type {any} */ (holder);
+  const finding = traced.get(holder);
+  if (!finding) return;
   const columns = finding.trace.length > 1 && holder.clientWidth > 640 ? 2 : 1;
   const width = Math.floor(holder.clientWidth / columns) - 10;
   for (const line of finding.trace) {
@@ -159,7 +151,7 @@ export function drawTraces(holder, charts) {
       new Chart(
         body,
         {
-          lines: [lineOf(line)],
+          lines: [lineOf(line, line.name)],
           band: line.band,
           marks: [{x: finding.onset_step, severity: finding.severity, title: finding.title}],
           onHover: (text) => {

@@ -2,58 +2,40 @@
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";
+import {head, wideTable} from "../pieces.js";
 import * as state from "../state.js";
+
+/** @import {GroupFacts, RolloutFacts} from "../../contract.d.ts" */
 
 const MOST_TURNS = 60;
 /** An advantage below this is written as 0.00 and has no colour: in a group of equal rewards rounding is all there is. */
 const LEAST = 0.005;
 
 /**
- * @param {any} group
+ * @param {GroupFacts} group
  * @param {number} chosen
  * @returns {HTMLElement}
  */
 export function heatTable(group, chosen) {
   const rollouts = group.rollouts ?? [];
-  const turns = Math.min(
-    Math.max(0, ...rollouts.map((/** @type {any} */ rollout) => rollout.turns?.length ?? 0)),
-    MOST_TURNS,
-  );
-  const largest = Math.max(
-    LEAST,
-    ...rollouts.flatMap((/** @type {any} */ rollout) =>
-      (rollout.turns ?? []).map((/** @type {any} */ turn) => size(turn.advantage)),
-    ),
-  );
-  const head = ["#", "Reward", "Outcome", ...Array.from({length: turns}, (_, place) => `T${place + 1}`)];
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Advantages turn by turn"},
+  const turns = Math.min(Math.max(0, ...rollouts.map((rollout) => rollout.turns?.length ?? 0)), MOST_TURNS);
+  const all = rollouts.flatMap((rollout) => rollout.turns ?? []);
+  const largest = Math.max(LEAST, ...all.map((turn) => size(turn.advantage)));
+  const titles = ["#", "Reward", "Outcome", ...Array.from({length: turns}, (_, place) => `T${place + 1}`)];
+  return wideTable(
+    "Advantages turn by turn",
+    "heat",
+    head(...titles),
     el(
-      "table",
-      {class: "heat"},
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          head.map((title) => el("th", {scope: "col"}, title)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rollouts.map((/** @type {any} */ rollout, /** @type {number} */ place) =>
-          row(rollout, place + 1, turns, largest, chosen),
-        ),
-      ),
+      "tbody",
+      {},
+      rollouts.map((rollout, place) => row(rollout, place + 1, turns, largest, chosen)),
     ),
   );
 }
 
 /**
- * @param {any} rollout
+ * @param {RolloutFacts} rollout
  * @param {number} place
  * @param {number} turns
  * @param {number} largest
@@ -67,14 +49,12 @@ function row(rollout, place, turns, largest, chosen) {
       "td",
       {
         class: "num",
-        title: [turn.outcome, ...(turn.calls ?? []).map((/** @type {any} */ call) => call.name)]
-          .filter(Boolean)
-          .join(" · "),
+        title: [turn.outcome, ...(turn.calls ?? []).map((call) => call.name)].filter(Boolean).join(" · "),
       },
       signed(turn.advantage),
     );
     const share = size(turn.advantage) / largest;
-    if (share) cell.style.backgroundColor = shade(turn.advantage > 0 ? "--above" : "--below", share);
+    if (share) cell.style.backgroundColor = shade(Number(turn.advantage) > 0 ? "--above" : "--below", share);
     return cell;
   });
   return el(
@@ -96,13 +76,13 @@ function shade(colour, share) {
   return `color-mix(in srgb, var(${colour}) ${Math.round(8 + share * 42)}%, transparent)`;
 }
 
-/** @param {any} value @returns {number} */
+/** @param {unknown} value @returns {number} */
 function size(value) {
   return typeof value === "number" && Math.abs(value) >= LEAST && Number.isFinite(value) ? Math.abs(value) : 0;
 }
 
-/** @param {any} value @returns {string} */
+/** @param {number | string | undefined} value @returns {string} */
 function signed(value) {
-  if (typeof value !== "number") return value === undefined || value === null ? "·" : String(value);
+  if (typeof value !== "number") return value ?? "·";
   return `${!size(value) ? "" : value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;
 }

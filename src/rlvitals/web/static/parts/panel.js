@@ -7,17 +7,8 @@ import {howMany, lineOf} from "../lines.js";
 import {number} from "../numbers.js";
 import * as state from "../state.js";
 
-/**
- * @typedef {Object} Metric
- * @property {string} name
- * @property {string | null} concept
- * @property {string} title
- * @property {string} group
- * @property {string} unit
- * @property {number} points
- * @property {number | null} last
- * @property {string[]} streams
- */
+/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[]}} Metric Of both streams. */
+/** @typedef {import("../series.js").Series} Series */
 
 const HEAD = 62;
 
@@ -31,7 +22,7 @@ export class MetricPanel {
     this.height = height;
     /** @type {Chart | null} */
     this.chart = null;
-    /** @type {any} */
+    /** @type {Series | null} */
     this.drawn = null;
     this.readout = el("span", {class: "readout"});
     this.count = el("span", {class: "faint small count"});
@@ -100,7 +91,7 @@ export class MetricPanel {
   }
 
   /**
-   * @param {any} series the answer of the server for this metric: lines, band, findings
+   * @param {Series} series
    * @param {Partial<import("../charts.js").Picture>} how
    * @param {number} width
    */
@@ -110,12 +101,9 @@ export class MetricPanel {
     this.chart?.destroy();
     this.chart = null;
     this.body.replaceChildren();
-    const lines = series.lines.map((/** @type {any} */ line, /** @type {number} */ place) =>
-      lineOf(line, line.stream, place),
-    );
-    const most = lines.reduce((/** @type {number} */ sum, /** @type {any} */ line) => sum + line.x.length, 0);
+    const lines = series.lines.map((line, place) => lineOf(line, line.stream, place));
     this.count.textContent = howMany(lines) + lost(series.lines) + (how.log ? ", log" : "");
-    if (!most) {
+    if (!lines.some((line) => line.x.length)) {
       this.body.append(el("p", {class: "faint empty"}, series.problem ?? "no point in this stretch"));
       return;
     }
@@ -132,8 +120,8 @@ export class MetricPanel {
   }
 }
 
-/** @param {any[]} lines @returns {string} points that are no number */
+/** @param {Series["lines"]} lines @returns {string} points that are no number */
 function lost(lines) {
-  const count = lines.reduce((sum, line) => sum + (line.nonfinite ?? 0), 0);
+  const count = lines.reduce((sum, line) => sum + line.nonfinite, 0);
   return count ? `, ${number(count)} not finite` : "";
 }

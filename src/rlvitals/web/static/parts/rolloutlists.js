@@ -2,10 +2,12 @@
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";
+import {notice} from "../pieces.js";
 import * as state from "../state.js";
-import {notice} from "../words.js";
 
-/** @param {any} group @returns {string} */
+/** @import {GroupFacts, HitFacts, ListedGroup} from "../../contract.d.ts" */
+
+/** @param {GroupFacts} group @returns {string} */
 export function kept(group) {
   const word =
     group.kept === true
@@ -19,7 +21,7 @@ export function kept(group) {
 }
 
 /**
- * @param {any[]} groups
+ * @param {ListedGroup[]} groups
  * @param {number} chosen
  */
 export function groupList(groups, chosen) {
@@ -48,7 +50,7 @@ export function groupList(groups, chosen) {
       el(
         "span",
         {class: "small faint"},
-        Object.entries(group.outcomes ?? {})
+        Object.entries(group.outcomes)
           .map(([name, count]) => `${name} ${count}`)
           .join(", "),
       ),
@@ -57,8 +59,8 @@ export function groupList(groups, chosen) {
 }
 
 /**
- * @param {any[]} hits
- * @param {(hit: any) => boolean} isHere
+ * @param {HitFacts[]} hits
+ * @param {(hit: HitFacts) => boolean} isHere
  */
 export function hitList(hits, isHere) {
   if (!hits.length) return [notice("No rollout fits.")];

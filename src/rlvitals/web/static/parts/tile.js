@@ -1,14 +1,14 @@
 /** One vital sign: its value, its curve in its band, how it changes, and why it worries where it does. */
 
-import {follow} from "../bar.js";
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {number, range} from "../numbers.js";
+import {badge, link, styleOf} from "../pieces.js";
 import {spark} from "../spark.js";
-import * as state from "../state.js";
-import {badge, styleOf} from "../words.js";
 
-/** @param {any} tile */
+/** @import {TileFacts} from "../../contract.d.ts" */
+
+/** @param {TileFacts} tile */
 export function tile(tile) {
   return el(
     "article",
@@ -25,17 +25,10 @@ export function tile(tile) {
       el("span", {data: {value: ""}}, number(tile.value)),
       tile.unit && !["none", "1"].includes(tile.unit) && el("span", {class: "unit"}, tile.unit),
     ),
-    el(
-      "a",
-      {
-        class: "sparklink",
-        href: state.address({one: tile.name}, "metrics"),
-        "aria-label": `${tile.title}: chart`,
-        on: {
-          click: (/** @type {MouseEvent} */ event) =>
-            follow(event, () => state.go({one: tile.name}, {screen: "metrics"})),
-        },
-      },
+    link(
+      {class: "sparklink", "aria-label": `${tile.title}: chart`},
+      {one: tile.name},
+      "metrics",
       spark(tile.spark, tile.band),
     ),
     el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · healthy ${range(tile.band)}`),
@@ -43,9 +36,9 @@ export function tile(tile) {
   );
 }
 
-/** @param {any} tile @returns {string} */
+/** @param {TileFacts} tile @returns {string} */
 function changeText(tile) {
-  if (tile.change === null || tile.change === undefined) return "no change to tell yet";
+  if (tile.change === null) return "no change to tell yet";
   if (tile.change === 0) return "→ unchanged";
   const isBetter = tile.direction === "up" ? tile.change > 0 : tile.direction === "down" ? tile.change < 0 : null;
   const word = isBetter === null ? "" : isBetter ? ", better" : ", worse";

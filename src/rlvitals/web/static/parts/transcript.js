@@ -2,12 +2,14 @@
 
 import {el} from "../dom.js";
 import {duration, number} from "../numbers.js";
-import {notice} from "../words.js";
+import {notice} from "../pieces.js";
+
+/** @import {RolloutFacts, TurnFacts} from "../../contract.d.ts" */
 
 const LONG = 900;
 
 /**
- * @param {any} rollout
+ * @param {RolloutFacts | undefined} rollout
  * @param {number} place
  * @param {string} wanted text to mark
  * @returns {HTMLElement[]}
@@ -21,7 +23,7 @@ export function transcript(rollout, place, wanted) {
     ["stopped by", rollout.stop],
     ["tokens", rollout.tokens],
     ["trainable", rollout.trainable_tokens],
-    ["took", rollout.seconds && duration(rollout.seconds)],
+    ["took", rollout.seconds && duration(Number(rollout.seconds))],
     ["policy version", rollout.policy_version],
     ["seed", rollout.seed],
     ["error", rollout.error],
@@ -35,13 +37,13 @@ export function transcript(rollout, place, wanted) {
     ),
     parts("Reward parts", rollout.reward_parts),
     parts("Rubric", rollout.rubric),
-    ...(rollout.turns ?? []).map((/** @type {any} */ turn, /** @type {number} */ at) => say(turn, at + 1, wanted)),
+    ...(rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted)),
   ].filter((part) => part !== null);
 }
 
 /**
  * @param {string} title
- * @param {Record<string, any> | undefined} given
+ * @param {Record<string, unknown> | undefined} given
  */
 function parts(title, given) {
   const rows = Object.entries(given ?? {});
@@ -66,7 +68,7 @@ function parts(title, given) {
 }
 
 /**
- * @param {any} turn
+ * @param {TurnFacts} turn
  * @param {number} place
  * @param {string} wanted
  */
@@ -86,14 +88,14 @@ function say(turn, place, wanted) {
           turn.advantage !== undefined && `advantage ${number(turn.advantage)}`,
           turn.reward !== undefined && `reward ${number(turn.reward)}`,
           turn.tokens && `${turn.tokens} tokens`,
-          turn.seconds && duration(turn.seconds),
+          turn.seconds && duration(Number(turn.seconds)),
         ]
           .filter(Boolean)
           .join(" · "),
       ),
     ),
     turn.text && text(turn.text, wanted, "model"),
-    ...(turn.calls ?? []).map((/** @type {any} */ call) =>
+    ...(turn.calls ?? []).map((call) =>
       el(
         "div",
         {class: "call"},
@@ -112,7 +114,7 @@ function say(turn, place, wanted) {
   );
 }
 
-/** @param {any} given @returns {string} on one line where it fits */
+/** @param {unknown} given @returns {string} on one line where it fits */
 function argumentsOf(given) {
   if (typeof given === "string") return given;
   const line = JSON.stringify(given);

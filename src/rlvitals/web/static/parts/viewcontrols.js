@@ -13,7 +13,7 @@ const AXES = [
 
 /**
  * @param {Node} count what to say beside the filter
- * @returns {{node: HTMLElement, update(): void, keys: import("../keys.js").Key[]}}
+ * @returns {{node: HTMLElement, update(): void, keys: import("../../page.d.ts").Key[]}}
  */
 export function controls(count) {
   const filter = el("input", {

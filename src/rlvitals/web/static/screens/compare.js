@@ -7,22 +7,19 @@ import {Figures} from "../figures.js";
 import {lineOf} from "../lines.js";
 import {number} from "../numbers.js";
 import {differences, only, swatch, table} from "../parts/comparison.js";
+import {notice, section} from "../pieces.js";
 import * as state from "../state.js";
-import {notice} from "../words.js";
 
 const CURVES = 6;
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   const {runs} = await ask("runs", {}, signal);
   const figures = new Figures(root);
   const holder = el("div");
   const bar = el("div", {class: "controls"});
   fill(root, el("h1", {class: "head"}, "Compare"), bar, holder);
-  /** @type {any} */
+  /** @type {import("../../contract.d.ts").Compared | null} */
   let told = null;
   const chosen = () => [
     run,
@@ -37,9 +34,7 @@ export async function mount({run, root, signal}) {
     const list = el(
       "datalist",
       {id: "all-runs"},
-      runs
-        .filter((/** @type {any} */ item) => !names.includes(item.run))
-        .map((/** @type {any} */ item) => el("option", {value: item.run})),
+      runs.filter((item) => !names.includes(item.run)).map((item) => el("option", {value: item.run})),
     );
     const field = el("input", {
       type: "search",
@@ -49,8 +44,7 @@ export async function mount({run, root, signal}) {
       on: {input: () => take(), change: () => take()},
     });
     const take = () => {
-      if (runs.some((/** @type {any} */ item) => item.run === field.value))
-        state.go({with: [...names.slice(1), field.value]});
+      if (runs.some((item) => item.run === field.value)) state.go({with: [...names.slice(1), field.value]});
     };
     const seeds = el("input", {
       type: "checkbox",
@@ -95,22 +89,23 @@ export async function mount({run, root, signal}) {
     }
     try {
       told = await ask("compare", {run: names}, signal);
-      draw();
+      draw(told);
     } catch (error) {
       if (!signal.aborted) fill(holder, notice(error instanceof Error ? error.message : String(error)));
     }
   }
 
-  function draw() {
+  /** @param {import("../../contract.d.ts").Compared} told */
+  function draw(told) {
     figures.clear();
     const names = chosen();
     const marked = state.read().query.getAll("metric");
     const wanted = marked.length
       ? marked
       : told.metrics
-          .filter((/** @type {any} */ row) => row.verdict !== "different")
+          .filter((row) => row.verdict !== "different")
           .slice(0, CURVES)
-          .map((/** @type {any} */ row) => row.name);
+          .map((row) => row.name);
     fill(
       holder,
       el(
@@ -126,7 +121,7 @@ export async function mount({run, root, signal}) {
         el(
           "div",
           {class: "figures"},
-          wanted.map((/** @type {string} */ name) => figures.add(explainable(name), () => overlay(names, name))),
+          wanted.map((name) => figures.add(explainable(name), () => overlay(names, name))),
         ),
       ),
       section("Best and final", table(told, names, wanted)),
@@ -148,13 +143,13 @@ export async function mount({run, root, signal}) {
       },
       signal,
     );
-    if (!answer.lines.length) return answer.refused?.[0]?.reason ?? "no points";
-    const bands = state.get("seeds") === "1" ? answer.bands.filter((/** @type {any} */ band) => band.x.length) : [];
-    const banded = new Set(bands.flatMap((/** @type {any} */ band) => band.runs));
+    if (!answer.lines.length) return answer.refused[0]?.reason ?? "no points";
+    const bands = state.get("seeds") === "1" ? answer.bands.filter((band) => band.x.length) : [];
+    const banded = new Set(bands.flatMap((band) => band.runs));
     const lines = answer.lines
-      .filter((/** @type {any} */ line) => !banded.has(line.run))
-      .map((/** @type {any} */ line) => ({...lineOf(line, line.run, names.indexOf(line.run)), ghosts: []}));
-    const seeds = bands.map((/** @type {any} */ band) => ({
+      .filter((line) => !banded.has(line.run))
+      .map((line) => ({...lineOf(line, line.run, names.indexOf(line.run)), ghosts: []}));
+    const seeds = bands.map((band) => ({
       label: `mean of ${band.runs.length} seeds`,
       x: band.x,
       y: band.mean,
@@ -182,7 +177,7 @@ export async function mount({run, root, signal}) {
       if (now !== before) look();
       else if (told) {
         drawBar();
-        draw();
+        draw(told);
       }
       before = now;
     },
@@ -197,9 +192,4 @@ export async function mount({run, root, signal}) {
       {key: "y", says: "log scale", does: () => state.go({log: state.get("log") ? null : 1})},
     ],
   };
-}
-
-/** @param {string} title @param {any} content */
-function section(title, content) {
-  return content && el("section", {class: "part"}, el("h2", {}, title), content);
 }

@@ -1,36 +1,37 @@
 /** Evaluations: a table over the steps, a curve for each score, and the epochs. */
 
 import {ask} from "../api.js";
-import {follow} from "../bar.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
 import {number} from "../numbers.js";
-import * as state from "../state.js";
-import {notice} from "../words.js";
+import {head, link, notice, section, wideTable} from "../pieces.js";
+
+/** @import {EpochFacts, Evaluated} from "../../contract.d.ts" */
+/** @typedef {Record<string, unknown>} Values By name; an evaluation's have its step. */
 
 const EXAMPLES = 5;
 const LIVE_AGAIN = 5000;
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal, again}) {
   const facts = await ask("evaluations", {run}, signal);
+  const {evaluations, problems} = facts;
   const figures = new Figures(root);
-  const names = [
-    ...new Set(
-      facts.evaluations.flatMap((/** @type {any} */ one) =>
-        Object.keys(one).filter((key) => key !== "step" && typeof one[key] === "number"),
-      ),
-    ),
-  ];
+  const names = numbersIn(evaluations).filter((name) => name !== "step");
   const epochs = facts.epochs?.epochs ?? [];
-  const summary = ["first", "best", "last"]
-    .filter((word) => facts[word])
-    .map((word) => `${word} ${number(facts[word].accuracy)} at step ${number(facts[word].step)}`)
+  const summary = /** @type {const} */ (["first", "best", "last"])
+    .flatMap((word) => {
+      const scored = facts[word];
+      return scored ? [`${word} ${number(scored.accuracy)} at step ${number(scored.step)}`] : [];
+    })
     .join(", ");
+  const curves = (/** @type {string[]} */ wanted, /** @type {Values[]} */ rows, /** @type {string} */ x) =>
+    el(
+      "div",
+      {class: "figures"},
+      wanted.map((name) => figures.add(explainable(name), curve(rows, name, x), {height: 140})),
+    );
   fill(
     root,
     el(
@@ -39,58 +40,36 @@ export async function mount({run, root, signal, again}) {
       el("h1", {}, "Evaluations"),
       summary && el("p", {class: "faint"}, `accuracy: ${summary}`),
     ),
-    facts.problems?.length > 0 &&
+    problems.length > 0 &&
       el(
         "ul",
         {class: "problem"},
-        facts.problems.map((/** @type {string} */ sentence) => el("li", {}, sentence)),
+        problems.map((sentence) => el("li", {}, sentence)),
       ),
-    !facts.evaluations.length &&
+    !evaluations.length &&
       !epochs.length &&
       notice("No evaluation was recorded.", "run.log_eval({...}, step=step) records one."),
-    facts.evaluations.length > 0 && el("section", {class: "part"}, el("h2", {}, "Step by step"), table(facts, names)),
-    names.length > 0 &&
-      facts.evaluations.length > 1 &&
-      el(
-        "section",
-        {class: "part"},
-        el("h2", {}, "Curves"),
-        el(
-          "div",
-          {class: "figures"},
-          names.map((name) => figures.add(explainable(name), curve(facts.evaluations, name, "step"), {height: 140})),
-        ),
-      ),
-    section("Examples of the last evaluation", examples(facts.evaluations)),
-    epochs.length > 0 &&
-      el(
-        "section",
-        {class: "part"},
-        el("h2", {}, "Epochs: ", facts.epochs.verdict),
+    section("Step by step", evaluations.length && table(facts, names)),
+    section("Curves", names.length && evaluations.length > 1 && curves(names, evaluations, "step")),
+    section("Examples of the last evaluation", examples(evaluations)),
+    facts.epochs &&
+      epochs.length > 0 &&
+      section(
+        `Epochs: ${facts.epochs.verdict}`,
         el("p", {class: "faint"}, facts.epochs.why),
         epochTable(epochs),
-        el(
-          "div",
-          {class: "figures"},
-          epochNames(epochs).map((name) =>
-            figures.add(
-              explainable(name),
-              curve(
-                epochs.map((/** @type {any} */ epoch) => ({step: epoch.epoch, ...epoch.metrics})),
-                name,
-                "epoch",
-              ),
-              {height: 140},
-            ),
-          ),
+        curves(
+          numbersIn(epochs.map((epoch) => epoch.metrics)),
+          epochs.map(({epoch, metrics}) => ({step: epoch, ...metrics})),
+          "epoch",
         ),
       ),
   );
-  const seen = JSON.stringify(facts.evaluations.map((/** @type {any} */ one) => one.step));
+  const stepsOf = (/** @type {Evaluated} */ told) => told.evaluations.map((one) => one.step).join();
   const newer = atMostEvery(LIVE_AGAIN, () => {
     ask("evaluations", {run}, signal)
       .then((told) => {
-        if (JSON.stringify(told.evaluations.map((/** @type {any} */ one) => one.step)) !== seen) again();
+        if (stepsOf(told) !== stepsOf(facts)) again();
       })
       .catch(() => {});
   });
@@ -105,158 +84,89 @@ export async function mount({run, root, signal, again}) {
   };
 }
 
-/** @param {string} title @param {any} content */
-function section(title, content) {
-  return content && el("section", {class: "part"}, el("h2", {}, title), content);
+/** @param {Values[]} rows @returns {string[]} the names of all numbers */
+function numbersIn(rows) {
+  return [...new Set(rows.flatMap((row) => Object.keys(row).filter((name) => typeof row[name] === "number")))];
+}
+
+/** @param {unknown} value @returns {string} a number as it is written; a dash for anything else */
+function said(value) {
+  return number(typeof value === "number" || typeof value === "string" ? value : null);
 }
 
 /**
- * @param {any[]} rows
+ * @param {Values[]} rows
  * @param {string} name
  * @param {string} xLabel
  * @returns {import("../charts.js").Picture}
  */
 function curve(rows, name, xLabel) {
   const known = rows.filter((row) => typeof row[name] === "number" && typeof row.step === "number");
-  return {
-    lines: [{label: name, x: known.map((row) => row.step), y: known.map((row) => row[name])}],
-    sync: `evaluations ${xLabel}`,
-    xLabel,
-  };
+  const x = known.map((row) => Number(row.step));
+  return {lines: [{label: name, x, y: known.map((row) => Number(row[name]))}], sync: `evaluations ${xLabel}`, xLabel};
 }
 
-/** @param {any} facts @param {string[]} names */
-function table(facts, names) {
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Evaluations"},
-    el(
-      "table",
-      {class: "evals"},
+/** @param {Evaluated} facts @param {string[]} names */
+function table({evaluations, best}, names) {
+  const rows = evaluations.map((one) => {
+    const step = Number(one.step);
+    const isBest = best?.step === step;
+    return el(
+      "tr",
+      {class: isBest ? "best" : ""},
       el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          el("th", {scope: "col"}, "Step"),
-          names.map((name) => el("th", {scope: "col"}, explainable(name))),
-        ),
+        "th",
+        {scope: "row"},
+        link({title: "Rollouts at this step"}, {step}, "rollouts", number(step)),
+        isBest ? " ★ best" : "",
       ),
-      el(
-        "tbody",
-        {},
-        facts.evaluations.map((/** @type {any} */ one) =>
-          el(
-            "tr",
-            {class: facts.best?.step === one.step ? "best" : ""},
-            el(
-              "th",
-              {scope: "row"},
-              el(
-                "a",
-                {
-                  href: state.address({step: one.step}, "rollouts"),
-                  title: "Rollouts at this step",
-                  on: {
-                    click: (/** @type {MouseEvent} */ event) =>
-                      follow(event, () => state.go({step: one.step}, {screen: "rollouts"})),
-                  },
-                },
-                number(one.step),
-              ),
-              facts.best?.step === one.step ? " ★ best" : "",
-            ),
-            names.map((name) => el("td", {class: "num"}, number(one[name]))),
-          ),
-        ),
-      ),
-    ),
-  );
+      names.map((name) => el("td", {class: "num"}, said(one[name]))),
+    );
+  });
+  const titles = names.map((name) => explainable(name));
+  return wideTable("Evaluations", "evals", head("Step", ...titles), el("tbody", {}, rows));
 }
 
-/** @param {any[]} evaluations lists of samples that an evaluation kept */
+/** @param {Values[]} evaluations lists of samples that an evaluation kept */
 function examples(evaluations) {
-  const last = evaluations[evaluations.length - 1];
-  const kept = Object.entries(last ?? {}).find(
-    ([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object",
+  const kept = Object.values(evaluations[evaluations.length - 1] ?? {}).find(
+    (value) => Array.isArray(value) && value.length && typeof value[0] === "object",
   );
   if (!kept) return null;
-  const rows = /** @type {any[]} */ (kept[1]).slice(0, EXAMPLES);
+  const rows = /** @type {Values[]} */ (kept).slice(0, EXAMPLES);
   const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Examples"},
+  const cell = (/** @type {unknown} */ value) =>
+    el("td", {}, el("pre", {}, typeof value === "string" ? value : JSON.stringify(value ?? null)));
+  return wideTable(
+    "Examples",
+    "examples",
+    head(...columns),
     el(
-      "table",
-      {class: "examples"},
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          columns.map((name) => el("th", {scope: "col"}, name)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map((row) =>
-          el(
-            "tr",
-            {},
-            columns.map((name) =>
-              el(
-                "td",
-                {},
-                el("pre", {}, typeof row[name] === "string" ? row[name] : JSON.stringify(row[name] ?? null)),
-              ),
-            ),
-          ),
-        ),
-      ),
-    ),
-  );
-}
-
-/** @param {any[]} epochs @returns {string[]} */
-function epochNames(epochs) {
-  return [...new Set(epochs.flatMap((epoch) => Object.keys(epoch.metrics ?? {})))];
-}
-
-/** @param {any[]} epochs */
-function epochTable(epochs) {
-  const names = epochNames(epochs);
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Epochs"},
-    el(
-      "table",
+      "tbody",
       {},
-      el(
-        "thead",
-        {},
+      rows.map((row) =>
         el(
           "tr",
           {},
-          ["Epoch", "Steps", "Rows", ...names].map((name) => el("th", {scope: "col"}, name)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        epochs.map((epoch) =>
-          el(
-            "tr",
-            {},
-            el("th", {scope: "row"}, number(epoch.epoch)),
-            el("td", {class: "num"}, `${number(epoch.first_step)} to ${number(epoch.last_step)}`),
-            el("td", {class: "num"}, number(epoch.rows)),
-            names.map((name) => el("td", {class: "num"}, number(epoch.metrics?.[name]))),
-          ),
+          columns.map((name) => cell(row[name])),
         ),
       ),
     ),
   );
+}
+
+/** @param {EpochFacts[]} epochs */
+function epochTable(epochs) {
+  const names = [...new Set(epochs.flatMap((epoch) => Object.keys(epoch.metrics)))];
+  const rows = epochs.map((epoch) =>
+    el(
+      "tr",
+      {},
+      el("th", {scope: "row"}, number(epoch.epoch)),
+      el("td", {class: "num"}, `${number(epoch.first_step)} to ${number(epoch.last_step)}`),
+      el("td", {class: "num"}, number(epoch.rows)),
+      names.map((name) => el("td", {class: "num"}, number(epoch.metrics[name]))),
+    ),
+  );
+  return wideTable("Epochs", "", head("Epoch", "Steps", "Rows", ...names), el("tbody", {}, rows));
 }

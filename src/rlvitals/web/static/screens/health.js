@@ -1,21 +1,20 @@
 /** Health: findings along the steps, each with its evidence, likely causes, advice and what was done about it. */
 
 import {ask} from "../api.js";
-import {follow} from "../bar.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
 import {card, drawTraces} from "../parts/finding.js";
+import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
-import {badge, notice, styleOf} from "../words.js";
 
-const SYMBOLS = /** @type {Record<string, string>} */ ({critical: "✖", warning: "!", info: "·"});
+/** @import {WholeFinding} from "../../contract.d.ts" */
+/** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its place among all. */
+
+const SEVERITIES = ["critical", "warning", "info"];
 
 const WHAT_WAS_LOOKED_FOR = "'rlvitals check' on this run lists what could not be judged, and which metric it would take.";
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   let answer = await ask("findings", {run}, signal);
   /** @type {import("../charts.js").Chart[]} */
@@ -46,11 +45,8 @@ export async function mount({run, root, signal}) {
     const severity = state.get("severity");
     const rule = state.get("rule");
     const shown = answer.findings
-      .map((/** @type {any} */ finding, /** @type {number} */ place) => ({finding, place}))
-      .filter(
-        (/** @type {any} */ {finding}) =>
-          (!severity || finding.severity === severity) && (!rule || finding.rule === rule),
-      );
+      .map((finding, place) => ({finding, place}))
+      .filter(({finding}) => (!severity || finding.severity === severity) && (!rule || finding.rule === rule));
     const cards = worstFirst(shown).map(({finding, place}) => card(finding, place));
     fill(
       root,
@@ -108,21 +104,21 @@ export async function mount({run, root, signal}) {
 
 /**
  * What matters most on top, and of equals what came first.
- * @param {{finding: any, place: number}[]} shown
+ * @param {Shown[]} shown
  */
 function worstFirst(shown) {
-  const rank = Object.keys(SYMBOLS);
-  return [...shown].sort((a, b) => rank.indexOf(a.finding.severity) - rank.indexOf(b.finding.severity));
+  const rank = (/** @type {Shown} */ {finding}) => SEVERITIES.indexOf(finding.severity);
+  return [...shown].sort((one, other) => rank(one) - rank(other));
 }
 
 /**
- * @param {any[]} findings
+ * @param {WholeFinding[]} findings
  * @param {string} severity
  * @param {string} rule
  */
 function filters(findings, severity, rule) {
   const rules = [...new Set(findings.map((finding) => finding.rule))].sort();
-  const chips = ["", "critical", "warning", "info"].map((name) => {
+  const chips = ["", ...SEVERITIES].map((name) => {
     const count = name ? findings.filter((finding) => finding.severity === name).length : findings.length;
     return el(
       "button",
@@ -132,7 +128,7 @@ function filters(findings, severity, rule) {
         disabled: !count,
         on: {click: () => state.go({severity: name || null, finding: null})},
       },
-      name ? `${SYMBOLS[name]} ${name}` : "all",
+      name ? `${symbolOf(name)} ${name}` : "all",
       " ",
       el("span", {class: "faint"}, count),
     );
@@ -147,8 +143,8 @@ function filters(findings, severity, rule) {
 }
 
 /**
- * @param {any[]} all
- * @param {{finding: any, place: number}[]} shown
+ * @param {WholeFinding[]} all
+ * @param {Shown[]} shown
  */
 function timeline(all, shown) {
   const last = Math.max(...all.map((finding) => finding.step), 1);
@@ -162,16 +158,15 @@ function timeline(all, shown) {
         const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
         bar.style.left = at(finding.onset_step);
         bar.style.width = `calc(${at(finding.step)} - ${at(finding.onset_step)})`;
-        const mark = el(
-          "a",
+        const mark = link(
           {
             class: `mark ${styleOf(finding.severity)}`,
-            href: state.address({finding: place}),
             title: `step ${finding.step}: ${finding.title}`,
             "aria-label": `${finding.severity} at step ${finding.step}: ${finding.title}`,
-            on: {click: (/** @type {MouseEvent} */ event) => follow(event, () => state.go({finding: place}))},
           },
-          SYMBOLS[finding.severity] ?? "·",
+          {finding: place},
+          undefined,
+          symbolOf(finding.severity),
         );
         mark.style.left = at(finding.step);
         return [bar, mark];

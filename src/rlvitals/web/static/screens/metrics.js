@@ -7,11 +7,11 @@ import {counted, number} from "../numbers.js";
 import {byName, chosen} from "../parts/choice.js";
 import {MetricPanel} from "../parts/panel.js";
 import {SeriesStore} from "../series.js";
+import {notice} from "../pieces.js";
 import * as state from "../state.js";
 import {tree} from "../parts/tree.js";
 import {VirtualGrid} from "../virtual.js";
 import {controls} from "../parts/viewcontrols.js";
-import {notice} from "../words.js";
 
 const HEIGHT = 232;
 const LARGE = 480;
@@ -19,11 +19,9 @@ const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolli
 const LIVE_AGAIN = 900;
 
 /** @typedef {import("../parts/panel.js").Metric} Metric */
+/** @typedef {import("../series.js").Series} Series */
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal, again}) {
   const answer = await ask("metrics", {run}, signal);
   const metrics = byName(answer.metrics);
@@ -37,7 +35,7 @@ export async function mount({run, root, signal, again}) {
   }
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
-  /** @type {Map<string, any>} */
+  /** @type {Map<string, Series>} */
   const waiting = new Map();
   let isDrawing = false;
   const problem = el("p", {class: "problem", role: "alert"});
@@ -54,7 +52,7 @@ export async function mount({run, root, signal, again}) {
   const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) =>
     state.go({from: rounded(from), to: rounded(to)});
 
-  /** @param {string} name @param {any} series */
+  /** @param {string} name @param {Series} series */
   function later(name, series) {
     waiting.set(name, series);
     if (!isDrawing) requestAnimationFrame(drawSome);
@@ -144,7 +142,7 @@ export async function mount({run, root, signal, again}) {
     if (isNew) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
-      store.setView({x: state.get("x") || "step", from, to, points: 800});
+      store.setView({x: state.get("x") || "step", from, to});
     }
     const {sections, shown, complaint} = chosen(metrics, state.get("filter"), state.get("group"), state.get("one"));
     if (complaint || problem.textContent === complained) problem.textContent = complaint;
@@ -182,8 +180,8 @@ export async function mount({run, root, signal, again}) {
     },
     live: ({kind, facts}) => {
       if (kind !== "rows") return;
-      for (const panel of panels.values()) panel.heard(facts.values?.[panel.metric.name]);
-      if (!answer.left_out && Object.keys(facts.values ?? {}).some((name) => !names.has(name))) anew.ask();
+      for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
+      if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) anew.ask();
       else newer.ask();
     },
     stop: () => {

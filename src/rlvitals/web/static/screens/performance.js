@@ -6,9 +6,11 @@ import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
 import {lineOf} from "../lines.js";
 import {duration, number} from "../numbers.js";
+import {head, notice, section, wideTable} from "../pieces.js";
 import * as state from "../state.js";
 import {lineStyle, LINES} from "../theme.js";
-import {notice} from "../words.js";
+
+/** @import {MemoryUse, Performance, PhaseFacts, PhaseMemory, Speed} from "../../contract.d.ts" */
 
 const STEPS = 12;
 const LIVE_AGAIN = 5000;
@@ -19,10 +21,7 @@ const STAGES = /** @type {Record<string, string>} */ ({
   "end/offload": "unloaded",
 });
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   const figures = new Figures(root);
   let asked = "";
@@ -32,7 +31,7 @@ export async function mount({run, root, signal}) {
     figures.clear();
     draw(facts);
   };
-  const draw = (/** @type {any} */ facts) => {
+  const draw = (/** @type {Performance} */ facts) => {
     const names = Object.keys(facts.share);
     const lines = Object.entries(facts.system.lines);
     const isEmpty =
@@ -56,11 +55,11 @@ export async function mount({run, root, signal}) {
             "div",
             {class: "figures"},
             lines
-              .sort(gpuFirst)
+              .sort(([one], [other]) => Number(other.includes("GPU")) - Number(one.includes("GPU")))
               .map(([name, line]) =>
                 figures.add(
                   explainable(name),
-                  {lines: [lineOf({...line, name})], isTime: true, sync: "machine"},
+                  {lines: [lineOf(line, name)], isTime: true, sync: "machine"},
                   {height: 120},
                 ),
               ),
@@ -88,17 +87,7 @@ export async function mount({run, root, signal}) {
   };
 }
 
-/** @param {[string, any]} one @param {[string, any]} other @returns {number} */
-function gpuFirst([one], [other]) {
-  return Number(other.includes("GPU")) - Number(one.includes("GPU"));
-}
-
-/** @param {string} title @param {any} content */
-function section(title, content) {
-  return content ? el("section", {class: "part"}, el("h2", {}, title), content) : null;
-}
-
-/** @param {any} facts */
+/** @param {Performance} facts */
 function stretch(facts) {
   const field = (/** @type {string} */ key, /** @type {string} */ text) => {
     const made = el("input", {
@@ -132,9 +121,9 @@ function painted(element, place) {
   return element;
 }
 
-/** @param {any} facts @param {string[]} names */
+/** @param {Performance} facts @param {string[]} names */
 function waterfall(facts, names) {
-  /** @type {Map<number, any[]>} */
+  /** @type {Map<number, PhaseFacts[]>} */
   const steps = new Map();
   for (const span of facts.phases) steps.set(span.step, [...(steps.get(span.step) ?? []), span]);
   const shown = [...steps].slice(-STEPS);
@@ -208,53 +197,32 @@ function shares(share, names) {
   );
 }
 
-/** @param {Record<string, any>} given */
+/** @param {Record<string, Speed>} given */
 function speeds(given) {
-  return el(
-    "div",
-    {class: "wide", tabindex: 0, role: "region", "aria-label": "Speeds"},
+  const rows = Object.entries(given).map(([name, speed]) =>
     el(
-      "table",
+      "tr",
       {},
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          ["Speed", "Last", "Slow tail (p1)", "Median", "Best (p99)", "Rows"].map((title) =>
-            el("th", {scope: "col"}, title),
-          ),
-        ),
+      el("th", {scope: "row"}, explainable(name, speed.title), el("div", {class: "mono faint small"}, name)),
+      [speed.last, speed.p1, speed.p50, speed.p99].map((value) =>
+        el("td", {class: "num"}, number(value), " ", el("span", {class: "faint small"}, speed.unit)),
       ),
-      el(
-        "tbody",
-        {},
-        Object.entries(given).map(([name, speed]) =>
-          el(
-            "tr",
-            {},
-            el("th", {scope: "row"}, explainable(name, speed.title), el("div", {class: "mono faint small"}, name)),
-            [speed.last, speed.p1, speed.p50, speed.p99].map((value) =>
-              el("td", {class: "num"}, number(value), " ", el("span", {class: "faint small"}, speed.unit)),
-            ),
-            el("td", {class: "num"}, number(speed.points)),
-          ),
-        ),
-      ),
+      el("td", {class: "num"}, number(speed.points)),
     ),
   );
+  const titles = head("Speed", "Last", "Slow tail (p1)", "Median", "Best (p99)", "Rows");
+  return wideTable("Speeds", "", titles, el("tbody", {}, rows));
 }
 
-/** @param {any} phase */
+/** @param {PhaseMemory} phase */
 function memory(phase) {
   const most = Math.max(
     phase.peak.reserved ?? 0,
     phase.peak.allocated ?? 0,
-    ...phase.stages.map((/** @type {any} */ stage) => stage.reserved ?? stage.allocated ?? 0),
+    ...phase.stages.map((stage) => stage.reserved ?? stage.allocated ?? 0),
     1e-9,
   );
-  const row = (/** @type {string} */ title, /** @type {any} */ stage) => {
+  const row = (/** @type {string} */ title, /** @type {MemoryUse} */ stage) => {
     const outer = el("span", {class: "memory"});
     const inner = el("span", {class: "memory used"});
     outer.style.width = `${((stage.reserved ?? stage.allocated ?? 0) / most) * 100}%`;
@@ -279,7 +247,7 @@ function memory(phase) {
     el(
       "table",
       {class: "shares"},
-      phase.stages.map((/** @type {any} */ stage) => row(STAGES[stage.stage] ?? stage.stage, stage)),
+      phase.stages.map((stage) => row(STAGES[stage.stage] ?? stage.stage, stage)),
       Object.keys(phase.peak).length > 0 && row("peak", phase.peak),
     ),
   );

@@ -5,21 +5,32 @@ import {atMostEvery, calm, el, fill, say} from "../dom.js";
 import {heatTable} from "../parts/heat.js";
 import {number} from "../numbers.js";
 import {groupList, hitList, kept} from "../parts/rolloutlists.js";
+import {notice} from "../pieces.js";
 import * as state from "../state.js";
 import {transcript} from "../parts/transcript.js";
-import {notice} from "../words.js";
+
+/** @import {GroupFacts, GroupPage, HitFacts, Hits, ListedGroup, RolloutSteps, WholeGroup} from "../../contract.d.ts" */
+
+/**
+ * @typedef {Object} Shown
+ * @property {ListedGroup[]} groups The list, unless hits are listed.
+ * @property {HitFacts[] | null} hits
+ * @property {boolean} more Whether the list has a next page.
+ * @property {number} size Groups of a page.
+ * @property {number} page
+ * @property {number} total Groups of the step.
+ * @property {GroupFacts | null} group The one that is looked at.
+ */
 
 const LIVE_AGAIN = 3000;
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal, again}) {
-  /** @type {any} */
+  const askSteps = async () => /** @type {RolloutSteps} */ (await ask("rollouts", {run}, signal));
+  /** @type {RolloutSteps} */
   let overview;
   try {
-    overview = await ask("rollouts", {run}, signal);
+    overview = await askSteps();
   } catch (error) {
     if (!(error instanceof Refused) || error.status !== 404) throw error;
     fill(root, notice("This run has no rollouts.", error.message));
@@ -31,13 +42,12 @@ export async function mount({run, root, signal, again}) {
       stop: later.stop,
     };
   }
-  /** @type {number[]} */
-  let steps = overview.steps.map((/** @type {any} */ row) => row.step);
+  let steps = overview.steps.map((row) => row.step);
   const newer = atMostEvery(LIVE_AGAIN, () => {
-    ask("rollouts", {run}, signal)
+    askSteps()
       .then((told) => {
         overview = told;
-        steps = told.steps.map((/** @type {any} */ row) => row.step);
+        steps = told.steps.map((row) => row.step);
         if (state.get("step")) drawBar(step());
         else look();
       })
@@ -47,11 +57,11 @@ export async function mount({run, root, signal, again}) {
   const middle = el("div", {class: "turns"});
   const right = el("div", {class: "transcript", tabindex: 0, role: "region", "aria-label": "Transcript"});
   const bar = el("div", {class: "controls"});
-  /** @type {any} */
-  let shown = {groups: [], hits: null, group: null};
+  /** @type {Shown} */
+  let shown = {groups: [], hits: null, more: false, size: 0, page: 0, total: 0, group: null};
   let asked = 0;
 
-  /** The first hit is looked at until another is chosen. @type {any} */
+  /** The first hit is looked at until another is chosen. @type {HitFacts | null} */
   let first = null;
   const step = () => {
     const wanted = state.getNumber("step") ?? first?.step ?? null;
@@ -63,7 +73,7 @@ export async function mount({run, root, signal, again}) {
   const isFinding = () => Boolean(state.get("search") || state.get("outcome") || state.get("worst"));
   const number1 = (/** @type {"group" | "rollout"} */ key) =>
     state.getNumber(key) ?? (state.getNumber("step") === null ? first?.[key] : null) ?? 1;
-  const isHere = (/** @type {any} */ hit) =>
+  const isHere = (/** @type {HitFacts} */ hit) =>
     hit.step === step() && hit.group === number1("group") && hit.rollout === number1("rollout");
 
   async function look() {
@@ -71,32 +81,24 @@ export async function mount({run, root, signal, again}) {
     let at = step();
     const page = state.getNumber("page") ?? 0;
     try {
-      const listed = isFinding()
-        ? await ask(
-            "rollouts",
-            {
-              run,
-              step: state.get("everywhere") === "0" ? at : null,
-              outcome: state.get("outcome"),
-              search: state.get("search"),
-              worst: state.get("worst"),
-              page,
-            },
-            signal,
-          )
-        : await ask("rollouts", {run, step: at, page}, signal);
-      first = listed.hits?.[0] ?? null;
+      const wanted = {outcome: state.get("outcome"), search: state.get("search"), worst: state.get("worst")};
+      const where = isFinding() && state.get("everywhere") !== "0" ? null : at;
+      const listed = /** @type {Hits | GroupPage} */ (
+        await ask("rollouts", {run, step: where, page, ...(isFinding() && wanted)}, signal)
+      );
+      const hits = "hits" in listed ? listed.hits : null;
+      first = hits?.[0] ?? null;
       at = step();
-      const whole = await ask("rollouts", {run, step: at, group: number1("group")}, signal);
+      const whole = /** @type {WholeGroup} */ (
+        await ask("rollouts", {run, step: at, group: number1("group")}, signal)
+      );
       if (turn !== asked) return;
-      shown = {
-        groups: listed.groups ?? [],
-        hits: listed.hits ?? null,
-        more: listed.more,
-        total: whole.total,
-        group: whole.groups[0],
-        page,
-      };
+      const {total} = whole;
+      const list =
+        "hits" in listed
+          ? {groups: [], more: listed.more, size: 0}
+          : {groups: listed.groups, more: (page + 1) * listed.page_size < total, size: listed.page_size};
+      shown = {...list, hits, page, total, group: whole.groups[0]};
       draw(at);
     } catch (error) {
       if (turn !== asked || signal.aborted) return;
@@ -108,6 +110,7 @@ export async function mount({run, root, signal, again}) {
   /** @param {number} at */
   function draw(at) {
     const {group} = shown;
+    if (!group) return;
     const chosen = Math.min(number1("rollout"), group.rollouts?.length ?? 1);
     fill(list, ...(shown.hits ? hitList(shown.hits, isHere) : groupList(shown.groups, group.number)), ...pages());
     fill(
@@ -125,17 +128,15 @@ export async function mount({run, root, signal, again}) {
   }
 
   function pages() {
-    const size = 50;
-    const more = shown.hits ? shown.more : (shown.page + 1) * size < shown.total;
     const button = (/** @type {string} */ text, /** @type {number} */ page) =>
       el("button", {on: {click: () => state.go({page: page || null})}}, text);
-    return [shown.page > 0 && button("Before", shown.page - 1), more && button("More", shown.page + 1)].filter(Boolean);
+    return [shown.page > 0 && button("Before", shown.page - 1), shown.more && button("More", shown.page + 1)].filter(Boolean);
   }
 
   /** @param {number} at */
   function drawBar(at) {
     if (bar.contains(document.activeElement)) return;
-    const row = overview.steps.find((/** @type {any} */ item) => item.step === at);
+    const row = overview.steps.find((item) => item.step === at);
     const field = el("input", {
       type: "search",
       placeholder: "search texts",
@@ -229,7 +230,7 @@ export async function mount({run, root, signal, again}) {
   /** @type {Set<string>} */
   const seen = new Set(state.get("outcome") ? [state.get("outcome")] : []);
   const known = () => {
-    for (const group of shown.groups) Object.keys(group.outcomes ?? {}).forEach((name) => seen.add(name));
+    for (const group of shown.groups) Object.keys(group.outcomes).forEach((name) => seen.add(name));
     for (const rollout of shown.group?.rollouts ?? []) if (rollout.outcome) seen.add(rollout.outcome);
     return [...seen].sort();
   };
@@ -242,7 +243,7 @@ export async function mount({run, root, signal, again}) {
     const next = number1("group") + by;
     if (next >= 1 && next <= shown.total)
       state.go(
-        {group: next, rollout: null, page: isFinding() ? state.get("page") : Math.floor((next - 1) / 50) || null},
+        {group: next, rollout: null, page: isFinding() ? state.get("page") : Math.floor((next - 1) / shown.size) || null},
         {replace: true},
       );
   };

@@ -1,19 +1,18 @@
 /** All runs of the folder: verdict, status, how far. */
 
 import {ask} from "../api.js";
-import {follow} from "../bar.js";
 import {calm, el, fill} from "../dom.js";
 import {ago, counted, number} from "../numbers.js";
+import {badge, head, link, notice, wideTable} from "../pieces.js";
 import * as state from "../state.js";
-import {badge, notice} from "../words.js";
+
+/** @import {ListedRun} from "../../contract.d.ts" */
 
 const STEP = 200;
+const COLUMNS = ["Verdict", "Run", "Algorithm", "Status", "Step", "Metrics", "Updated"];
 const ORDER = /** @type {Record<string, number>} */ ({act: 0, watch: 1, healthy: 2});
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({root, signal}) {
   const answer = await ask("runs", {}, signal);
   let most = STEP;
@@ -62,12 +61,12 @@ export async function mount({root, signal}) {
   };
   const draw = () => {
     const words = state.get("filter").toLowerCase().split(/\s+/).filter(Boolean);
-    const found = answer.runs.filter((/** @type {any} */ run) => {
+    const found = answer.runs.filter((run) => {
       const said = [run.run, run.name, run.status, run.algorithm, run.framework, run.verdict].join(" ").toLowerCase();
       return words.every((word) => said.includes(word));
     });
     found.sort(sorting(state.get("order")));
-    fill(body, ...found.slice(0, most).map((/** @type {any} */ run) => row(run, marked.has(run.run), mark)));
+    fill(body, ...found.slice(0, most).map((run) => row(run, marked.has(run.run), mark)));
     more.hidden = found.length <= most;
     count.textContent =
       found.length === answer.runs.length
@@ -82,27 +81,7 @@ export async function mount({root, signal}) {
     answer.runs.length
       ? [
           el("div", {class: "controls"}, field, order, compare),
-          el(
-            "div",
-            {class: "wide", tabindex: 0, role: "region", "aria-label": "Runs"},
-            el(
-              "table",
-              {class: "runs"},
-              el(
-                "thead",
-                {},
-                el(
-                  "tr",
-                  {},
-                  el("th", {}, el("span", {class: "unseen"}, "Compare")),
-                  ["Verdict", "Run", "Algorithm", "Status", "Step", "Metrics", "Updated"].map((title) =>
-                    el("th", {scope: "col"}, title),
-                  ),
-                ),
-              ),
-              body,
-            ),
-          ),
+          wideTable("Runs", "runs", head(el("span", {class: "unseen"}, "Compare"), ...COLUMNS), body),
           more,
         ]
       : notice(
@@ -117,22 +96,21 @@ export async function mount({root, signal}) {
   };
 }
 
-/** @param {string} order @returns {(one: any, other: any) => number} */
+/** @param {string} order @returns {(one: ListedRun, other: ListedRun) => number} */
 function sorting(order) {
   if (order === "name") return (one, other) => one.run.localeCompare(other.run);
-  const newest = (/** @type {any} */ one, /** @type {any} */ other) => (other.updated ?? 0) - (one.updated ?? 0);
+  const newest = (/** @type {ListedRun} */ one, /** @type {ListedRun} */ other) => (other.updated ?? 0) - (one.updated ?? 0);
   if (order === "verdict")
     return (one, other) => (ORDER[one.verdict] ?? 3) - (ORDER[other.verdict] ?? 3) || newest(one, other);
   return newest;
 }
 
 /**
- * @param {any} run
+ * @param {ListedRun} run
  * @param {boolean} isMarked
  * @param {(run: string, isOn: boolean) => void} mark
  */
 function row(run, isMarked, mark) {
-  const to = {run: run.run};
   const step = run.total_steps ? `${number(run.last_step)} of ${number(run.total_steps)}` : number(run.last_step);
   return el(
     "tr",
@@ -144,24 +122,14 @@ function row(run, isMarked, mark) {
         type: "checkbox",
         checked: isMarked,
         "aria-label": `Compare ${run.run}`,
-        on: {change: (/** @type {any} */ event) => mark(run.run, event.target.checked)},
+        on: {change: (event) => mark(run.run, event.target.checked)},
       }),
     ),
     el("td", {}, badge(run.verdict)),
     el(
       "td",
       {},
-      el(
-        "a",
-        {
-          href: state.address(to, "vitals"),
-          on: {
-            click: (/** @type {MouseEvent} */ event) =>
-              follow(event, () => state.go({...to, filter: null}, {screen: "vitals"})),
-          },
-        },
-        run.run === "." ? run.name : run.run,
-      ),
+      link({}, {run: run.run, filter: null}, "vitals", run.run === "." ? run.name : run.run),
       el("div", {class: "faint small"}, run.reason),
     ),
     el("td", {}, [run.algorithm, run.framework].filter(Boolean).join(" · ") || "–"),

@@ -5,16 +5,14 @@ import {atMostEvery, el, fill, say} from "../dom.js";
 import {ago, counted, duration, number} from "../numbers.js";
 import {about} from "../parts/about.js";
 import {tile} from "../parts/tile.js";
+import {badge, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
-import {badge, styleOf} from "../words.js";
+
+/** @import {Now, StepCell, Vitals} from "../../contract.d.ts" */
 
 const AGAIN = 2000;
-const PATTERN = /** @type {Record<string, string>} */ ({critical: "✖", warning: "!", info: "·"});
 
-/**
- * @param {import("../app.js").Place} place
- * @returns {Promise<import("../app.js").Screen>}
- */
+/** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   let facts = await ask("run", {run}, signal);
   const top = el("div");
@@ -42,10 +40,10 @@ export async function mount({run, root, signal}) {
   return {
     live: ({kind, facts: heard}) => {
       if (kind === "rows") {
-        facts.now.step = heard.step;
-        facts.now.updated = heard.updated;
+        facts.now.step = heard.step ?? facts.now.step;
+        facts.now.updated = heard.updated ?? facts.now.updated;
         for (const item of facts.tiles)
-          if (heard.values?.[item.name] !== undefined) item.value = heard.values[item.name];
+          if (heard.values[item.name] !== undefined) item.value = heard.values[item.name];
         refresh(root, facts);
       }
       if (kind === "rows" || kind === "findings" || (kind === "status" && heard.status !== facts.status)) newer.ask();
@@ -61,14 +59,13 @@ export async function mount({run, root, signal}) {
   };
 }
 
-/** @param {any} facts */
+/** @param {Vitals} facts */
 function verdict(facts) {
   const {now} = facts;
-  const known = now.total_steps && now.step !== null;
-  const share = known ? Math.min(now.step / now.total_steps, 1) : 0;
+  const share = now.total_steps && now.step !== null ? Math.min(now.step / now.total_steps, 1) : null;
   const progress = el("progress", {max: 1, "aria-label": "Steps done"});
-  progress.value = share;
-  const cell = (/** @type {string} */ title, /** @type {any} */ value, id = "") =>
+  progress.value = share ?? 0;
+  const cell = (/** @type {string} */ title, /** @type {string} */ value, id = "") =>
     el("div", {}, el("dt", {}, title), el("dd", {data: id ? {now: id} : {}}, value));
   return el(
     "section",
@@ -91,27 +88,22 @@ function verdict(facts) {
         "dl",
         {},
         cell("Step", stepText(now), "step"),
-        now.eta_s !== null && now.eta_s !== undefined && cell("Left", duration(now.eta_s)),
+        now.eta_s !== null && cell("Left", duration(now.eta_s)),
         now.tokens_per_s && cell("Tokens/s", number(now.tokens_per_s)),
-        phase(now.phase) && cell("Phase", phase(now.phase)),
+        now.phase && cell("Phase", now.phase),
         cell("Updated", ago(now.updated), "updated"),
       ),
-      known && progress,
+      share !== null && progress,
     ),
   );
 }
 
-/** @param {any} now @returns {string} */
+/** @param {Now} now @returns {string} */
 function stepText(now) {
   return now.total_steps ? `${number(now.step)} of ${number(now.total_steps)}` : number(now.step);
 }
 
-/** @param {any} given @returns {string} */
-function phase(given) {
-  return typeof given === "object" && given ? String(given.phase ?? given.name ?? "") : String(given ?? "");
-}
-
-/** @param {any} facts */
+/** @param {Vitals} facts */
 function steps(facts) {
   if (!facts.step_bar.length) return null;
   const cells = merged(facts.step_bar).map((cell) => {
@@ -123,7 +115,7 @@ function steps(facts) {
             title: `steps ${cell.from} to ${cell.to}: ${counted(cell.findings.length, "finding")}, worst ${cell.severity}`,
             on: {click: () => state.go({finding: cell.findings[0]}, {screen: "health"})},
           },
-          PATTERN[cell.severity] ?? "·",
+          symbolOf(cell.severity),
           el("span", {class: "unseen"}, ` ${cell.severity}, steps ${cell.from} to ${cell.to}`),
         )
       : el("span", {
@@ -146,11 +138,11 @@ function steps(facts) {
 
 /**
  * Neighbouring cells of one severity as one.
- * @param {any[]} cells
- * @returns {any[]}
+ * @param {StepCell[]} cells
+ * @returns {StepCell[]}
  */
 function merged(cells) {
-  /** @type {any[]} */
+  /** @type {StepCell[]} */
   const out = [];
   for (const cell of cells) {
     const before = out[out.length - 1];
@@ -165,7 +157,7 @@ function merged(cells) {
 /**
  * The numbers that a new row brings, in their places: nothing is built anew, so no focus is lost.
  * @param {HTMLElement} root
- * @param {any} facts
+ * @param {Vitals} facts
  */
 function refresh(root, facts) {
   for (const item of facts.tiles) {
@@ -177,7 +169,7 @@ function refresh(root, facts) {
   tick(root, facts);
 }
 
-/** @param {HTMLElement} root @param {any} facts */
+/** @param {HTMLElement} root @param {Vitals} facts */
 function tick(root, facts) {
   const updated = root.querySelector("[data-now=updated]");
   if (updated) updated.textContent = ago(facts.now.updated);

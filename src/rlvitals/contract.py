@@ -1,0 +1,723 @@
+"""What every address under `/api` answers, typed once.
+
+The functions of `views` that make the answers return these types, `rlvitals.web.api` lists them by address, and
+`rlvitals.web.typescript` writes them to `web/contract.d.ts`, which the page's scripts are checked against.
+`tests/web/test_contract.py` compares real answers with them. A type with `Facts` in its name holds a record's fields.
+JSON has no NaN: a number that may not be finite is `float | None`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from rlvitals.catalog import Band, Symptom
+from rlvitals.records import Action, Answer, Attempt, Finding, Severity, Status, Verdict
+
+ShownStatus = Literal[Status, "unreadable"]
+TileStatus = Literal["ok", "watch", "act", "unknown"]
+Bounds = tuple[float | None, float | None]
+"""The lowest and the highest healthy value; None where a side is open."""
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""What the files of rollouts and findings hold."""
+
+
+# /api/runs
+
+
+class Headline(TypedDict):
+    """A run in a line. What is not known is None, all of it where the run cannot be read."""
+
+    name: str
+    algorithm: str | None
+    framework: str | None
+    status: ShownStatus
+    status_note: str
+    verdict: Verdict
+    reason: str
+    started: float | None
+    updated: float | None
+    last_step: int | None
+    total_steps: int | None
+    rows: int | None
+    metrics: int | None
+
+
+class ListedRun(Headline):
+    """A run in the list, by its place in the folder."""
+
+    run: str
+
+
+class Runs(TypedDict):
+    """Every run of the folder, the newest first."""
+
+    folder: str
+    runs: list[ListedRun]
+
+
+# /api/run
+
+
+class TileFacts(TypedDict):
+    """One vital sign."""
+
+    name: str
+    concept: str | None
+    title: str
+    value: float | None
+    change: float | None
+    band: Bounds | None
+    status: TileStatus
+    why: str
+    spark: list[tuple[float, float | None]]
+    unit: str
+    direction: str
+    points: int
+
+
+StepCell = TypedDict(
+    "StepCell",
+    {"from": int, "to": int, "severity": Severity | None, "findings": list[int]},
+)
+"""Some steps of the bar. `findings` are places in the list of `/api/findings`."""
+
+
+class Now(TypedDict):
+    """Where the run is."""
+
+    step: int | None
+    total_steps: int | None
+    eta_s: float | None
+    tokens_per_s: float | None
+    phase: str | None
+    updated: float
+
+
+class TrackerFacts(TypedDict):
+    """How far a tracker has followed the run."""
+
+    name: str
+    state: str
+    rows: int
+    behind: int
+    error: str
+    since: float
+
+
+class Vitals(TypedDict):
+    """One run at a glance."""
+
+    name: str
+    id: str
+    status: Status
+    status_note: str
+    algorithm: str | None
+    framework: str | None
+    started: float
+    ended: float | None
+    rows: int
+    ghost_rows: int
+    ranks: list[int]
+    verdict: Verdict
+    reason: str
+    judging: bool
+    was_watched: bool
+    tiles: list[TileFacts]
+    step_bar: list[StepCell]
+    now: Now
+    attempts: list[Attempt]
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    trackers: list[TrackerFacts]
+    problems: list[str]
+
+
+# /api/metrics
+
+
+class ListedMetric(TypedDict):
+    """One metric of one stream; `points` is None in a run too large to count them."""
+
+    name: str
+    stream: Literal["train", "eval"]
+    concept: str | None
+    group: str
+    title: str
+    unit: str
+    direction: str
+    has_band: bool
+    points: int | None
+    last: float | None
+
+
+class Metrics(TypedDict):
+    """The metrics to choose from. `left_out` counts those that are not listed."""
+
+    metrics: list[ListedMetric]
+    texts: list[str]
+    left_out: int
+
+
+# /api/series, /api/overlay
+
+
+class Curve(TypedDict):
+    """`total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value."""
+
+    total: int
+    shown: int
+    nonfinite: int
+    x: list[float]
+    low: list[float | None]
+    high: list[float | None]
+    y: list[float | None]
+    steps: list[int]
+
+
+class Ghost(TypedDict):
+    """What abandoned attempts had logged."""
+
+    x: list[float]
+    y: list[float | None]
+
+
+class DrawnLine(Curve):
+    """A metric of one stream."""
+
+    name: str
+    stream: Literal["train", "eval"]
+    ghosts: list[Ghost]
+
+
+class FindingFacts(TypedDict):
+    """A finding, with the same keys in every answer."""
+
+    rule: str
+    kind: str
+    severity: Severity
+    step: int
+    """When it was raised."""
+    onset_step: int
+    """Since when it holds."""
+    title: str
+    metrics: list[str]
+    recovered_step: int | None
+    """None: it still stands."""
+
+
+class FindingMark(FindingFacts):
+    """A finding on an x-axis: where it began."""
+
+    x: float
+
+
+class Lines(TypedDict):
+    """Lines to draw, with the healthy bounds and the findings of their metrics."""
+
+    x: str
+    lines: list[DrawnLine]
+    bands: dict[str, Bounds]
+    findings: list[FindingMark]
+
+
+class OverlaidLine(DrawnLine):
+    """A run's line among those of others."""
+
+    run: str
+    caution: str
+
+
+class SeedBand(TypedDict):
+    """Lowest, highest and mean over runs that differ by their seed alone."""
+
+    runs: list[str]
+    x: list[float]
+    low: list[float | None]
+    high: list[float | None]
+    mean: list[float | None]
+
+
+class Refusal(TypedDict):
+    """A run whose metric is another quantity."""
+
+    run: str
+    reason: str
+
+
+class Overlay(TypedDict):
+    """One metric of several runs."""
+
+    x: str
+    name: str
+    lines: list[OverlaidLine]
+    missing: list[str]
+    refused: list[Refusal]
+    bands: list[SeedBand]
+
+
+# /api/findings
+
+
+class TracedLine(DrawnLine):
+    """A series around a finding."""
+
+    band: Bounds | None
+
+
+class AskedFacts(TypedDict):
+    """What was asked of the trainer because of a finding, and its answer; None: not answered."""
+
+    request: int
+    step: int
+    timestamp: float | None
+    action: Action
+    reason: str
+    answer: Answer | None
+    answer_text: str
+
+
+class WholeFinding(FindingFacts):
+    """A finding with all that is known of it."""
+
+    confidence: float
+    evidence: dict[str, Number | str]
+    causes: list[str]
+    advice: list[str]
+    action: Action
+    requests: list[AskedFacts]
+    trace: list[TracedLine]
+
+
+class Findings(TypedDict):
+    """What the doctor said of a run."""
+
+    verdict: Verdict
+    reason: str
+    judging: bool
+    was_watched: bool
+    findings: list[WholeFinding]
+    left_out: int
+
+
+# /api/explain
+
+
+class CaveatFacts(TypedDict, total=False):
+    """How a framework's number differs from the concept."""
+
+    kind: str
+    note: str
+    factor: float
+
+
+class NameSource(TypedDict, total=False):
+    """A framework that uses the name, and what it means there."""
+
+    framework: str
+    name: str
+    when: str
+    definition: str
+    trap: str
+    caveat: CaveatFacts
+
+
+class OtherMeaning(TypedDict):
+    """Another concept with the same name."""
+
+    id: str
+    title: str
+    what: str
+    sources: list[NameSource]
+
+
+class Explained(TypedDict):
+    """The catalogue's entry for a name, as `rlvitals explain --json` prints it."""
+
+    name: str
+    id: str
+    title: str
+    family: str
+    what: str
+    formula: str
+    estimator: str
+    unit: str
+    direction: str
+    reduce: str
+    tier: str
+    quantity: str
+    bands: list[Band]
+    symptoms: list[Symptom]
+    notes: str
+    matched: str
+    sources: list[NameSource]
+    aliases: dict[str, list[str]]
+    other_meanings: list[OtherMeaning]
+    is_ambiguous: bool
+
+
+# /api/performance
+
+
+class PhaseFacts(TypedDict):
+    """One phase that ended."""
+
+    step: int
+    name: str
+    start: float
+    end: float
+    parent: str
+    error: str
+    attempt: int
+
+
+class Speed(TypedDict):
+    """A speed over the rows: the last one, the slow tail, the median, the best."""
+
+    title: str
+    unit: str
+    points: int
+    last: float
+    p1: float
+    p50: float
+    p99: float
+
+
+class MemoryUse(TypedDict, total=False):
+    """GiB."""
+
+    allocated: float
+    reserved: float
+
+
+class MemoryStage(MemoryUse):
+    """The memory at one stage of a phase."""
+
+    stage: str
+
+
+class PhaseMemory(TypedDict):
+    """A phase's memory on one device as the phase passes."""
+
+    phase: str
+    device: str
+    stages: list[MemoryStage]
+    peak: MemoryUse
+
+
+class MachineFacts(TypedDict):
+    """Samples of the machine over time, by name."""
+
+    samples: int
+    lines: dict[str, Curve]
+
+
+class Performance(TypedDict):
+    """Where the time and the memory went. `left_out` counts older phases."""
+
+    phases: list[PhaseFacts]
+    left_out: int
+    share: dict[str, float]
+    throughput: dict[str, Speed]
+    memory: list[PhaseMemory]
+    system: MachineFacts
+
+
+# /api/rollouts
+
+
+class RolloutStep(TypedDict):
+    """The rollouts of one step in a line."""
+
+    step: int
+    attempt: int
+    groups: int
+    kept: int
+    filtered: int
+    rollouts: int
+    mean: float | None
+    early: int
+
+
+class RolloutSteps(TypedDict):
+    """Asked without a step: the steps there are."""
+
+    steps: list[RolloutStep]
+    problems: list[str]
+
+
+class ListedGroup(TypedDict):
+    """A group in the list of its step."""
+
+    number: int
+    id: str
+    prompt: str
+    mean: float | None
+    std: float | None
+    rewards: list[float | None]
+    kept: bool | None
+    reason: str
+    outcomes: dict[str, int]
+    early: int
+    rollouts: int
+
+
+class GroupPage(TypedDict):
+    """Asked with a step: a page of its groups."""
+
+    step: int
+    groups: list[ListedGroup]
+    total: int
+    page: int
+    page_size: int
+
+
+class CallFacts(TypedDict, total=False):
+    """A call of a tool; as the types below, without the fields that say nothing."""
+
+    name: str
+    arguments: Any
+    result: str
+    error: str
+
+
+class TurnFacts(TypedDict, total=False):
+    """One message of the model and what it led to."""
+
+    text: str
+    calls: list[CallFacts]
+    observation: str
+    outcome: str
+    tokens: int
+    trainable_tokens: int
+    seconds: Number
+    reward: Number
+    advantage: Number
+
+
+class RolloutFacts(TypedDict, total=False):
+    """One attempt at a prompt."""
+
+    turns: list[TurnFacts]
+    reward: Number
+    advantage: Number
+    outcome: str
+    stop: str
+    error: str
+    rubric: dict[str, Any]
+    reward_parts: dict[str, Number]
+    tokens: int
+    trainable_tokens: int
+    seconds: Number
+    seed: int
+    policy_version: int
+    meta: dict[str, Any]
+
+
+class _Group(TypedDict, total=False):
+    prompt: str
+    rollouts: list[RolloutFacts]
+    id: str
+    answer: str
+    sources: list[str]
+    max_turns: int
+    mean: Number
+    std: Number
+    kept: bool
+    reason: str
+    meta: dict[str, Any]
+    step: int
+    attempt: int
+    timestamp: Number
+
+
+class GroupFacts(_Group):
+    """A group with its rollouts whole."""
+
+    number: int
+    outcomes: dict[str, int]
+    early: int
+
+
+class WholeGroup(TypedDict):
+    """Asked with a step and a group: that group, and how many there are."""
+
+    step: int
+    groups: list[GroupFacts]
+    total: int
+
+
+class HitFacts(TypedDict):
+    """A rollout that was found."""
+
+    step: int
+    group: int
+    rollout: int
+    reward: Number | None
+    outcome: str
+    stop: str
+    turns: int
+    prompt: str
+
+
+class Hits(TypedDict):
+    """Asked with a text, an outcome or for the worst: a page of what was found, and whether there is more."""
+
+    hits: list[HitFacts]
+    page: int
+    more: bool
+
+
+RolloutAnswer = RolloutSteps | GroupPage | WholeGroup | Hits
+
+
+# /api/evaluations
+
+
+class StepAccuracy(TypedDict):
+    """The accuracy of one evaluation."""
+
+    step: int
+    accuracy: float
+
+
+class EpochFacts(TypedDict):
+    """One epoch's aggregates."""
+
+    epoch: int
+    first_step: int
+    last_step: int
+    rows: int
+    metrics: dict[str, float | None]
+    values: dict[str, float | None]
+    nonfinite: dict[str, int]
+
+
+class EpochsFacts(TypedDict):
+    """A run epoch by epoch, as `rlvitals epochs --json` prints it."""
+
+    verdict: str
+    why: str
+    weighted_by: str
+    variance: str | None
+    told_by: str
+    reward: str | None
+    loss: str | None
+    epochs: list[EpochFacts]
+    weights: dict[str, Literal["counts", "samples", "rows"]]
+
+
+class Evaluated(TypedDict):
+    """The evaluations over the steps. Each has its `step` and whatever it recorded. `epochs` is None where no row says
+    where an epoch ends.
+    """
+
+    name: str
+    evaluations: list[dict[str, Any]]
+    first: StepAccuracy | None
+    best: StepAccuracy | None
+    last: StepAccuracy | None
+    problems: list[str]
+    metrics: list[str]
+    epochs: EpochsFacts | None
+
+
+# /api/compare
+
+
+class ComparedRun(TypedDict):
+    """One of the runs."""
+
+    run: str
+    name: str
+    status: Status
+    step: int | None
+
+
+class BestFacts(TypedDict):
+    """A metric's best and last value."""
+
+    name: str
+    last: float | None
+    last_step: int
+    best: float | None
+    best_step: int | None
+    direction: str
+    points: int
+
+
+class ComparedMetric(TypedDict):
+    """One metric over the runs."""
+
+    name: str
+    concept: str | None
+    names: list[str | None]
+    best: list[BestFacts | None]
+    verdict: Literal["same", "convert", "caution", "different"]
+    note: str
+    first_divergence: int | None
+    common_steps: int
+
+
+class Compared(TypedDict):
+    """Runs beside the first one named."""
+
+    runs: list[ComparedRun]
+    config_differences: dict[str, list[Any]]
+    metrics: list[ComparedMetric]
+    only_in_one: dict[str, list[str]]
+    first_divergence: int | None
+
+
+# /api/live
+
+
+class NewRows(TypedDict):
+    """Rows that were added: the last step, and the newest value of each metric."""
+
+    step: int | None
+    updated: float | None
+    rows: int
+    values: dict[str, float | None]
+
+
+class NewFindings(TypedDict):
+    """Findings that were added."""
+
+    findings: list[FindingFacts]
+
+
+class NewStatus(TypedDict):
+    """Whether the run goes on."""
+
+    status: ShownStatus
+    status_note: str
+    ended: float | None
+
+
+class Events(TypedDict):
+    """The events of `/api/live` by name."""
+
+    rows: NewRows
+    findings: NewFindings
+    status: NewStatus
+
+
+class Failure(TypedDict):
+    """Any answer with a status of 400 or above."""
+
+    error: str
+
+
+def finding_facts(found: Finding) -> FindingFacts:
+    """What every answer tells of a finding."""
+    return {
+        "rule": found.rule,
+        "kind": found.kind,
+        "severity": found.severity,
+        "step": found.step,
+        "onset_step": found.onset_step,
+        "title": found.title,
+        "metrics": list(found.metrics),
+        "recovered_step": found.recovered_step,
+    }

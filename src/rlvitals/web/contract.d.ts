@@ -1,0 +1,673 @@
+// Written by `python -m rlvitals.web.typescript` from rlvitals/contract.py: change that file, not this one.
+
+/** What each address under `/api` answers. */
+export interface Answers {
+  runs: Runs;
+  run: Vitals;
+  metrics: Metrics;
+  series: Lines;
+  explain: Explained;
+  findings: Findings;
+  performance: Performance;
+  rollouts: RolloutSteps | GroupPage | WholeGroup | Hits;
+  evaluations: Evaluated;
+  compare: Compared;
+  overlay: Overlay;
+}
+
+/** Every run of the folder, the newest first. */
+export interface Runs {
+  folder: string;
+  runs: ListedRun[];
+}
+
+/** A run in the list, by its place in the folder. */
+export interface ListedRun {
+  name: string;
+  algorithm: string | null;
+  framework: string | null;
+  status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
+  status_note: string;
+  verdict: "healthy" | "watch" | "act" | "cannot judge";
+  reason: string;
+  started: number | null;
+  updated: number | null;
+  last_step: number | null;
+  total_steps: number | null;
+  rows: number | null;
+  metrics: number | null;
+  run: string;
+}
+
+/** One run at a glance. */
+export interface Vitals {
+  name: string;
+  id: string;
+  status: "running" | "finished" | "failed" | "interrupted";
+  status_note: string;
+  algorithm: string | null;
+  framework: string | null;
+  started: number;
+  ended: number | null;
+  rows: number;
+  ghost_rows: number;
+  ranks: number[];
+  verdict: "healthy" | "watch" | "act" | "cannot judge";
+  reason: string;
+  judging: boolean;
+  was_watched: boolean;
+  tiles: TileFacts[];
+  step_bar: StepCell[];
+  now: Now;
+  attempts: Attempt[];
+  config: Record<string, unknown>;
+  environment: Record<string, unknown>;
+  trackers: TrackerFacts[];
+  problems: string[];
+}
+
+/** One vital sign. */
+export interface TileFacts {
+  name: string;
+  concept: string | null;
+  title: string;
+  value: number | null;
+  change: number | null;
+  band: [number | null, number | null] | null;
+  status: "ok" | "watch" | "act" | "unknown";
+  why: string;
+  spark: [number, number | null][];
+  unit: string;
+  direction: string;
+  points: number;
+}
+
+export interface StepCell {
+  from: number;
+  to: number;
+  severity: "info" | "warning" | "critical" | null;
+  findings: number[];
+}
+
+/** Where the run is. */
+export interface Now {
+  step: number | null;
+  total_steps: number | null;
+  eta_s: number | null;
+  tokens_per_s: number | null;
+  phase: string | null;
+  updated: number;
+}
+
+/** One (re)start of a run. */
+export interface Attempt {
+  number: number;
+  started: number;
+  from_step: number | null;
+  from_checkpoint: string | null;
+  changed: Record<string, unknown[]>;
+  host: string;
+  pid: number;
+}
+
+/** How far a tracker has followed the run. */
+export interface TrackerFacts {
+  name: string;
+  state: string;
+  rows: number;
+  behind: number;
+  error: string;
+  since: number;
+}
+
+/** The metrics to choose from. `left_out` counts those that are not listed. */
+export interface Metrics {
+  metrics: ListedMetric[];
+  texts: string[];
+  left_out: number;
+}
+
+/** One metric of one stream; `points` is None in a run too large to count them. */
+export interface ListedMetric {
+  name: string;
+  stream: "train" | "eval";
+  concept: string | null;
+  group: string;
+  title: string;
+  unit: string;
+  direction: string;
+  has_band: boolean;
+  points: number | null;
+  last: number | null;
+}
+
+/** Lines to draw, with the healthy bounds and the findings of their metrics. */
+export interface Lines {
+  x: string;
+  lines: DrawnLine[];
+  bands: Record<string, [number | null, number | null]>;
+  findings: FindingMark[];
+}
+
+/** A metric of one stream. */
+export interface DrawnLine {
+  total: number;
+  shown: number;
+  nonfinite: number;
+  x: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  y: (number | null)[];
+  steps: number[];
+  name: string;
+  stream: "train" | "eval";
+  ghosts: Ghost[];
+}
+
+/** What abandoned attempts had logged. */
+export interface Ghost {
+  x: number[];
+  y: (number | null)[];
+}
+
+/** A finding on an x-axis: where it began. */
+export interface FindingMark {
+  rule: string;
+  kind: string;
+  severity: "info" | "warning" | "critical";
+  step: number;
+  onset_step: number;
+  title: string;
+  metrics: string[];
+  recovered_step: number | null;
+  x: number;
+}
+
+/** The catalogue's entry for a name, as `rlvitals explain --json` prints it. */
+export interface Explained {
+  name: string;
+  id: string;
+  title: string;
+  family: string;
+  what: string;
+  formula: string;
+  estimator: string;
+  unit: string;
+  direction: string;
+  reduce: string;
+  tier: string;
+  quantity: string;
+  bands: Band[];
+  symptoms: Symptom[];
+  notes: string;
+  matched: string;
+  sources: NameSource[];
+  aliases: Record<string, string[]>;
+  other_meanings: OtherMeaning[];
+  is_ambiguous: boolean;
+}
+
+/** A healthy range, for one algorithm and stage, with its source. */
+export interface Band {
+  low: number | null;
+  high: number | null;
+  algorithm: string;
+  stage: "any" | "start" | "early" | "mid" | "late" | "end";
+  source: string;
+  note: string;
+}
+
+/** One way of being off: what is seen, what it means, what to do. */
+export interface Symptom {
+  when: string;
+  means: string;
+  do: string;
+}
+
+/** A framework that uses the name, and what it means there. */
+export interface NameSource {
+  framework?: string;
+  name?: string;
+  when?: string;
+  definition?: string;
+  trap?: string;
+  caveat?: CaveatFacts;
+}
+
+/** How a framework's number differs from the concept. */
+export interface CaveatFacts {
+  kind?: string;
+  note?: string;
+  factor?: number;
+}
+
+/** Another concept with the same name. */
+export interface OtherMeaning {
+  id: string;
+  title: string;
+  what: string;
+  sources: NameSource[];
+}
+
+/** What the doctor said of a run. */
+export interface Findings {
+  verdict: "healthy" | "watch" | "act" | "cannot judge";
+  reason: string;
+  judging: boolean;
+  was_watched: boolean;
+  findings: WholeFinding[];
+  left_out: number;
+}
+
+/** A finding with all that is known of it. */
+export interface WholeFinding {
+  rule: string;
+  kind: string;
+  severity: "info" | "warning" | "critical";
+  step: number;
+  onset_step: number;
+  title: string;
+  metrics: string[];
+  recovered_step: number | null;
+  confidence: number;
+  evidence: Record<string, number | "nan" | "inf" | "-inf" | string>;
+  causes: string[];
+  advice: string[];
+  action: "none" | "warn" | "checkpoint" | "reduce_lr" | "revert" | "stop";
+  requests: AskedFacts[];
+  trace: TracedLine[];
+}
+
+/** What was asked of the trainer because of a finding, and its answer; None: not answered. */
+export interface AskedFacts {
+  request: number;
+  step: number;
+  timestamp: number | null;
+  action: "none" | "warn" | "checkpoint" | "reduce_lr" | "revert" | "stop";
+  reason: string;
+  answer: "done" | "declined" | "replaced" | "withdrawn" | null;
+  answer_text: string;
+}
+
+/** A series around a finding. */
+export interface TracedLine {
+  total: number;
+  shown: number;
+  nonfinite: number;
+  x: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  y: (number | null)[];
+  steps: number[];
+  name: string;
+  stream: "train" | "eval";
+  ghosts: Ghost[];
+  band: [number | null, number | null] | null;
+}
+
+/** Where the time and the memory went. `left_out` counts older phases. */
+export interface Performance {
+  phases: PhaseFacts[];
+  left_out: number;
+  share: Record<string, number>;
+  throughput: Record<string, Speed>;
+  memory: PhaseMemory[];
+  system: MachineFacts;
+}
+
+/** One phase that ended. */
+export interface PhaseFacts {
+  step: number;
+  name: string;
+  start: number;
+  end: number;
+  parent: string;
+  error: string;
+  attempt: number;
+}
+
+/** A speed over the rows: the last one, the slow tail, the median, the best. */
+export interface Speed {
+  title: string;
+  unit: string;
+  points: number;
+  last: number;
+  p1: number;
+  p50: number;
+  p99: number;
+}
+
+/** A phase's memory on one device as the phase passes. */
+export interface PhaseMemory {
+  phase: string;
+  device: string;
+  stages: MemoryStage[];
+  peak: MemoryUse;
+}
+
+/** The memory at one stage of a phase. */
+export interface MemoryStage {
+  allocated?: number;
+  reserved?: number;
+  stage: string;
+}
+
+/** GiB. */
+export interface MemoryUse {
+  allocated?: number;
+  reserved?: number;
+}
+
+/** Samples of the machine over time, by name. */
+export interface MachineFacts {
+  samples: number;
+  lines: Record<string, Curve>;
+}
+
+/** `total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value. */
+export interface Curve {
+  total: number;
+  shown: number;
+  nonfinite: number;
+  x: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  y: (number | null)[];
+  steps: number[];
+}
+
+/** Asked without a step: the steps there are. */
+export interface RolloutSteps {
+  steps: RolloutStep[];
+  problems: string[];
+}
+
+/** The rollouts of one step in a line. */
+export interface RolloutStep {
+  step: number;
+  attempt: number;
+  groups: number;
+  kept: number;
+  filtered: number;
+  rollouts: number;
+  mean: number | null;
+  early: number;
+}
+
+/** Asked with a step: a page of its groups. */
+export interface GroupPage {
+  step: number;
+  groups: ListedGroup[];
+  total: number;
+  page: number;
+  page_size: number;
+}
+
+/** A group in the list of its step. */
+export interface ListedGroup {
+  number: number;
+  id: string;
+  prompt: string;
+  mean: number | null;
+  std: number | null;
+  rewards: (number | null)[];
+  kept: boolean | null;
+  reason: string;
+  outcomes: Record<string, number>;
+  early: number;
+  rollouts: number;
+}
+
+/** Asked with a step and a group: that group, and how many there are. */
+export interface WholeGroup {
+  step: number;
+  groups: GroupFacts[];
+  total: number;
+}
+
+/** A group with its rollouts whole. */
+export interface GroupFacts {
+  prompt?: string;
+  rollouts?: RolloutFacts[];
+  id?: string;
+  answer?: string;
+  sources?: string[];
+  max_turns?: number;
+  mean?: number | "nan" | "inf" | "-inf";
+  std?: number | "nan" | "inf" | "-inf";
+  kept?: boolean;
+  reason?: string;
+  meta?: Record<string, unknown>;
+  step?: number;
+  attempt?: number;
+  timestamp?: number | "nan" | "inf" | "-inf";
+  number: number;
+  outcomes: Record<string, number>;
+  early: number;
+}
+
+/** One attempt at a prompt. */
+export interface RolloutFacts {
+  turns?: TurnFacts[];
+  reward?: number | "nan" | "inf" | "-inf";
+  advantage?: number | "nan" | "inf" | "-inf";
+  outcome?: string;
+  stop?: string;
+  error?: string;
+  rubric?: Record<string, unknown>;
+  reward_parts?: Record<string, number | "nan" | "inf" | "-inf">;
+  tokens?: number;
+  trainable_tokens?: number;
+  seconds?: number | "nan" | "inf" | "-inf";
+  seed?: number;
+  policy_version?: number;
+  meta?: Record<string, unknown>;
+}
+
+/** One message of the model and what it led to. */
+export interface TurnFacts {
+  text?: string;
+  calls?: CallFacts[];
+  observation?: string;
+  outcome?: string;
+  tokens?: number;
+  trainable_tokens?: number;
+  seconds?: number | "nan" | "inf" | "-inf";
+  reward?: number | "nan" | "inf" | "-inf";
+  advantage?: number | "nan" | "inf" | "-inf";
+}
+
+/** A call of a tool; as the types below, without the fields that say nothing. */
+export interface CallFacts {
+  name?: string;
+  arguments?: unknown;
+  result?: string;
+  error?: string;
+}
+
+/** Asked with a text, an outcome or for the worst: a page of what was found, and whether there is more. */
+export interface Hits {
+  hits: HitFacts[];
+  page: number;
+  more: boolean;
+}
+
+/** A rollout that was found. */
+export interface HitFacts {
+  step: number;
+  group: number;
+  rollout: number;
+  reward: number | "nan" | "inf" | "-inf" | null;
+  outcome: string;
+  stop: string;
+  turns: number;
+  prompt: string;
+}
+
+/** The evaluations over the steps. Each has its `step` and whatever it recorded. `epochs` is None where no row says where an epoch ends. */
+export interface Evaluated {
+  name: string;
+  evaluations: Record<string, unknown>[];
+  first: StepAccuracy | null;
+  best: StepAccuracy | null;
+  last: StepAccuracy | null;
+  problems: string[];
+  metrics: string[];
+  epochs: EpochsFacts | null;
+}
+
+/** The accuracy of one evaluation. */
+export interface StepAccuracy {
+  step: number;
+  accuracy: number;
+}
+
+/** A run epoch by epoch, as `rlvitals epochs --json` prints it. */
+export interface EpochsFacts {
+  verdict: string;
+  why: string;
+  weighted_by: string;
+  variance: string | null;
+  told_by: string;
+  reward: string | null;
+  loss: string | null;
+  epochs: EpochFacts[];
+  weights: Record<string, "counts" | "samples" | "rows">;
+}
+
+/** One epoch's aggregates. */
+export interface EpochFacts {
+  epoch: number;
+  first_step: number;
+  last_step: number;
+  rows: number;
+  metrics: Record<string, number | null>;
+  values: Record<string, number | null>;
+  nonfinite: Record<string, number>;
+}
+
+/** Runs beside the first one named. */
+export interface Compared {
+  runs: ComparedRun[];
+  config_differences: Record<string, unknown[]>;
+  metrics: ComparedMetric[];
+  only_in_one: Record<string, string[]>;
+  first_divergence: number | null;
+}
+
+/** One of the runs. */
+export interface ComparedRun {
+  run: string;
+  name: string;
+  status: "running" | "finished" | "failed" | "interrupted";
+  step: number | null;
+}
+
+/** One metric over the runs. */
+export interface ComparedMetric {
+  name: string;
+  concept: string | null;
+  names: (string | null)[];
+  best: (BestFacts | null)[];
+  verdict: "same" | "convert" | "caution" | "different";
+  note: string;
+  first_divergence: number | null;
+  common_steps: number;
+}
+
+/** A metric's best and last value. */
+export interface BestFacts {
+  name: string;
+  last: number | null;
+  last_step: number;
+  best: number | null;
+  best_step: number | null;
+  direction: string;
+  points: number;
+}
+
+/** One metric of several runs. */
+export interface Overlay {
+  x: string;
+  name: string;
+  lines: OverlaidLine[];
+  missing: string[];
+  refused: Refusal[];
+  bands: SeedBand[];
+}
+
+/** A run's line among those of others. */
+export interface OverlaidLine {
+  total: number;
+  shown: number;
+  nonfinite: number;
+  x: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  y: (number | null)[];
+  steps: number[];
+  name: string;
+  stream: "train" | "eval";
+  ghosts: Ghost[];
+  run: string;
+  caution: string;
+}
+
+/** A run whose metric is another quantity. */
+export interface Refusal {
+  run: string;
+  reason: string;
+}
+
+/** Lowest, highest and mean over runs that differ by their seed alone. */
+export interface SeedBand {
+  runs: string[];
+  x: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  mean: (number | null)[];
+}
+
+/** The events of `/api/live` by name. */
+export interface Events {
+  rows: NewRows;
+  findings: NewFindings;
+  status: NewStatus;
+}
+
+/** Rows that were added: the last step, and the newest value of each metric. */
+export interface NewRows {
+  step: number | null;
+  updated: number | null;
+  rows: number;
+  values: Record<string, number | null>;
+}
+
+/** Findings that were added. */
+export interface NewFindings {
+  findings: FindingFacts[];
+}
+
+/** A finding, with the same keys in every answer. */
+export interface FindingFacts {
+  rule: string;
+  kind: string;
+  severity: "info" | "warning" | "critical";
+  step: number;
+  onset_step: number;
+  title: string;
+  metrics: string[];
+  recovered_step: number | null;
+}
+
+/** Whether the run goes on. */
+export interface NewStatus {
+  status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
+  status_note: string;
+  ended: number | null;
+}
+
+/** Any answer with a status of 400 or above. */
+export interface Failure {
+  error: string;
+}

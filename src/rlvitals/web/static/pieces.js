@@ -1,0 +1,97 @@
+/** Pieces that screens are made of: badges of verdicts and severities, notices, links to other views, sections, tables. */
+
+import {el} from "./dom.js";
+import * as state from "./state.js";
+
+/** @import {Changes} from "../page.d.ts" */
+/** @import {Children} from "./dom.js" */
+
+/** @type {Record<string, [string, string, string]>} word -> symbol, what is said, style */
+const WORDS = {
+  act: ["✖", "Act", "act"],
+  watch: ["!", "Watch", "watch"],
+  healthy: ["✔", "Healthy", "healthy"],
+  "cannot judge": ["?", "Cannot judge", "unsure"],
+  critical: ["✖", "Critical", "act"],
+  warning: ["!", "Warning", "watch"],
+  info: ["·", "Info", "unsure"],
+  ok: ["✔", "In its band", "healthy"],
+  unknown: ["?", "No band to judge by", "unsure"],
+};
+
+/**
+ * A verdict, severity or status as a badge.
+ * @param {string | null | undefined} word
+ * @param {boolean} [isShort] the symbol alone; the word is read out all the same
+ * @returns {HTMLElement}
+ */
+export function badge(word, isShort = false) {
+  const [symbol, said, style] = WORDS[word ?? ""] ?? ["?", word || "Not judged", "unsure"];
+  return el(
+    "span",
+    {class: `badge ${style}${isShort ? " short" : ""}`, title: said},
+    el("span", {"aria-hidden": "true"}, symbol),
+    el("span", {class: isShort ? "unseen" : ""}, said),
+  );
+}
+
+/** @param {string} word @returns {string} a severity's symbol */
+export function symbolOf(word) {
+  return WORDS[word]?.[0] ?? "·";
+}
+
+/** @param {string | null | undefined} word @returns {string} the style's name */
+export function styleOf(word) {
+  return (WORDS[word ?? ""] ?? ["", "", "unsure"])[2];
+}
+
+/**
+ * A notice in the place of what is not there.
+ * @param {string} sentence
+ * @param {string} [more]
+ * @returns {HTMLElement}
+ */
+export function notice(sentence, more = "") {
+  return el("div", {class: "notice"}, el("p", {}, sentence), more && el("p", {class: "faint"}, more));
+}
+
+/**
+ * A link to another view, which loads nothing anew; with a modifier the click stays the browser's.
+ * @param {Record<string, unknown>} properties
+ * @param {Changes} changes
+ * @param {string} [screen]
+ * @param {...Children} children
+ */
+export function link(properties, changes, screen, ...children) {
+  const click = (/** @type {MouseEvent} */ event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    state.go(changes, {screen});
+  };
+  return el("a", {...properties, href: state.address(changes, screen), on: {click}}, ...children);
+}
+
+/**
+ * A part of a screen under its heading; nothing where it has no content.
+ * @param {Children} title
+ * @param {...(Children | 0)} content
+ */
+export function section(title, ...content) {
+  return content.some(Boolean) && el("section", {class: "part"}, el("h2", {}, title), ...content);
+}
+
+/**
+ * A table that scrolls sideways where it is wider than the page.
+ * @param {string} label
+ * @param {string} style
+ * @param {...Children} content
+ */
+export function wideTable(label, style, ...content) {
+  return el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": label}, el("table", {class: style}, ...content));
+}
+
+/** @param {...Children} titles @returns {HTMLElement} a table's head */
+export function head(...titles) {
+  const cells = titles.map((title) => el("th", {scope: "col"}, title));
+  return el("thead", {}, el("tr", {}, cells));
+}
