@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlvitals.codec import encode
 from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
 from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, is_same_path, named
-from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, write_nonfinite
+from rlvitals.store.lines import stored_row
 
 OPENING, CLOSING = b"[", b"\n]\n"
 
@@ -74,20 +74,11 @@ class JsonSink(FileSink):
 def _line(item: SinkRow) -> dict[str, Any]:
     """One row as the log writes it, with its stream."""
     row = item.row
-    line: dict[str, Any] = {"step": row.step, "timestamp": row.timestamp, "attempt": row.attempt, "stream": item.stream}
-    if not math.isfinite(row.timestamp):
-        del line["timestamp"]
-    nonfinite = {}
-    for name, number in row.numbers.items():
-        if math.isfinite(number):
-            line[named(item, name)] = number
-        else:
-            nonfinite[named(item, name)] = number
-    line.update((named(item, name), text) for name, text in row.texts.items())
-    if row.values:
-        line[MOMENTS] = {named(item, name): value.to_list() for name, value in row.values.items()}
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    if row.gap:
-        line[GAP] = {"rows": row.gap}
-    return line
+    names = {name: named(item, name) for name in (*row.numbers, *row.texts, *row.values)}
+    own = replace(
+        row,
+        numbers={names[name]: number for name, number in row.numbers.items()},
+        texts={names[name]: text for name, text in row.texts.items()},
+        values={names[name]: value for name, value in row.values.items()},
+    )
+    return stored_row(own, stream=item.stream)

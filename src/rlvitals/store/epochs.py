@@ -21,7 +21,7 @@ from rlvitals.store.cards import DRAFT_SECONDS
 from rlvitals.store.fields import checked
 from rlvitals.store.files import append_line, make_folder, open_regular, put_file, read_json, sync_folder
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import NONFINITE, read_nonfinite, stored_metrics
 from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
@@ -243,11 +243,7 @@ def _encode(word: Word) -> bytes:
         del line["timestamp"]
     if word.step is not None:
         line["step"] = word.step
-    nonfinite = _nonfinite(word.metrics)
-    line.update((name, value) for name, value in word.metrics.items() if name not in nonfinite)
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    return encode(line)
+    return encode(line | stored_metrics(word.metrics))
 
 
 def table(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
@@ -269,17 +265,8 @@ def document(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
     columns = tuple(columns)
     rows = []
     for epoch in epochs:
-        flat = _flat(epoch)
-        nonfinite = _nonfinite(flat)
-        row: dict[str, Any] = {name: None if name in nonfinite else flat.get(name) for name in columns}
-        if nonfinite:
-            row[NONFINITE] = write_nonfinite(nonfinite)
-        rows.append(encode(row).rstrip())
+        rows.append(encode(dict.fromkeys(columns) | stored_metrics(_flat(epoch))).rstrip())
     return b"[\n" + b",\n".join(rows) + b"\n]\n"
-
-
-def _nonfinite(metrics: Mapping[str, Cell]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
 
 
 def _flat(epoch: Epoch) -> dict[str, Cell]:

@@ -19,6 +19,7 @@ from rlvitals.codec import encode, parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import row_head
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
@@ -32,7 +33,7 @@ _FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
 def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
     """One group as its file holds it."""
     told = plain(group)
-    head = {"step": step, "timestamp": int(timestamp * 1000) / 1000, "attempt": attempt}
+    head = row_head(step, timestamp, attempt)
     line = head | {key: value for key, value in told.items() if key not in head}
     try:
         return encode(line)

@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 
 from rlvitals.codec import encode
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, RunInfo
+from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
 from rlvitals.store.files import make_folder, sync_folder
 from rlvitals.store.importers.base import Fields, ForeignLog
 from rlvitals.store.importers.padding import family
 from rlvitals.store.importers.steps import RestartWatch
 from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lines import metric_key, stored_row
 from rlvitals.store.lock import RunLock
 
 
@@ -131,22 +131,8 @@ def _stream(row: Fields) -> Stream:
 
 
 def _line(row: Fields, attempt: int) -> dict[str, Any]:
-    line: dict[str, Any] = {"step": row["step"]}
-    if "timestamp" in row:
-        line["timestamp"] = row["timestamp"]
-    line["attempt"] = attempt
-    nonfinite: dict[str, float] = {}
-    for name, value in row.items():
-        if name in ("step", "timestamp"):
-            continue
-        key = f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
-        if isinstance(value, float) and not math.isfinite(value):
-            nonfinite[key] = value
-        else:
-            line[key] = value
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    return line
+    metrics = {metric_key(name): value for name, value in row.items() if name not in ("step", "timestamp")}
+    return stored_row(Row(row["step"], row.get("timestamp", math.nan), attempt, metrics))
 
 
 def _remove(paths: list[Path]) -> None:
