@@ -1131,7 +1131,7 @@ def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_
             run.log({"loss": 1.0}, step=step)
         run.log_eval({"accuracy": 1.0})
         assert run.findings
-        holders = [run, run._writer, run._card, run._measuring, run._measuring._phases, tracker]
+        holders = [run, run._writer, run._card, run._measurements, run._measurements._phases, tracker]
         locks = [getattr(thing, "lock", None) or thing._lock for thing in holders]
         held, done = threading.Event(), threading.Event()
 

@@ -199,7 +199,7 @@ def test_evaluations_are_seen_under_names_that_no_training_metric_has(tmp_path, 
 
 
 def sample(run, **values_):
-    run._measuring._take_sample({f"System/{name}": value for name, value in values_.items()})
+    run._measurements._take_sample({f"System/{name}": value for name, value in values_.items()})
 
 
 def test_samples_of_the_machine_are_seen_once_with_the_next_row(tmp_path, seen):

@@ -512,7 +512,7 @@ def test_a_key_in_a_trackers_error_is_masked_everywhere(tmp_path, monkeypatch, c
 
 def take_samples(run, count: int) -> None:
     for number in range(count):
-        run._measuring._take_sample({"System/CPU_Percent": float(number)})
+        run._measurements._take_sample({"System/CPU_Percent": float(number)})
 
 
 def test_samples_of_the_machine_are_numbered_over_the_whole_run_and_go_to_those_who_take_them(

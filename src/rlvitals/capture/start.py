@@ -128,14 +128,13 @@ def start(
         lock.acquire()
     except OSError as error:
         raise _unwritable(run_dir, error) from error
-    try:
-        run = _open(run_dir, settings, lock, resume, overwrite)
-    except OSError as error:
-        lock.release()
-        raise _unwritable(run_dir, error) from error
-    except BaseException:
-        lock.release()
-        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(lock.release)
+        try:
+            run = _open(run_dir, settings, lock, resume, overwrite)
+        except OSError as error:
+            raise _unwritable(run_dir, error) from error
+        undo.pop_all()
     run.forward_to(trackers)
     return run
 

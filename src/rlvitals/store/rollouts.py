@@ -48,8 +48,10 @@ class RolloutWriter:
     by `tend`, off the training thread, because the disk is asked to confirm them first.
     """
 
-    def __init__(self, open_file: Callable[[int], LogWriter], run_dir: RunDir, rank: int, *, sync: bool) -> None:
-        self._open_file = open_file
+    def __init__(
+        self, open_writer: Callable[[Callable[[], Path]], LogWriter], run_dir: RunDir, rank: int, *, sync: bool
+    ) -> None:
+        self._open_writer = open_writer
         self._dir = run_dir
         self._rank = rank
         self._syncs = sync
@@ -124,7 +126,7 @@ class RolloutWriter:
         if known is not None:
             self._earlier.remove(known)
             return known
-        return self._open_file(step)
+        return self._open_writer(lambda: self._dir.rollout_file(step, self._rank))
 
     def _let_go(self) -> None:
         if self._current is not None:

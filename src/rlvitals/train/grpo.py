@@ -21,7 +21,6 @@ import torch
 
 import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
-from rlvitals.capture.rollouts import is_verbose
 from rlvitals.capture.run import Run
 from rlvitals.compute import groups as grouping
 from rlvitals.compute import merge, optim, rollout
@@ -88,7 +87,7 @@ class Trainer:
         self.settings, self.tasks, self.run, self.accelerator = settings, tasks, run, accelerator
         self.folder = kept_folder(settings.output_dir)
         self.is_quiet = settings.display in ("none", "json") or not accelerator.is_main_process
-        self.is_verbose = is_verbose(settings.verbose or None)
+        self.is_verbose = step_summary.is_verbose(settings.verbose or None)
         start = start_of(settings, tasks, accelerator.device, is_anew=is_anew)
         self.tokenizer, self.style, self.grader = start.tokenizer, style_of(settings), grader_of(settings)
         self.dialogue = dialogue_of(settings, start.tokenizer)

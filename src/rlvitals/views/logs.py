@@ -15,7 +15,7 @@ from rlvitals.codec import encode
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.chunks import from_rows
-from rlvitals.store.epochs import Epoch, EpochStore
+from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.importers import ForeignLog, NotALog, read_log
 from rlvitals.store.importers.into_run import stored_lines
 from rlvitals.store.index import Columns
@@ -93,7 +93,7 @@ def _epochs_in(folder: Path) -> ForeignLog | None:
     return None
 
 
-def _row(epoch: Epoch) -> dict[str, Any]:
+def _row(epoch: EpochRow) -> dict[str, Any]:
     told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
     return {"step": epoch.number, **told, "epoch": epoch.number, **epoch.numbers}
 
