@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -52,11 +53,10 @@ class CsvSink(FileSink):
             self.memory = {"path": given, "header": len(_header(FIXED)), "length": len(_header(FIXED)), "rows": 0}
         self._rows = int(self.memory["rows"])
         self._file = LocalFile(self._path, self._fix)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._file.close)
             self._columns = self._cut_back()
-        except BaseException:
-            self._file.close()
-            raise
+            undo.pop_all()
         self._length = self._file.size
 
     def write(self, rows: Sequence[SinkRow]) -> None:

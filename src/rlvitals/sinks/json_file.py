@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,11 +43,10 @@ class JsonSink(FileSink):
         self._file = LocalFile(path, how_to_repeat("json", facts))
         self._end = int(self.memory["length"]) - len(CLOSING)
         """Where the closing bracket is, and the next row goes."""
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._file.close)
             self._cut_back()
-        except BaseException:
-            self._file.close()
-            raise
+            undo.pop_all()
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         """Put the rows over the closing bracket, and a new one behind them."""

@@ -13,7 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
+from rlvitals.errors import SinkError
+from rlvitals.sinks.base import RunFacts, Sink, SinkRow, metric_name
 from rlvitals.store.files import make_folder, open_descriptor, open_regular, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, kept_file
 
