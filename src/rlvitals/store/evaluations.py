@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import to_json
+from rlvitals.codec import to_json, unreadable_text
 from rlvitals.errors import RunUnreadable
 from rlvitals.guard import guarded
 from rlvitals.store.fields import record_of
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
         if isinstance(value, Value | Derived):
             return value.number
         return _plain(value.tolist()) if hasattr(value, "tolist") else value
-    return f"({type(value).__name__} that cannot be read: {type(met[0]).__name__})"
+    return unreadable_text(value, met[0])
 
 
 def evaluation_files(run_dir: RunDir) -> dict[int, Path]:

@@ -39,11 +39,15 @@ def as_named(named: Path, kept: Path) -> Path:
     return named if named.absolute() == kept else kept
 
 
-@dataclass(frozen=True, slots=True)
 class RunDir:
     """The paths of one run; touching the disk is left to others."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def root(self) -> Path:
+        return self._root
 
     @classmethod
     def kept(cls, folder: str | os.PathLike[str]) -> Self:
@@ -203,7 +207,7 @@ class LiveRunDir(RunDir):
 
     def move_to(self, root: Path) -> None:
         """The run is somewhere else from now on."""
-        object.__setattr__(self, "root", root)
+        self._root = root
 
 
 @dataclass(frozen=True, slots=True)
