@@ -24,7 +24,6 @@ from rlvitals.capture.intake import PLAIN, Intake, without_sequences
 from rlvitals.capture.measurements import Measurements
 from rlvitals.capture.pulse import Pulse, beat_seconds
 from rlvitals.capture.watching import Watching
-from rlvitals.codec import NEWLINE, dumps
 from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
 from rlvitals.guard import Once, guarded, words_of
@@ -167,8 +166,7 @@ class Run:
                         and writer.is_plain
                     ):
                         now = _clock()
-                        head = {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": self._number}
-                        line = dumps(head | metrics, None, NEWLINE)
+                        line = encode_row(step, now, self._number, metrics)
                         written = _write(writer.fd, line)
                         self.last_step = step
                 except Exception:  # noqa: BLE001

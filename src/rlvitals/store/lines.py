@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.codec import encode, parse_json
+from rlvitals.codec import NEWLINE, dumps, parse_json
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Row
 from rlvitals.values import Value
 
@@ -25,20 +25,14 @@ class BadLine(ValueError):
 
 
 def encode_row(step: int, now: float, attempt: int, metrics: dict[str, Any]) -> bytes:
-    """A row that is logged now. `metrics` are as the line holds them: see `stored_metrics`.
+    r"""A row that is logged now; its time is cut to milliseconds. `metrics` are as the line holds them: see
+    `stored_metrics`.
 
-    `Run.log` writes the same line for a row of plain numbers, without a call.
+    >>> encode_row(10, 1763190000.12345, 1, {"loss": 0.5})
+    b'{"step":10,"timestamp":1763190000.123,"attempt":1,"loss":0.5}\n'
     """
-    return encode(row_head(step, now, attempt) | metrics)
-
-
-def row_head(step: int, now: float, attempt: int) -> dict[str, Any]:
-    """What every line of a log begins with. The time is cut to milliseconds.
-
-    >>> row_head(10, 1763190000.12345, 1)
-    {'step': 10, 'timestamp': 1763190000.123, 'attempt': 1}
-    """
-    return {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": attempt}
+    # One call, and orjson's own function: `Run.log` counts microseconds.
+    return dumps({"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": attempt} | metrics, None, NEWLINE)
 
 
 def stored_row(row: Row, **further: Any) -> dict[str, Any]:

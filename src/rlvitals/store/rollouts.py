@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import encode, parse_shallow
+from rlvitals.codec import parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lines import row_head
+from rlvitals.store.lines import RESERVED, encode_row
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
@@ -32,13 +32,11 @@ _FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
 
 def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
     """One group as its file holds it."""
-    told = plain(group)
-    head = row_head(step, timestamp, attempt)
-    line = head | {key: value for key, value in told.items() if key not in head}
+    told = {key: value for key, value in plain(group).items() if key not in RESERVED}
     try:
-        return encode(line)
+        return encode_row(step, timestamp, attempt, told)
     except (TypeError, ValueError):  # half a surrogate, a whole number beyond 64 bits
-        return encode(_encodable(line))
+        return encode_row(step, timestamp, attempt, _encodable(told))
 
 
 class RolloutWriter:
