@@ -13,7 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from rlvitals.config import Settings
@@ -42,7 +42,7 @@ PACE_ROWS = 100
 STYLES = {"title": "bold", "step": "cyan", "first": "bold", "bad": "bold red", "note": "dim"}
 
 
-def check(display: str, layout: str) -> None:
+def check(display: str, layout: str = "line") -> None:
     """Raise ConfigError for a display or a layout nobody knows. For the start, before anything is written."""
     if display not in DISPLAYS:
         raise ConfigError(
@@ -298,6 +298,13 @@ def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
         console.print(text)
 
     return put
+
+
+def print_apart(text: str) -> None:
+    """A text on stderr, above the bars that may be there. Without stderr, or with a closed one, nothing happens."""
+    stream = sys.stderr
+    with suppress(OSError, ValueError, AttributeError), apart_from_bars(stream) if stream.isatty() else nullcontext():
+        put(text, stream)
 
 
 @contextmanager

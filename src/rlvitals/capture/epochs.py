@@ -17,26 +17,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rlvitals.capture import endings
-from rlvitals.capture.console import DISPLAYS, apart_from_bars
+from rlvitals.capture import console, endings
 from rlvitals.capture.identity import rank_from_environment
 from rlvitals.capture.intake import Intake
 from rlvitals.capture.run import Run
 from rlvitals.codec import encode
-from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
+from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Finding
 from rlvitals.store.epochs import SCORES, TRAINING, Cell, EpochRow, EpochStore, Word
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
-from rlvitals.terminal import escaped_json, logger, put
+from rlvitals.terminal import escaped_json, logger
 
 if TYPE_CHECKING:
     from rlvitals.health.rulebook import Rulebook
@@ -276,19 +275,12 @@ class MetricsTracker:
             return
         if self._display == "json":
             strict = {name: value if value - value == 0 else str(value) for name, value in epoch.numbers.items()}
-            self._write(escaped_json(encode({"epoch": epoch.number, **strict}).decode().rstrip()))
+            console.print_apart(escaped_json(encode({"epoch": epoch.number, **strict}).decode().rstrip()))
             return
         from rlvitals.render.epoch_block import epoch_block, time_left
 
         left = time_left(_times(self._store.history), self.get_remaining_epochs())
-        self._write(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
-
-    def _write(self, text: str) -> None:
-        stream = sys.stderr
-        with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
-            aside = apart_from_bars(stream) if stream.isatty() else nullcontext()
-            with aside:
-                put(text, stream)
+        console.print_apart(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
 
     def _tell(self, found: list[Finding], run: Run | None) -> None:
         is_shown = self._display not in ("none", "json")
@@ -300,7 +292,7 @@ class MetricsTracker:
             if is_shown and finding.severity != "info":
                 from rlvitals.health.notify import banner
 
-                self._write(banner(finding, getattr(sys.stderr, "encoding", None)))
+                console.print_apart(banner(finding, getattr(sys.stderr, "encoding", None)))
 
     def _in_steps(self, finding: Finding, run: Run) -> Finding:
         """A finding as the run counts: its steps, with the epoch among the evidence."""
@@ -346,9 +338,7 @@ def _close_all() -> None:
 
 def _check(folder: Path, display: str, **counts: int | None) -> None:
     """Raise ConfigError on what cannot be meant."""
-    if display not in DISPLAYS:
-        known = ", ".join(DISPLAYS)
-        raise ConfigError(f"unknown display {display!r}.{did_you_mean(display, DISPLAYS)} Displays: {known}")
+    console.check(display)
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, not {count!r}")
