@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rlvitals.codec import encode
-from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
-from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, is_same_path, named
+from rlvitals.sinks.base import RunFacts, SinkRow
+from rlvitals.sinks.local_file import FileSink, named
 from rlvitals.store.lines import stored_row
 
 OPENING, CLOSING = b"[", b"\n]\n"
@@ -31,16 +31,11 @@ class JsonSink(FileSink):
     Memory: `path` as given, and `length` in bytes.
     """
 
+    tracker: ClassVar[str] = "json"
+    default_name: ClassVar[str] = "metrics.json"
+
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
-        super().__init__(facts, settings, memory)
-        check_settings("json", settings, self.known_settings)
-        path = choose_path("json", facts, settings, "metrics.json")
-        given = str(settings.get("path") or "")
-        self._is_new = not is_same_path(memory.get("path"), given)
-        if self._is_new:
-            begin(path, OPENING + CLOSING, is_ours=not given)
-            self.memory = {"path": given, "length": len(OPENING + CLOSING)}
-        self._file = LocalFile(path, how_to_repeat("json", facts))
+        super().__init__(facts, settings, memory, OPENING + CLOSING)
         self._end = int(self.memory["length"]) - len(CLOSING)
         """Where the closing bracket is, and the next row goes."""
         with contextlib.ExitStack() as undo:
