@@ -866,7 +866,7 @@ def test_a_run_started_in_a_thread_records_without_signals(tmp_path, python):
         ),
         ("sys.exit(5) if run.finish() is None else None", (5, "finished", None)),
         ("import os; pid = os.fork(); pid or sys.exit(1); os.waitpid(pid, 0)", (0, "finished", None)),
-        # Written out it cannot be noted: see capture/exits.py.
+        # Written out it cannot be noted: see capture/endings.py.
         ("raise SystemExit(0)", (0, "finished", None)),
         ("raise SystemExit(1)", (1, "finished", None)),
     ],
