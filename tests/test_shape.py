@@ -21,7 +21,7 @@ BOTTOM = {"errors", "codec", "plugins", "yaml_reader", "terminal", "masking", "g
 DATA = BOTTOM | {"values", "records", "config"}
 MAY_IMPORT = {
     "errors": set(),
-    "codec": set(),
+    "codec": {"guard"},
     "plugins": {"guard"},
     "terminal": set(),
     "masking": set(),

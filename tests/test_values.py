@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlvitals import values
-from rlvitals.values import KINDS, Value, last, mean, merge, of
+from rlvitals.values import KINDS, Derived, Value, last, mean, merge, of
 
 # Bounded so that sums of squares stay inside the range of a float; the ends of the range have tests of their own.
 # No subnormal ones: halving the smallest number there is gives nothing, in any order.
@@ -307,3 +307,24 @@ def test_numbers_of_different_formulas_do_not_merge():
     parts = (values.mean([1.0]), values.mean([2.0]))
     with pytest.raises(ValueError, match="different formulas"):
         values.Derived(parts, _gap) + values.Derived(parts, lambda high, low: high.mean + low.mean)
+
+
+@pytest.mark.parametrize("kind", MOMENT_KINDS)
+def test_a_value_is_the_number_it_stands_for(kind):
+    value = of([1.0, 2.0, 6.0], kind)
+    assert float(value) == value.number
+    assert isinstance(float(value), float)
+
+
+def test_the_last_value_and_a_derived_one_are_numbers_too():
+    assert float(last(3, 1)) == 3.0
+    assert math.isnan(float(mean([math.nan])))
+    gap = Derived((mean([3.0]), mean([1.0])), lambda high, low: high.mean - low.mean)
+    assert float(gap) == 2.0
+
+
+@pytest.mark.parametrize("nothing", [mean([]), of([1.0], "sample_std"), Derived((mean([]),), lambda part: part.mean)])
+def test_what_is_undefined_is_no_number(nothing):
+    """Neither 0.0 nor a NaN that nobody logged."""
+    with pytest.raises(ValueError, match="undefined"):
+        float(nothing)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from rlvitals.guard import guarded
+
 try:
     import orjson
 except ImportError:
@@ -93,6 +95,9 @@ def to_json(value: Any) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are no text
 
 
+_PLAIN = (str, int, bool, type(None))
+
+
 def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
@@ -108,12 +113,17 @@ def _whole(digits: str) -> int | float:
 
 
 def _strict(value: Any) -> Any:
-    try:
+    if type(value) in _PLAIN:
+        return value
+    met: list[Exception] = []
+    with guarded(met.append, but=(RecursionError,)):  # one odd object does not cost the whole text
         return _strict_form(value)
-    except RecursionError:
-        raise
-    except Exception as error:  # noqa: BLE001 - one odd object does not cost the whole text
-        return f"({type(value).__name__} that cannot be read: {type(error).__name__})"
+    return unreadable_text(value, met[0])
+
+
+def unreadable_text(value: object, error: Exception) -> str:
+    """What stands in a document for an object that could not be read."""
+    return f"({type(value).__name__} that cannot be read: {type(error).__name__})"
 
 
 def _strict_form(value: Any) -> Any:

@@ -11,6 +11,7 @@ RlvitalsError
 ├── BadText              a text to score is missing, is no text, or has no partner
 ├── NotComparable        two series are not the same quantity
 ├── NotALog              a file or folder holds no training numbers that can be read
+├── SinkError            a tracker cannot start or go on (raised in the follower's process)
 ├── RanksOutOfStep       ranks that reduce together are at different steps: one has left a call out
 └── RunError             something about a run's directory
     ├── RunNotFound      there is no run there
@@ -44,6 +45,10 @@ class MissingDependency(RlvitalsError):
     def __init__(self, feature: str, extra: str = "", *, package: str = "") -> None:
         wanted = package or f"'rlvitals[{extra}]'"
         super().__init__(f"{feature} needs a package that is not installed. Install it with: pip install {wanted}")
+
+
+class SinkError(RlvitalsError):
+    """A tracker cannot start or go on; the message says how to fix it."""
 
 
 class RanksOutOfStep(RlvitalsError):

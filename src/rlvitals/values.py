@@ -66,6 +66,14 @@ class Value:
             case "sample_std":
                 return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else None
 
+    def __float__(self) -> float:
+        """The number it stands for; raises ValueError where that is undefined.
+
+        >>> float(mean([1.0, 2.0]))
+        1.5
+        """
+        return _defined(self.number, self.kind)
+
     def __add__(self, other: Value) -> Value:
         """Merge two values of one kind (Chan's parallel update of the moments)."""
         if not isinstance(other, Value):
@@ -137,6 +145,10 @@ class Derived:
     def number(self) -> float | None:
         """The finished number, or None where it is undefined (a part of nothing, or the formula says so)."""
         return None if any(part.count == 0 for part in self.parts) else self.formula(*self.parts)
+
+    def __float__(self) -> float:
+        """As a value's."""
+        return _defined(self.number, "number")
 
     def __add__(self, other: Derived) -> Derived:
         if not isinstance(other, Derived):
@@ -211,6 +223,12 @@ def merge(values: Iterable[Value]) -> Value:
     if not items:
         raise ValueError("nothing to merge")
     return reduce(lambda left, right: left + right, items)
+
+
+def _defined(number: float | None, what: str) -> float:
+    if number is None:
+        raise ValueError(f"this {what} is undefined: nothing, or too little, was counted. Its `number` is None")
+    return float(number)
 
 
 def _recency(value: Value) -> tuple[bool, float, bool, float]:

@@ -12,9 +12,19 @@ import psutil
 import pytest
 
 import rlvitals
-from rlvitals.capture.gpus import AmdGpus, GpuSample, NvidiaGpus, combined, find_gpus
-from rlvitals.capture.hardware import Cpu, Machine, ProcHost, PsutilHost, find_host
-from rlvitals.capture.sampler import Sampler, is_sampled_here
+from rlvitals.capture.hardware import (
+    AmdGpus,
+    Cpu,
+    GpuSample,
+    Machine,
+    NvidiaGpus,
+    ProcHost,
+    PsutilHost,
+    combined,
+    find_gpus,
+    find_host,
+)
+from rlvitals.capture.measurements import Sampler, is_sampled_here
 from rlvitals.cli.main import main
 from rlvitals.config import HARDWARE_SECONDS
 from rlvitals.errors import ConfigError

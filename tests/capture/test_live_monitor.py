@@ -202,7 +202,7 @@ def test_evaluations_are_seen_under_names_that_no_training_metric_has(tmp_path, 
 
 
 def sample(run, **values_):
-    run._measuring._take_sample({f"System/{name}": value for name, value in values_.items()})
+    run._measurements._take_sample({f"System/{name}": value for name, value in values_.items()})
 
 
 def test_samples_of_the_machine_are_seen_once_with_the_next_row(tmp_path, seen):
@@ -244,7 +244,7 @@ def test_samples_do_not_change_which_framework_the_names_point_to(tmp_path):
     with rlvitals.start(tmp_path, hardware=False) as run:
         sample(run, CPU_Percent=1.0, Memory_Percent=1.0, Memory_Used_GB=1.0, GPU_Utilization=1.0)
         run.log({"critic/score/mean": 0.5, "actor/pg_loss": 0.1, "actor/ppo_kl": 0.1}, step=1)
-        case = run._watching._monitor.case
+        case = run._monitor._monitor.case
     assert case.framework == "verl"
     assert case.signals["gpu_utilisation"].n == 1
 

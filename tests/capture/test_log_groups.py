@@ -17,9 +17,9 @@ import pytest
 
 import rlvitals
 from conftest import fill, until
-from rlvitals.capture.rollouts import is_verbose
 from rlvitals.errors import BadValue
 from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.render.step_summary import is_verbose
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def log_some(run, steps):
 
 def look(run):
     """What `log` does about once a second, and the background thread every ten."""
-    for writer in list(run._writers.values()):
+    for writer in run._all_writers:
         writer.tend()
 
 

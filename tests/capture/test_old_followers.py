@@ -19,7 +19,7 @@ import rlvitals
 from conftest import until
 from rlvitals.capture import forwarding
 from rlvitals.errors import RunLocked
-from rlvitals.sinks.follower import Feed
+from rlvitals.sinks.follower import Forwarder
 from rlvitals.store.cursors import cursor_place, read_cursor, write_cursor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
@@ -261,7 +261,7 @@ def test_a_follower_that_cannot_be_proven_ends_by_itself(tmp_path, ends, caplog,
 
 def test_a_follower_whose_lock_was_taken_leaves_the_cursor_alone(tmp_path, short_wait):
     record(tmp_path, range(3))
-    feed = Feed(RunDir(tmp_path), "json", {})
+    feed = Forwarder(RunDir(tmp_path), "json", {})
     assert feed.advance()
     before = read_cursor(RunDir(tmp_path), "json")
     place = cursor_place(RunDir(tmp_path), "json")

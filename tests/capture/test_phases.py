@@ -588,7 +588,7 @@ def test_the_framework_is_still_recognised_beside_measurements():
 def stall_in(run, name="generate"):
     """Two beats of the background thread in the middle of a phase that has been open for half an hour and more."""
     with run.phase(name):
-        run._measuring._phases.clock = lambda: time.perf_counter() + 1860
+        run._measurements._phases.clock = lambda: time.perf_counter() + 1860
         run._beat()
         run._beat()
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlvitals import catalog
 from rlvitals.capture.counters import Rates
-from rlvitals.capture.gpus import GpuSample, combined
+from rlvitals.capture.hardware import GpuSample, combined
 from rlvitals.compute import step_channels
 
 

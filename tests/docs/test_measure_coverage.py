@@ -22,8 +22,7 @@ from compute.step_data import every_input
 from conftest import REPO
 from rlvitals import catalog, values
 from rlvitals.capture.counters import Rates, Throughput
-from rlvitals.capture.gpus import GpuSample, combined
-from rlvitals.capture.hardware import Machine
+from rlvitals.capture.hardware import GpuSample, Machine, combined
 from rlvitals.capture.phases import Phases
 from rlvitals.compute import advantage, optim, policy, rollout
 from rlvitals.views.epochs import gather
@@ -158,7 +157,7 @@ CALLS = {
     "rlvitals.capture.phases.Phases.timer": by_timer,
     "rlvitals.capture.phases.Phases.phase": by_phase,
     "rlvitals.capture.hardware.Machine.sample": by_machine,
-    "rlvitals.capture.gpus.combined": by_gpus,
+    "rlvitals.capture.hardware.combined": by_gpus,
     "rlvitals.views.epochs.gather": by_epochs,
 }
 """Every function of the page, called with something of which the right numbers are known."""

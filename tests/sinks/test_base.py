@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 import rlvitals
+from rlvitals.errors import SinkError
 from rlvitals.records import Attempt
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, check_settings, import_vendor, metric_name, stored_rows
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    attempt_name,
+    check_settings,
+    end_aside,
+    explained,
+    import_vendor,
+    metric_name,
+    rows_held,
+    stored_rows,
+)
+from rlvitals.splits import held_out_name
 
 
 def test_an_evaluation_is_told_from_training_by_its_name():
@@ -17,6 +33,20 @@ def test_an_evaluation_is_told_from_training_by_its_name():
     ]
     assert metric_name("train", "loss") == "loss"
     assert metric_name("system", "System/CPU_Percent") == "System/CPU_Percent"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("evaluate_x", "eval/evaluate_x"),
+        ("evalue", "eval/evalue"),
+        ("val/x", "val/x"),
+        ("test_accuracy", "test_accuracy"),
+    ],
+)
+def test_trackers_and_the_doctor_call_an_evaluations_metric_the_same(name, told):
+    """`evaluate_x` only begins like a held-out name, and `val/x` is one: both were named otherwise by the trackers."""
+    assert metric_name("eval", name) == held_out_name(name) == told
 
 
 def test_an_attempt_is_found_by_its_number_and_not_by_its_place(tmp_path):
@@ -71,3 +101,61 @@ def test_a_tracker_of_somebody_s_own_finds_what_it_was_opened_with(tmp_path):
     assert not sink.takes_samples
     sink.abandon()  # nothing to let go of, unless it says so
     assert sink.memory == {"count": 3}
+
+
+def two_attempts(path) -> RunFacts:
+    with rlvitals.start(path, monitor=False) as run:
+        for step in range(4):
+            run.log({"loss": float(step)}, step=step)
+        run.log_eval({"accuracy": 0.5}, step=3)
+    with rlvitals.start(path, monitor=False, resume=1) as run:
+        run.log({"loss": 9.0}, step=2)
+    return RunFacts(path, "id", "kto", "kto", {}, (Attempt(1, 1.0), Attempt(2, 2.0, from_step=1)))
+
+
+def test_a_tracker_that_begins_anew_gets_the_attempts_rows_it_held_and_no_others(tmp_path):
+    facts = two_attempts(tmp_path)
+    again = [(item.stream, item.row.step) for item in rows_held(facts, 1, {"train": 3, "eval": 1}, "W&B")]
+    assert again == [("train", 0), ("train", 1), ("train", 2), ("eval", 3)]
+    assert [item.row.step for item in rows_held(facts, 2, {"train": 1, "eval": 0}, "W&B")] == [2]
+
+
+def test_rows_that_are_gone_cannot_be_written_anew(tmp_path):
+    facts = two_attempts(tmp_path)
+    with pytest.raises(SinkError, match=r"attempt 2 anew, and the log lacks 2 of its 3 rows.*training_metrics.jsonl"):
+        list(rows_held(facts, 2, {"train": 3}, "W&B"))
+    (tmp_path / "logs" / "eval_metrics.jsonl").unlink()
+    with pytest.raises(SinkError, match="lacks 1 of its 1 rows"):
+        rows_held(facts, 1, {"train": 1, "eval": 1}, "W&B")  # before anything is begun
+
+
+def test_an_attempt_says_what_it_is(tmp_path):
+    facts = RunFacts(tmp_path, "id", "kto", "ppo", {}, (Attempt(1, 1.0), Attempt(2, 2.0, from_step=7)))
+    assert facts.about(2) == {"run": "id", "algorithm": "ppo", "attempt": 2, "from_step": 7}
+    assert facts.about(3)["from_step"] is None
+    assert (attempt_name("a", 1), attempt_name("a", 3)) == ("a", "a (attempt 3)")
+
+
+def test_what_a_vendor_raises_is_told_with_the_fix():
+    with (
+        pytest.raises(SinkError, match="no key; give one") as raised,
+        explained(lambda problem: f"{problem}; give one"),
+    ):
+        raise ValueError("no key")
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(SinkError, match=r"^as it is$"), explained(lambda problem: f"{problem}; give one"):
+        raise SinkError("as it is")
+
+
+def test_a_vendor_that_does_not_end_is_not_waited_for():
+    ended, never = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        ended.set()
+        raise ValueError("no network")
+
+    began = time.monotonic()
+    end_aside([fail, never.wait], 0.1)
+    never.set()
+    assert ended.is_set()
+    assert time.monotonic() - began < 30

@@ -24,7 +24,7 @@ from rlvitals import plugins
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.sinks.base import Sink, SinkError
-from rlvitals.sinks.follower import Feed, follow
+from rlvitals.sinks.follower import Forwarder, follow
 from rlvitals.store.cursors import bytes_behind, read_cursor
 from rlvitals.store.layout import RunDir
 
@@ -95,7 +95,7 @@ def test_a_second_round_sends_only_what_is_new(tmp_path, ledger):
 
 def test_what_a_killed_follower_left_unfinished_is_closed_by_the_next(tmp_path, ledger):
     record(tmp_path, range(3))
-    feed = Feed(RunDir(tmp_path), "ledger", {})
+    feed = Forwarder(RunDir(tmp_path), "ledger", {})
     assert feed.advance()
     feed.let_go()  # and never comes to close it
     assert "closed" not in read_cursor(RunDir(tmp_path), "ledger").memory
@@ -175,7 +175,7 @@ def test_a_tracker_hears_of_an_attempt_that_began_while_it_was_open(tmp_path, mo
             type(self).heard += [(item.row.attempt, len(self.facts.attempts)) for item in rows]
 
     install(monkeypatch, "attentive", Attentive)
-    feed = Feed(RunDir(tmp_path), "attentive", {})
+    feed = Forwarder(RunDir(tmp_path), "attentive", {})
     for attempt in (1, 2, 3):
         with rlvitals.start(tmp_path, resume=attempt > 1) as run:
             for step in range(2):
@@ -223,9 +223,9 @@ def test_a_hanging_tracker_holds_up_nobody_else(tmp_path, ledger, monkeypatch):
 
 def test_one_tracker_has_one_follower(tmp_path, ledger):
     record(tmp_path, range(3))
-    first = Feed(RunDir(tmp_path), "ledger", {})
+    first = Forwarder(RunDir(tmp_path), "ledger", {})
     assert first.advance()
-    second = Feed(RunDir(tmp_path), "ledger", {})
+    second = Forwarder(RunDir(tmp_path), "ledger", {})
     with pytest.raises(rlvitals.errors.RunLocked):
         second.advance()
     first.let_go()
@@ -512,7 +512,7 @@ def test_a_key_in_a_trackers_error_is_masked_everywhere(tmp_path, monkeypatch, c
 
 def take_samples(run, count: int) -> None:
     for number in range(count):
-        run._measuring._take_sample({"System/CPU_Percent": float(number)})
+        run._measurements._take_sample({"System/CPU_Percent": float(number)})
 
 
 def test_samples_of_the_machine_are_numbered_over_the_whole_run_and_go_to_those_who_take_them(
@@ -550,7 +550,7 @@ def test_samples_keep_their_numbers_when_they_are_sent_again(tmp_path, monkeypat
     install(monkeypatch, "taker", Taker)
     with rlvitals.start(tmp_path, hardware=False) as run:
         take_samples(run, 2)
-    feed = Feed(RunDir(tmp_path), "taker", {})
+    feed = Forwarder(RunDir(tmp_path), "taker", {})
     assert feed.advance()
     with rlvitals.start(tmp_path, hardware=False, resume=True) as run:
         take_samples(run, 2)

@@ -178,7 +178,7 @@ def test_rows_sent_again_after_an_error_are_read_once(tmp_path):
 
 def test_without_the_log_an_attempt_cannot_be_written_anew(tmp_path):
     memory = write(facts(tmp_path), tmp_path, rows([1]))
-    with pytest.raises(SinkError, match=r"training_metrics\.jsonl is gone"):
+    with pytest.raises(SinkError, match=r"lacks \d+ of its \d+ rows.*training_metrics\.jsonl back"):
         write(facts(tmp_path), tmp_path, rows([2]), memory=memory)
     assert len(history(tmp_path)) == 1
 
@@ -266,7 +266,8 @@ def test_the_configuration_goes_along_and_the_machine_does_not(tmp_path):
     write(facts(tmp_path), tmp_path, rows([1]), config={"extra": 1}, group="mine", id="own id", job_type="train")
     record = run_record(tmp_path)
     config = {item.key: json.loads(item.value_json) for item in record.config.update}
-    assert config["rlvitals"] == {"run": "kto-7b-0123abcd", "attempt": 1, "from_step": None}
+    about = {"run": "kto-7b-0123abcd", "algorithm": "kto", "attempt": 1, "from_step": None}
+    assert config["rlvitals"] == about
     assert {name: config[name] for name in (*CONFIG, "extra")} == {**CONFIG, "extra": 1}
     assert (record.run_group, record.run_id, record.job_type) == ("mine", "own-id-a1", "train")
     (path,) = run_files(tmp_path)

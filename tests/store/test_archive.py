@@ -139,7 +139,8 @@ def measured_run(tmp_path):
             for rank in (run, other):
                 with rank.phase("train_step"), rank.phase("generate"):
                     pass
-                rank._measuring._take_sample({"System/CPU_Percent": 100 / (step + 3), "System/GPU_Utilization": 37.0})
+                sample = {"System/CPU_Percent": 100 / (step + 3), "System/GPU_Utilization": 37.0}
+                rank._measurements._take_sample(sample)
                 rank.log({"loss": 1 / (step + 1)}, step=step)
     return tmp_path / "run"
 

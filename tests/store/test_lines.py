@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -11,8 +12,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rlvitals.codec import encode
+from rlvitals.records import Row
 from rlvitals.store.index import open_columns
-from rlvitals.store.lines import BadLine, decode, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import (
+    BadLine,
+    decode,
+    encode_row,
+    read_nonfinite,
+    stored_metrics,
+    stored_row,
+    write_nonfinite,
+)
 from rlvitals.values import last, mean, total
 
 HEAD = {"step": 3, "timestamp": 1763190000.1, "attempt": 1}
@@ -199,3 +210,29 @@ def test_moments_nested_as_deeply_as_a_parser_takes_are_left_out():
     nest = b"[" * 1000 + b"]" * 1000
     row = decode(b'{"step":1,"timestamp":1.0,"attempt":1,"loss":0.5,"_m":{"loss":[1,1,1,1,' + nest + b"]}}")
     assert (row.numbers, row.values) == ({"loss": 0.5}, {})
+
+
+def test_a_row_that_is_encoded_is_read_back_whole():
+    row = Row(
+        step=7,
+        timestamp=1763190000.123,
+        attempt=2,
+        numbers={"loss": 0.5, "kl": math.inf, "grad norm%": math.nan, "epoch": 3.0},
+        texts={"note": "a=b"},
+        values={"reward": mean([1.0, 2.0])},
+        gap=4,
+    )
+    read = decode(encode(stored_row(row)))
+    assert repr(read) == repr(replace(row, numbers=read.numbers))  # NaN is equal to nothing
+    assert {name: str(number) for name, number in read.numbers.items()} == {
+        "loss": "0.5", "kl": "inf", "grad norm%": "nan", "epoch": "3.0",
+    }  # fmt: skip
+    assert decode(encode_row(7, 1763190000.12399, 2, stored_metrics({"kl": -math.inf}))) == Row(
+        7, 1763190000.123, 2, {"kl": -math.inf}
+    )
+
+
+def test_a_time_that_is_on_record_is_not_cut_again():
+    """Cutting to milliseconds twice would lose one where a product rounds down."""
+    times = [thousandth / 1000 for thousandth in range(1, 2000)]  # a log that counts from its own beginning
+    assert [decode(encode(stored_row(Row(1, time, 1, {})))).timestamp for time in times] == times

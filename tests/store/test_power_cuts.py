@@ -29,7 +29,7 @@ from rlvitals.cli.main import main
 from rlvitals.importers.into_run import write_run
 from rlvitals.importers.registry import read_log
 from rlvitals.records import Finding
-from rlvitals.sinks.follower import Feed
+from rlvitals.sinks.follower import Forwarder
 from rlvitals.store.archive import logs_of
 from rlvitals.store.cards import read_attempts, read_info
 from rlvitals.store.epochs import EpochStore
@@ -349,7 +349,7 @@ def test_findings_outlive_a_cut_where_the_disk_is_asked(disk, outlived):
 
 def forward(folder, tracker, **settings):
     """Hand a tracker everything that it does not have."""
-    feed = Feed(RunDir(folder), tracker, settings)
+    feed = Forwarder(RunDir(folder), tracker, settings)
     while not feed.is_over:
         feed.advance()
     feed.let_go()

@@ -451,7 +451,7 @@ def test_the_importers_notes_and_settings_reach_the_report(shared):
 
 def sampled(run, percent):
     time.sleep(0.002)  # times are told to the millisecond
-    run._measuring._take_sample({"System/Memory_Percent": percent, "System/GPU_Utilization/0": 5.0})
+    run._measurements._take_sample({"System/Memory_Percent": percent, "System/GPU_Utilization/0": 5.0})
     time.sleep(0.002)
 
 

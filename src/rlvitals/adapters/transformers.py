@@ -37,7 +37,7 @@ except ImportError as error:
     raise MissingDependency("VitalsCallback", package="transformers") from error
 
 if TYPE_CHECKING:
-    from rlvitals.capture.phase import Phase
+    from rlvitals.capture.phases import Phase
     from rlvitals.capture.run import Run
     from rlvitals.records import Status
 

@@ -1,4 +1,5 @@
-"""What a run says on the console while it trains: which steps, on which stream, in which display.
+"""What a run shows where it is recorded: the console's lines (which steps, on which stream, in which display), and its
+progress bars.
 
 Owns the cadence, the pace (and so the ETA) and the stream; how a step looks is in `render.steps`. A display is a
 courtesy: whatever goes wrong with it turns it off and costs the training nothing. Nothing is imported for `none`, and
@@ -11,17 +12,23 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.guard import guarded, words_of
 from rlvitals.plugins import CONSOLE_TRACKER
+from rlvitals.records import RunInfo, Status
 from rlvitals.store.lines import NONFINITE, RESERVED, read_nonfinite
 from rlvitals.terminal import escaped_json, put
 
 if TYPE_CHECKING:
+    from rlvitals.capture.progress import Progress
     from rlvitals.render.steps import Line
+
+T = TypeVar("T")
 
 DISPLAYS = ("none", "auto", "rich", "plain", "json")
 """auto: rich on a terminal, plain elsewhere."""
@@ -35,7 +42,7 @@ PACE_ROWS = 100
 STYLES = {"title": "bold", "step": "cyan", "first": "bold", "bad": "bold red", "note": "dim"}
 
 
-def check(display: str, layout: str) -> None:
+def check(display: str, layout: str = "line") -> None:
     """Raise ConfigError for a display or a layout nobody knows. For the start, before anything is written."""
     if display not in DISPLAYS:
         raise ConfigError(
@@ -48,6 +55,46 @@ def check(display: str, layout: str) -> None:
             raise ConfigError(
                 f"unknown display layout {layout!r}.{did_you_mean(layout, LAYOUTS)} Layouts: {', '.join(LAYOUTS)}"
             )
+
+
+class Display:
+    """The console and the bars of one recording process."""
+
+    def __init__(self, settings: Settings, info: RunInfo, *, rank: int) -> None:
+        self._total_steps = info.total_steps
+        self._rank = rank
+        self._bars: list[Progress[Any]] = []
+        self._console = open_console(
+            settings.display,
+            settings.display_layout,
+            settings.display_every,
+            total_steps=info.total_steps,
+            algorithm=info.algorithm,
+            track_with=settings.track_with,
+            rank=rank,
+        )
+        self.is_on = self._console.is_on
+        """Whether anybody looks at rows."""
+
+    def step(self, step: int, row: Mapping[str, Any], now: float) -> None:
+        """A row is durable."""
+        if self._console.is_on:
+            self._console.step(step, row, now)
+        for bar in self._bars:
+            bar.see(step, row)
+
+    def progress(self, iterable: Iterable[T], look: Mapping[str, Any]) -> Progress[T]:
+        """A bar that sees the rows from now on."""
+        from rlvitals.capture.progress import Progress
+
+        bar = Progress(iterable, **{"total_steps": self._total_steps, "disable": self._rank > 0, **look})
+        self._bars = [*(bar for bar in self._bars if not bar.is_closed), bar]
+        self.is_on = True
+        return bar
+
+    def finish(self, status: Status, error: str | None) -> None:
+        """The run has ended."""
+        self._console.finish(status, error)
 
 
 def open_console(
@@ -105,10 +152,8 @@ class Console:
         self._printed: int | None = None
         self._reached: int | None = None
         self._waiting: tuple[int, dict[str, Any], float] | None = None
-        try:
+        with guarded(self._turn_off):  # a closed or a strange stream, somebody's broken catalogue plug-in
             self._open(display, layout, every, stream or sys.stderr, algorithm)
-        except Exception:  # noqa: BLE001 - a closed or a strange stream, somebody's broken catalogue plug-in
-            self.is_on = False
 
     def _open(self, display: str, layout: str, every: int | None, stream: TextIO, algorithm: str | None) -> None:
         from rlvitals.render.steps import LAYOUTS, step_text
@@ -128,7 +173,7 @@ class Console:
         """Show a row as it was written, if it is its turn. Never raises."""
         if not self.is_on:
             return
-        try:
+        with guarded(self._turn_off):
             self._step = step
             self._pace.note(step, now)
             metrics = _metrics(row)
@@ -136,8 +181,6 @@ class Console:
                 self._printed, self._reached, self._waiting = step, step // self._every, None
             elif self._text.shows(_numbers(metrics)):
                 self._waiting = (step, metrics, now)
-        except Exception:  # noqa: BLE001 - whatever it is, training goes on, and quietly
-            self.is_on = False
 
     def finish(
         self, status: str = "finished", error: BaseException | str | None = None, now: float | None = None
@@ -145,13 +188,14 @@ class Console:
         """Show the last row if it was not its turn, and how the run ended. Never raises; no step comes after."""
         if not self.is_on:
             return
-        try:
+        with guarded():
             if self._waiting is not None:
                 self._show(*self._waiting)
             if self._step is not None and not self._is_json:
                 self._close(self._step, status, error, time.time() if now is None else now)
-        except Exception:  # noqa: BLE001 - as in step()
-            pass
+        self.is_on = False
+
+    def _turn_off(self, _: Exception) -> None:
         self.is_on = False
 
     def _is_due(self, step: int) -> bool:
@@ -175,7 +219,7 @@ class Console:
     def _close(self, step: int, status: str, error: BaseException | str | None, now: float) -> None:
         from rlvitals.render.steps import closing
 
-        said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
+        said = words_of(error) if isinstance(error, BaseException) else error
         line = closing(
             status, step, self._total, now - self._started, error=said, encoding=self._encoding, width=self._width()
         )
@@ -254,6 +298,13 @@ def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
         console.print(text)
 
     return put
+
+
+def print_apart(text: str) -> None:
+    """A text on stderr, above the bars that may be there. Without stderr, or with a closed one, nothing happens."""
+    stream = sys.stderr
+    with suppress(OSError, ValueError, AttributeError), apart_from_bars(stream) if stream.isatty() else nullcontext():
+        put(text, stream)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Literal
 
 from rlvitals.capture.intake import shown
 from rlvitals.errors import BadValue
+from rlvitals.guard import value_or
 
 RateNames = Literal["canonical", "rlaif"]
 
@@ -29,10 +30,9 @@ BACKWARD = frozenset({"backward", "backprop"})
 
 def amount(count: float) -> float:
     """A number of things; raises BadValue for what is none."""
-    try:
-        number = float(count)
-    except Exception:  # noqa: BLE001 - a user's number may raise anything
-        raise BadValue(f"a count must be a number, not {shown(count)}") from None
+    number = value_or(None, float, count)  # a user's number may raise anything
+    if number is None:
+        raise BadValue(f"a count must be a number, not {shown(count)}")
     if not 0 <= number < math.inf:
         raise BadValue(f"a count cannot be {count!r}")
     return number

@@ -5,41 +5,47 @@
     tracker.log_epoch(epoch=1, loss=2.35, reward=0.78, kl_divergence=0.012, entropy=2.57, epoch_time=332.5)
     tracker.log_epoch(epoch=1, bertscore=0.52, bleu=0.27)          # scores may come later: the same row
 
-The record and the files are the business of `store.epochs`, early stopping of `epoch_watch`, pictures of
-`epoch_plotter`. Nothing here raises into a training loop.
+The record and the files are the business of `store.epochs`. Nothing here raises into a training loop.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rlvitals.capture import endings
-from rlvitals.capture.console import DISPLAYS, apart_from_bars
-from rlvitals.capture.epoch_plotter import Plotter
-from rlvitals.capture.epoch_summary import averages, best_metrics
-from rlvitals.capture.epoch_watch import EpochWatch
+from rlvitals.capture import console, endings
 from rlvitals.capture.identity import rank_from_environment
 from rlvitals.capture.intake import Intake
+from rlvitals.capture.run import Run
 from rlvitals.codec import encode
-from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Finding
-from rlvitals.store.epochs import Cell, Epoch, EpochStore, Word
+from rlvitals.store.epochs import SCORES, TRAINING, Cell, EpochRow, EpochStore, Word
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
-from rlvitals.terminal import escaped_json, logger, put
+from rlvitals.terminal import escaped_json, logger
 
 if TYPE_CHECKING:
-    from rlvitals.capture.run import Run
+    from rlvitals.health.rulebook import Rulebook
+    from rlvitals.render.epoch_plots import Epochs
+
+STOP_RULE = "early_stop_reward"
+STOP_RULES = (STOP_RULE, "early_stop_loss")
+
+MOST_EPOCHS = 1000
+"""The monitor looks no further back; a replay of these takes a tenth of a second."""
 
 
 class MetricsTracker:
@@ -81,12 +87,13 @@ class MetricsTracker:
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock")
         self._pid = os.getpid()
-        self._said: set[str] = set()
+        self._warn_once = Once()
         self._intake = Intake(logger.warning)
         self._store = EpochStore(self._folder, fsync=fsync)
         self._watch = EpochWatch(early_stopping)
         self._plotter = Plotter(self._store.save_plot) if plots and self._is_writing else None
         self._unsaved: set[int] = set()
+        self._is_disk_sick = False
         self._run: Run | None = None
         self._live_run()
         self._reload()
@@ -131,15 +138,12 @@ class MetricsTracker:
             **further,
         }
         if os.getpid() != self._pid:
-            self._say_once("fork", "an epoch logged in a forked process is left out: its parent has the tracker")
+            self._warn_once("an epoch logged in a forked process is left out: its parent has the tracker")
             return
-        try:
-            with self._lock:
-                number = self._intake.whole("epoch", epoch, "what was logged of it is left out")
-                if number is not None:
-                    self._take(number, self._metrics(given))
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._say_once(f"log {type(error)}", f"an epoch could not be logged: {type(error).__name__}: {error}")
+        with guarded(self._not_logged), self._lock:
+            number = self._intake.whole("epoch", epoch, "what was logged of it is left out")
+            if number is not None:
+                self._take(number, self._metrics(given))
 
     def set_total_epochs(self, total: int) -> None:
         """How many epochs there will be, for the time that is left."""
@@ -158,7 +162,7 @@ class MetricsTracker:
 
     def get_best_metrics(self) -> dict[str, float | int | None]:
         """`best_reward`, `best_reward_epoch`, `lowest_loss`, `lowest_loss_epoch`, `best_bertscore`, …: see
-        `epoch_summary.best_metrics`.
+        `best_metrics`.
         """
         with self._lock:
             return best_metrics(self._store.history, self._store.columns)
@@ -212,7 +216,7 @@ class MetricsTracker:
         try:
             self._store.load()
         except OSError as error:
-            self._say_once("load", f"{self._folder} cannot be read: {error.strerror or error}; its epochs are unknown")
+            self._warn_once(f"{self._folder} cannot be read: {error.strerror or error}; its epochs are unknown")
         if self._store.epochs:
             self._watch.look(self._store.history)
             if self._is_writing and self._store.is_stale:  # a training was killed before it was their turn
@@ -246,8 +250,8 @@ class MetricsTracker:
         try:
             self._store.save(self._keep_last)
             self._unsaved.clear()
-            if "disk" in self._said:
-                self._said.discard("disk")
+            if self._is_disk_sick:
+                self._is_disk_sick = False
                 logger.warning("%s can be written again; nothing is missing", self._folder)
         except OSError as error:
             self._report(error)
@@ -255,30 +259,28 @@ class MetricsTracker:
             self._plotter.draw([(epoch.number, epoch.numbers) for epoch in self._store.history])
 
     def _report(self, error: OSError) -> None:
-        self._say_once(
-            "disk",
-            f"cannot write {error.filename or self._folder}: {error.strerror or error}. The epochs are kept in memory "
-            f"and written with the next one that can be",
-        )
+        if not self._is_disk_sick:
+            self._is_disk_sick = True
+            logger.warning(
+                "cannot write %s: %s. The epochs are kept in memory and written with the next one that can be",
+                error.filename or self._folder,
+                error.strerror or error,
+            )
 
-    def _print(self, epoch: Epoch) -> None:
+    def _not_logged(self, error: Exception) -> None:
+        self._warn_once(f"an epoch could not be logged: {words_of(error)}", str(type(error)))
+
+    def _print(self, epoch: EpochRow) -> None:
         if self._display == "none":
             return
         if self._display == "json":
             strict = {name: value if value - value == 0 else str(value) for name, value in epoch.numbers.items()}
-            self._write(escaped_json(encode({"epoch": epoch.number, **strict}).decode().rstrip()))
+            console.print_apart(escaped_json(encode({"epoch": epoch.number, **strict}).decode().rstrip()))
             return
         from rlvitals.render.epoch_block import epoch_block, time_left
 
         left = time_left(_times(self._store.history), self.get_remaining_epochs())
-        self._write(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
-
-    def _write(self, text: str) -> None:
-        stream = sys.stderr
-        with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
-            aside = apart_from_bars(stream) if stream.isatty() else nullcontext()
-            with aside:
-                put(text, stream)
+        console.print_apart(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
 
     def _tell(self, found: list[Finding], run: Run | None) -> None:
         is_shown = self._display not in ("none", "json")
@@ -290,7 +292,7 @@ class MetricsTracker:
             if is_shown and finding.severity != "info":
                 from rlvitals.health.notify import banner
 
-                self._write(banner(finding, getattr(sys.stderr, "encoding", None)))
+                console.print_apart(banner(finding, getattr(sys.stderr, "encoding", None)))
 
     def _in_steps(self, finding: Finding, run: Run) -> Finding:
         """A finding as the run counts: its steps, with the epoch among the evidence."""
@@ -301,12 +303,7 @@ class MetricsTracker:
 
     def _live_run(self) -> Run | None:
         """The run this process records, if the folder is its `metrics/`, which is followed when it is renamed."""
-        runs = endings.open_runs()
-        if not runs:
-            return None
-        from rlvitals.capture.run import Run
-
-        for run in runs:
+        for run in endings.open_runs():
             if not isinstance(run, Run):
                 continue
             if self._run is run:
@@ -327,11 +324,6 @@ class MetricsTracker:
         }
         return metrics | read_nonfinite(taken.get(NONFINITE, ""))
 
-    def _say_once(self, about: str, sentence: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
-            logger.warning(sentence)
-
 
 _open_trackers: set[MetricsTracker] = set()
 """Those that have logged something and were not closed."""
@@ -340,15 +332,13 @@ _open_trackers: set[MetricsTracker] = set()
 @atexit.register
 def _close_all() -> None:
     for tracker in list(_open_trackers):
-        with suppress(Exception):
+        with guarded():
             tracker.close()
 
 
 def _check(folder: Path, display: str, **counts: int | None) -> None:
     """Raise ConfigError on what cannot be meant."""
-    if display not in DISPLAYS:
-        known = ", ".join(DISPLAYS)
-        raise ConfigError(f"unknown display {display!r}.{did_you_mean(display, DISPLAYS)} Displays: {known}")
+    console.check(display)
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, not {count!r}")
@@ -356,11 +346,181 @@ def _check(folder: Path, display: str, **counts: int | None) -> None:
         raise ConfigError(f"output_dir={str(folder)!r} is a file; name a folder")
 
 
-def _row(epoch: Epoch) -> dict[str, Any]:
+def _row(epoch: EpochRow) -> dict[str, Any]:
     return {"epoch": epoch.number, "timestamp": epoch.timestamp, **epoch.metrics}
 
 
-def _times(history: list[Epoch]) -> list[float]:
+def _times(history: list[EpochRow]) -> list[float]:
     """The epoch times that were measured."""
     times = [epoch.numbers.get("epoch_time") for epoch in history]
     return [seconds for seconds in times if seconds is not None and seconds - seconds == 0]
+
+
+def best_metrics(history: Sequence[EpochRow], columns: Iterable[str]) -> dict[str, float | int | None]:
+    """Flat: `best_NAME` and `best_NAME_epoch` where higher is better, `lowest_NAME` where lower is. Reward and loss are
+    always there, None before they were logged. A further metric counts where the catalogue knows its direction. Only
+    finite numbers count.
+    """
+    found: dict[str, float | int | None] = {}
+    for name in columns:
+        word = _word(name)
+        if not word:
+            continue
+        points = [(epoch.number, number) for epoch in history if (number := _finite(epoch, name)) is not None]
+        if points:
+            pick = max if word == "best" else min
+            best = pick(value for _, value in points)
+            found[f"{word}_{name}"] = best
+            found[f"{word}_{name}_epoch"] = next(number for number, value in points if value == best)
+        elif name in ("reward", "loss"):
+            found |= {f"{word}_{name}": None, f"{word}_{name}_epoch": None}
+    return found
+
+
+def averages(history: Sequence[EpochRow], columns: Iterable[str]) -> dict[str, float]:
+    """The mean over the epochs that have a metric, each counting once."""
+    found = {}
+    for name in columns:
+        values = [value for epoch in history if (value := _finite(epoch, name)) is not None]
+        if values:
+            found[name] = math.fsum(values) / len(values)
+    return found
+
+
+def _word(name: str) -> str:
+    if name == "loss":
+        return "lowest"
+    if name == "reward" or name in SCORES:
+        return "best"
+    if name in TRAINING or name in ("epoch", "timestamp"):
+        return ""  # how fast an epoch went is no merit of the model
+    from rlvitals import catalog
+
+    found = catalog.matches(name)
+    return {"up": "best", "down": "lowest"}.get(found[0].metric.direction if found else "", "")
+
+
+def _finite(epoch: EpochRow, name: str) -> float | int | None:
+    value = epoch.numbers.get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+class EpochWatch:
+    """Early stopping: what the monitor says of the epochs, by the guide's rules and no others. `findings` count in
+    epochs where others count in steps.
+
+    Each look replays the epochs as they stand, so a corrected value, a late one and a resumed training are all judged
+    alike. What was said before is not said again.
+    """
+
+    def __init__(self, patience: bool | int = True) -> None:
+        """False: says nothing. A number: so many epochs without a better reward, or a lower loss."""
+        if patience is not True and patience is not False and patience < 1:
+            raise ConfigError(f"early_stopping={patience!r} must be True, False or a number of epochs, as in 5")
+        self._patience = patience
+        self._book: Rulebook | None = None
+        self._known: set[tuple[str, str, int]] = set()
+        self.findings: list[Finding] = []
+        self.standing: set[str] = set()
+        """The rules that are in alarm now."""
+        self.should_stop = False
+
+    def look(self, history: Sequence[EpochRow]) -> list[Finding]:
+        """Judge the epochs as they stand; returns what was not said before."""
+        if self._patience is False:
+            return []
+        from rlvitals.health.monitor import Monitor
+
+        book = self._book = self._book or self._rules()
+        monitor = Monitor(algorithm="ppo", framework="rlhf_tracker", rules=book)
+        for epoch in history[-MOST_EPOCHS:]:
+            monitor.update({**epoch.numbers, "step": epoch.number, "epoch": epoch.number})
+        self.findings = list(monitor.findings)
+        self.standing = set(monitor.case.raised)
+        needed = book.rules[STOP_RULE].hold[0]
+        is_said = any(finding.rule == STOP_RULE for finding in self.findings)
+        self.should_stop = is_said and epochs_since_best(history) >= needed
+        if not self.should_stop:
+            self.standing.discard(STOP_RULE)
+        new = [finding for finding in self.findings if _key(finding) not in self._known]
+        self._known.update(map(_key, new))
+        return new
+
+    def _rules(self) -> Rulebook:
+        from rlvitals.health import rulebook
+
+        book = [{"rule": "*", "enabled": False}, {"rule": "nonfinite_core", "enabled": True}]
+        if self._patience is True:
+            return rulebook.load(book, "early_stopping")
+        hold = f"{self._patience} of {self._patience}"
+        return rulebook.load(book, "early_stopping", [{"rule": rule, "hold": hold} for rule in STOP_RULES])
+
+
+def epochs_since_best(history: Sequence[EpochRow]) -> int:
+    """How many epochs with a reward came after the best one; 0 where there is none."""
+    rewards = [epoch.numbers["reward"] for epoch in history if math.isfinite(epoch.numbers.get("reward", math.nan))]
+    return len(rewards) - 1 - rewards.index(max(rewards)) if rewards else 0
+
+
+def _key(finding: Finding) -> tuple[str, str, int]:
+    return finding.rule, finding.severity, finding.step
+
+
+class Plotter:
+    """Turns epochs into pictures beside the training and hands them to `save(name, picture)`. Never raises.
+
+    In a thread of its own, the newest state alone, one picture at a time: a trainer that logs faster than pictures are
+    drawn skips some; `wait` leaves the last state drawn. Without matplotlib nothing is drawn, and that is said once.
+    """
+
+    def __init__(self, save: Callable[[str, bytes], None]) -> None:
+        self._save = save
+        self._lock = threading.Lock()
+        self._drawing = threading.Lock()
+        renew_after_fork(self, "_lock", "_drawing")
+        self._next: Epochs | None = None
+        self._thread: threading.Thread | None = None
+        self._warn_once = Once()
+        self.is_off = False
+        """True once matplotlib has turned out to be missing."""
+
+    def draw(self, epochs: Epochs) -> None:
+        """Ask for pictures of these epochs. Returns at once."""
+        if self.is_off or not epochs:
+            return
+        with self._lock:
+            self._next = epochs
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="rlvitals-plots", daemon=True)
+                with suppress(RuntimeError):  # the interpreter is ending: `wait` draws it
+                    self._thread.start()
+
+    def wait(self) -> None:
+        """Return when everything asked for is drawn."""
+        self._work()
+
+    def _work(self) -> None:
+        while True:
+            with self._drawing:  # one at a time: a caller that waits here finds the thread's picture done
+                with self._lock:
+                    epochs, self._next = self._next, None
+                    if epochs is None:
+                        self._thread = None
+                        return
+                self._draw(epochs)
+
+    def _draw(self, epochs: Epochs) -> None:
+        with guarded(self._not_drawn):
+            from rlvitals.render.epoch_plots import pictures
+
+            for name, picture in pictures(epochs).items():
+                self._save(name, picture)
+
+    def _not_drawn(self, error: Exception) -> None:
+        if isinstance(error, MissingDependency):
+            self.is_off = True
+            self._warn_once(f"no plots: {error}")
+        elif isinstance(error, OSError):
+            self._warn_once(f"the plots cannot be written: {error.strerror or error}; the next ones are tried", "disk")
+        else:
+            self._warn_once(f"the plots cannot be drawn: {words_of(error)}", str(type(error)))

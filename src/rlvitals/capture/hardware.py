@@ -1,23 +1,27 @@
 """What the machine tells of itself now: processors, memory, accelerators.
 
-CPU and memory come from /proc on Linux and from psutil elsewhere, where it is installed; accelerators from their
-drivers, see `gpus`. What a machine does not tell is not there. The names are the RLAIF document's; sizes are GiB,
-though it writes GB.
+CPU and memory come from /proc on Linux and from psutil elsewhere, where it is installed. Accelerators are asked through
+their drivers: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. What a machine does not tell is not
+there. The names are the RLAIF document's; sizes are GiB, though it writes GB.
+
+A driver's numbers are those of all processes (Apple's: of this process); utilisation is the share of time in which a
+kernel ran, never a share of memory.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
+import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rlvitals.capture.gpus import Gpus, combined, find_gpus
-from rlvitals.capture.memory import GIB, process_memory
-
-logger = logging.getLogger("rlvitals")
+from rlvitals.capture.memory import GIB, cuda_devices, process_memory
+from rlvitals.guard import guarded, value_or, words_of
+from rlvitals.terminal import logger
 
 
 class Cpu(NamedTuple):
@@ -87,6 +91,221 @@ def find_host() -> Host | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One card at one moment. None: it does not say (power on some, temperature on others)."""
+
+    utilisation: float | None = None
+    """Percent."""
+    memory_used: float | None = None
+    """GiB, and so the next."""
+    memory_total: float | None = None
+    power: float | None = None
+    """Watts."""
+    temperature: float | None = None
+    """Degrees Celsius."""
+
+
+class Gpus(Protocol):
+    """The cards of one vendor that this process may use."""
+
+    def read(self) -> list[GpuSample]:
+        """One sample a card, in the order in which the process numbers them."""
+
+    def close(self) -> None: ...
+
+
+def find_gpus() -> Gpus | None:
+    """The cards of this machine; None without any, or without the vendor's library."""
+    for module, opened in (("pynvml", NvidiaGpus), ("amdsmi", AmdGpus)):
+        if importlib.util.find_spec(module) is None:
+            continue
+        # No driver, no card, a library of another version: all the same.
+        found: Gpus | None = value_or(None, opened, handle=partial(logger.debug, "%s finds no GPU: %s", module))
+        if found is not None:
+            return found
+    if (apple := apple_gpu()) is not None:
+        return apple
+    if cuda_devices() is not None and importlib.util.find_spec("pynvml") is None:
+        logger.info("the GPUs are not sampled: pip install 'rlvitals[hardware]' (NVIDIA), or amdsmi (AMD)")
+    return None
+
+
+class NvidiaGpus:
+    """By nvidia-ml-py. Raises where there is no driver or no card."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = importlib.import_module("pynvml")
+        self._nvml.nvmlInit()
+        chosen = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), self._nvml.nvmlDeviceGetCount())
+        self._handles = [self._handle(device) for device in chosen]
+        if not self._handles:
+            raise LookupError("no card is visible to this process")
+
+    def read(self) -> list[GpuSample]:
+        return [self._read(handle) for handle in self._handles]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def _handle(self, device: int | str) -> Any:
+        by_index, by_uuid = self._nvml.nvmlDeviceGetHandleByIndex, self._nvml.nvmlDeviceGetHandleByUUID
+        return by_index(device) if isinstance(device, int) else by_uuid(device)
+
+    def _read(self, handle: Any) -> GpuSample:
+        nvml = self._nvml
+        memory = _asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle), nvml.NVMLError)
+        power = _asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle), nvml.NVMLError)
+        busy = _asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, nvml.NVMLError)
+        celsius = _asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), nvml.NVMLError)
+        return GpuSample(
+            utilisation=None if busy is None else float(busy),
+            memory_used=None if memory is None else memory.used / GIB,
+            memory_total=None if memory is None else memory.total / GIB,
+            power=None if power is None else power / 1000.0,  # it is told in milliwatts
+            temperature=None if celsius is None else float(celsius),
+        )
+
+
+class AmdGpus:
+    """By amdsmi. Raises where there is no driver or no card."""
+
+    def __init__(self) -> None:
+        self._smi: Any = importlib.import_module("amdsmi")
+        self._smi.amdsmi_init()
+        handles = self._smi.amdsmi_get_processor_handles()
+        variable = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("ROCR_VISIBLE_DEVICES"))
+        self._handles = [handles[device] for device in visible_devices(variable, len(handles)) if type(device) is int]
+        if not self._handles:
+            raise LookupError("no card is visible to this process")
+
+    def read(self) -> list[GpuSample]:
+        return [self._read(handle) for handle in self._handles]
+
+    def close(self) -> None:
+        self._smi.amdsmi_shut_down()
+
+    def _read(self, handle: Any) -> GpuSample:
+        smi, failure = self._smi, self._smi.AmdSmiException
+        busy = _asked(lambda: smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], failure)
+        used = _asked(lambda: smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM), failure)
+        total = _asked(lambda: smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM), failure)
+        power = _asked(lambda: smi.amdsmi_get_power_info(handle), failure) or {}
+        # MI300 and later tell the present power, MI200 and Navi an average; the other is "N/A".
+        watts = [_number(power.get(name)) for name in ("current_socket_power", "average_socket_power")]
+        celsius = _asked(
+            lambda: smi.amdsmi_get_temp_metric(
+                handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+            ),
+            failure,
+        )
+        return GpuSample(
+            utilisation=_number(busy),
+            memory_used=None if used is None else used / GIB,
+            memory_total=None if total is None else total / GIB,
+            power=next((number for number in watts if number is not None), None),
+            temperature=_number(celsius),
+        )
+
+
+class AppleGpu:
+    """Apple's GPU as torch's Metal backend sees it: what this process holds of the memory it shares with the processor,
+    and how much of that memory Metal recommends to use. It tells nothing else. Not tried on a real one.
+    """
+
+    def __init__(self, mps: Any) -> None:
+        self._mps = mps
+
+    def read(self) -> list[GpuSample]:
+        held, most = self._mps.driver_allocated_memory(), self._mps.recommended_max_memory()
+        return [GpuSample(memory_used=held / GIB, memory_total=most / GIB)]
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def apple_gpu() -> AppleGpu | None:
+    """The GPU of an Apple processor; None on other machines. torch is never imported for it: who uses it has."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        return AppleGpu(torch.mps) if torch is not None and torch.backends.mps.is_available() else None
+    except AttributeError:  # a torch from before it knew Metal, or in the middle of being imported
+        return None
+
+
+def visible_devices(variable: str | None, count: int) -> list[int | str]:
+    """The cards a process may use, by `CUDA_VISIBLE_DEVICES`: numbers, or the ids of cards.
+
+    >>> visible_devices(None, 2), visible_devices("1,0", 2), visible_devices("", 2), visible_devices("GPU-6f", 2)
+    ([0, 1], [1, 0], [], ['GPU-6f'])
+    >>> visible_devices("0,-1,1", 2), visible_devices("0,7,1", 2)
+    ([0], [0])
+    """
+    if variable is None:
+        return list(range(count))
+    found: list[int | str] = []
+    for word in map(str.strip, variable.split(",")):
+        if word.startswith(("GPU-", "MIG-")):
+            found.append(word)
+        elif word.isdecimal() and int(word) < count:
+            found.append(int(word))
+        else:
+            break  # as CUDA does: what follows a device that is none is not visible
+    return found
+
+
+def combined(samples: list[GpuSample]) -> dict[str, float]:
+    """One machine's cards by the document's names: the mean utilisation, the fullest card's memory, power of all, the
+    hottest; with several cards each one's own as well.
+
+    >>> cards = [GpuSample(utilisation=90.0, memory_used=20.0, memory_total=80.0), GpuSample(50.0, 60.0, 80.0)]
+    >>> found = combined(cards)
+    >>> found["System/GPU_Utilization"], found["System/GPU_Memory_Percent"], found["System/GPU_Utilization/1"]
+    (70.0, 75.0, 50.0)
+    """
+    cards = [_named(sample) for sample in samples]
+    found: dict[str, float] = {}
+    for name, join in _JOINS.items():
+        values = [card[name] for card in cards if name in card]
+        if values:
+            found[name] = join(values)
+    if len(cards) > 1:
+        for device, card in enumerate(cards):
+            found |= {f"{name}/{device}": value for name, value in card.items()}
+    return found
+
+
+_JOINS: Mapping[str, Callable[[list[float]], float]] = {
+    "System/GPU_Utilization": lambda values: sum(values) / len(values),
+    "System/GPU_Memory_Used_GB": max,
+    "System/GPU_Memory_Total_GB": max,
+    "System/GPU_Memory_Percent": max,
+    "System/GPU_Power_W": sum,
+    "System/GPU_Temperature_C": max,
+}
+
+
+def _named(sample: GpuSample) -> dict[str, float]:
+    used, total = sample.memory_used, sample.memory_total
+    share = used / total * 100.0 if used is not None and total else None
+    values = (
+        sample.utilisation, used, total, share, sample.power, sample.temperature,
+    )  # fmt: skip
+    return {name: value for name, value in zip(_JOINS, values, strict=True) if value is not None}
+
+
+def _asked(question: Callable[[], Any], failure: type[Exception]) -> Any:
+    """The answer, or None from a card that does not know."""
+    try:
+        return question()
+    except failure:
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None  # amdsmi says "N/A"
+
+
 class Machine:
     """One machine, sampled now and then. `sample` never raises: what fails once is not asked again."""
 
@@ -103,43 +322,35 @@ class Machine:
         if earlier is not None and self._cpu is not None and self._cpu.whole > earlier.whole:
             share = (self._cpu.busy - earlier.busy) / (self._cpu.whole - earlier.whole)
             found["System/CPU_Percent"] = min(max(share, 0.0), 1.0) * 100.0
-        found |= self._memory()
-        if self._gpus is not None:
-            try:
-                found |= combined(self._gpus.read())
-            except Exception as error:  # noqa: BLE001 - a card that fell off the bus
-                logger.warning("the GPUs are no longer sampled: %s: %s", type(error).__name__, error)
-                self._gpus = None
+        with guarded(self._put_host_aside):  # a /proc of another shape
+            found |= self._memory()
+        with guarded(self._put_gpus_aside):  # a card that fell off the bus
+            found |= combined(self._gpus.read()) if self._gpus is not None else {}
         return found
 
     def close(self) -> None:
         if self._gpus is not None:
-            try:
+            with guarded(partial(logger.debug, "the GPUs' library did not close: %s")):
                 self._gpus.close()
-            except Exception as error:  # noqa: BLE001 - it is over anyway
-                logger.debug("the GPUs' library did not close: %s", error)
 
     def _memory(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        try:
-            if self._host is not None:
-                whole, available = self._host.memory()
-                found["System/Memory_Percent"] = (whole - available) / whole * 100.0
-                found["System/Memory_Used_GB"] = (whole - available) / GIB
-                found["System/Memory_Available_GB"] = available / GIB
-            if (own := process_memory()) is not None:
-                found["System/Process_Memory_GB"] = own.rss / GIB
-        except Exception as error:  # noqa: BLE001 - a /proc of another shape
-            self._put_aside(error)
+        if self._host is not None:
+            whole, available = self._host.memory()
+            found["System/Memory_Percent"] = (whole - available) / whole * 100.0
+            found["System/Memory_Used_GB"] = (whole - available) / GIB
+            found["System/Memory_Available_GB"] = available / GIB
+        if (own := process_memory()) is not None:
+            found["System/Process_Memory_GB"] = own.rss / GIB
         return found
 
     def _asked_cpu(self) -> Cpu | None:
-        try:
-            return self._host.cpu() if self._host is not None else None
-        except Exception as error:  # noqa: BLE001 - as above
-            self._put_aside(error)
-            return None
+        return value_or(None, self._host.cpu, handle=self._put_host_aside) if self._host is not None else None
 
-    def _put_aside(self, error: Exception) -> None:
-        logger.warning("the machine is no longer sampled: %s: %s", type(error).__name__, error)
+    def _put_host_aside(self, error: Exception) -> None:
+        logger.warning("the machine is no longer sampled: %s", words_of(error))
         self._host = None
+
+    def _put_gpus_aside(self, error: Exception) -> None:
+        logger.warning("the GPUs are no longer sampled: %s", words_of(error))
+        self._gpus = None

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlvitals.errors import BadValue
+from rlvitals.guard import Once, value_or
 from rlvitals.records import MAX_STEP
-from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lines import metric_key, stored_metrics
 from rlvitals.values import Derived, Value
 
 MAX_TEXT = 1000
@@ -43,47 +44,39 @@ class Intake:
 
     def __init__(self, warn: Callable[[str], None], *, strict: bool = False) -> None:
         self.left_out: dict[str, dict[str, Any]] = {}
-        self._warn = warn
+        self._warn_once = Once(warn)
         self._strict = strict
         self._clean_names: set[str] = set()
         self.plain_names: list[str] = []
-        self._renamed: set[str] = set()
-        self._not_whole: set[str] = set()
 
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
+        # It may raise: the sum is too big, or a name cannot be compared.
+        return value_or(False, self._is_plain, metrics)
+
+    def _is_plain(self, metrics: Mapping[str, Any]) -> bool:
         names = list(metrics)
-        try:
-            if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
-                if not metrics.keys() <= self._clean_names:
-                    return False
-                self.plain_names = names
-            values = metrics.values()
-            # One sum finds any NaN or infinity among them.
-            return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
-        except Exception:  # noqa: BLE001 - too big a sum, or a name that cannot be compared
-            return False
+        if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
+            if not metrics.keys() <= self._clean_names:
+                return False
+            self.plain_names = names
+        values = metrics.values()
+        # One sum finds any NaN or infinity among them.
+        return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
 
     def whole(self, name: str, value: Any, otherwise: str) -> int | None:
         """A whole number such as a step; None for anything else, said once with what happens then."""
-        try:
-            number = int(value)
-            if math.isclose(number, float(value)) and abs(number) <= MAX_STEP:
-                return number
-        except Exception:  # noqa: BLE001 - a user's number may raise anything
-            pass
-        if self._strict:
-            raise BadValue(f"{name} must be a whole number of at most 2^53, not {shown(value)}")
-        if name not in self._not_whole:
-            self._not_whole.add(name)
-            self._warn(f"{name} must be a whole number, not {shown(value)}; {otherwise}")
-        return None
+        number = value_or(None, _whole, value)
+        if number is None:
+            if self._strict:
+                raise BadValue(f"{name} must be a whole number of at most 2^53, not {shown(value)}")
+            self._warn_once(f"{name} must be a whole number, not {shown(value)}; {otherwise}", f"{name} is not whole")
+        return number
 
     def take(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Flatten and check one row's metrics; the result is ready to be written."""
         row: dict[str, Any] = {}
         moments: dict[str, list[float | str]] = {}
-        nonfinite: dict[str, float] = {}
         if not isinstance(metrics, Mapping):
             self._leave_out("(row)", metrics, f"log() takes a mapping of names to values, not {_article(metrics)}")
             return row
@@ -97,17 +90,9 @@ class Intake:
             moments.pop(key, None)  # a name given twice keeps its last value alone
             if isinstance(value, Value) and value.count:
                 moments[key] = value.to_list()  # also where it has no number yet: another rank may complete it
-            if isinstance(number, float) and not math.isfinite(number):
-                nonfinite[key] = number
-                row.pop(key, None)
-            elif number is not None:
+            if number is not None:
                 row[key] = number
-                nonfinite.pop(key, None)
-        if moments:
-            row[MOMENTS] = moments
-        if nonfinite:
-            row[NONFINITE] = write_nonfinite(nonfinite)
-        return row
+        return stored_metrics(row, moments)
 
     def told(self) -> str:
         """What was left out, in a line."""
@@ -117,11 +102,8 @@ class Intake:
         """A name rows can carry: text that can be encoded, and none of our own names."""
         if name in self._clean_names:
             return name
-        if name in RESERVED or name.startswith("_") or not name:
-            kept = f"metric/{name}"
-            if name not in self._renamed:
-                self._renamed.add(name)
-                self._warn(f"{name!r} is a name of rlvitals' own in every row; your metric is kept as {kept!r}")
+        if (kept := metric_key(name)) != name:
+            self._warn_once(f"{name!r} is a name of rlvitals' own in every row; your metric is kept as {kept!r}")
             return kept
         try:
             name.encode()
@@ -133,12 +115,11 @@ class Intake:
     def _leave_out(self, name: str, value: object, reason: str) -> None:
         if self._strict:
             raise BadValue(f"{name!r} cannot be logged: {reason}")
-        entry = self.left_out.get(name)
-        if entry is None:
-            self.left_out[name] = {"count": 1, "reason": reason}
-            self._warn(f"{name!r} is left out: {reason}")
+        if name in self.left_out:
+            self.left_out[name]["count"] += 1
         else:
-            entry["count"] += 1
+            self.left_out[name] = {"count": 1, "reason": reason}
+            self._warn_once(f"{name!r} is left out: {reason}")
 
 
 class CannotTake(Exception):
@@ -150,15 +131,28 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
     found: list[tuple[str, Any]] = []
     for key, value in metrics.items():
         name = f"{prefix}{key if type(key) is str else _text(key)}"
-        try:
-            if isinstance(value, Mapping) and depth < MAX_DEPTH:
-                found.extend(flatten(value, f"{name}/", depth + 1))
-                continue
-        except Exception as error:  # noqa: BLE001 - a group that cannot be read costs only itself
-            found.append((name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")))
+        if type(value) in PLAIN or depth >= MAX_DEPTH or not value_or(False, isinstance, value, Mapping):
+            found.append((name, value))
             continue
-        found.append((name, value))
+        # A group that cannot be read costs only itself.
+        problem: list[Exception] = []
+        found += value_or([], flatten, value, f"{name}/", depth + 1, handle=problem.append)
+        found += [(name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")) for error in problem]
     return found
+
+
+def without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an evaluation goes into its row: lists and arrays are in its file alone."""
+    row: dict[str, Any] = {}
+    for key, value in stats.items():
+        if not value_or(False, _is_sequence, value):
+            is_group = value_or(False, isinstance, value, Mapping)
+            row[key] = value_or(value, without_sequences, value) if is_group else value
+    return row
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
 
 
 def scalar(value: Any) -> float | int | bool | str | None:
@@ -235,26 +229,22 @@ class _Unreadable:
 
 def _text(key: object) -> str:
     """A name as plain text."""
-    try:
-        return str.__str__(key) if isinstance(key, str) else str(key)
-    except Exception:  # noqa: BLE001 - the value is worth keeping
-        return f"({type(key).__name__})"
+    return str.__str__(key) if isinstance(key, str) else value_or(f"({type(key).__name__})", str, key)
+
+
+def _whole(value: Any) -> int | None:
+    number = int(value)
+    return number if math.isclose(number, float(value)) and abs(number) <= MAX_STEP else None
 
 
 def _said(error: BaseException) -> str:
     """What an exception says, or its name where it says nothing or raises itself."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001
-        return type(error).__name__
+    return value_or("", str, error) or type(error).__name__
 
 
 def shown(value: object) -> str:
     """A value as a message shows it, also where it cannot."""
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001
-        return _article(value)
+    return value_or(_article(value), repr, value)
 
 
 def _article(value: object) -> str:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from rlvitals.guard import value_or
+
 GIB = 2**30
 
 
@@ -30,7 +32,7 @@ class DeviceMemory(NamedTuple):
     max_reserved: int
 
 
-class Mark(Protocol):
+class DeviceMark(Protocol):
     """A point in a device's stream of work."""
 
     def query(self) -> bool:
@@ -54,7 +56,7 @@ class Devices(Protocol):
     def total(self, device: int) -> int:
         """The size of its memory in bytes."""
 
-    def mark(self, like: Any = None) -> Mark | None:
+    def mark(self, like: Any = None) -> DeviceMark | None:
         """Put a mark into the current stream, or into that of an earlier mark, without waiting."""
 
 
@@ -83,7 +85,7 @@ class CudaDevices:
             self._totals[device] = self._cuda.get_device_properties(device).total_memory
         return self._totals[device]
 
-    def mark(self, like: Any = None) -> Mark | None:
+    def mark(self, like: Any = None) -> DeviceMark | None:
         if self._cuda.is_current_stream_capturing():  # it would become a part of the graph
             return None
         stream = self._cuda.current_stream() if like is None else like.stream
@@ -161,8 +163,5 @@ def _by_psutil() -> ProcessMemory | None:
             _process = importlib.import_module("psutil").Process().memory_info
         except ImportError:
             return None
-    try:
-        info = _process()
-    except Exception:  # noqa: BLE001 - psutil has errors of its own for a process that it may not see
-        return None
-    return ProcessMemory(rss=info.rss, vms=info.vms)
+    info = value_or(None, _process)  # psutil has errors of its own for a process that it may not see
+    return None if info is None else ProcessMemory(rss=info.rss, vms=info.vms)

@@ -10,16 +10,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
 from rlvitals.capture.counters import Rates, amount
-from rlvitals.capture.memory import GIB, DeviceMemory, Devices, Mark, cuda_devices
-from rlvitals.capture.phase import PARTS, Hook, Phase, Point, Timer
+from rlvitals.capture.memory import GIB, DeviceMark, DeviceMemory, Devices, ProcessMemory, cuda_devices, process_memory
+from rlvitals.guard import words_of
 from rlvitals.records import OpenPhase
 from rlvitals.store.process import renew_after_fork
 
+T = TypeVar("T")
+
 WAITING_MARKS = 64
 """So many phases whose device time is still to come are looked through between two rows as well."""
+
+Hook = Callable[[], Any] | None
+"""What loads or unloads a model's state around a phase."""
+
+Point = Literal["start/offload", "start/onload", "end/onload", "end/offload"]
+"""When memory is looked at: before and after the state is loaded, before and after it is unloaded."""
+
+FAILED: float | None = -1.0
+
+PARTS = ("total", "execute", "onload", "offload")
+
+Kept = Literal["first", "last", "most"]
+"""Which value stays of several runs before one row."""
 
 
 class Phases:
@@ -42,7 +61,7 @@ class Phases:
         rates: Rates | None = None,
         on_close: Callable[[Phase], None] | None = None,
         amount: Callable[[float], float] = amount,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], object] | None = None,
     ) -> None:
         """`amount` checks what `Phase.tokens` is told."""
         self.clock = clock
@@ -57,7 +76,7 @@ class Phases:
         self._keys: dict[str, _Keys] = {}
         self._open: dict[Phase, None] = {}
         self._usual: dict[str, tuple[int, float]] = {}
-        self._waiting: list[tuple[str, Mark, Mark, float]] = []
+        self._waiting: list[tuple[str, DeviceMark, DeviceMark, float]] = []
         self._logged_at = float("-inf")
         self._looks_at_memory = True
 
@@ -99,30 +118,18 @@ class Phases:
 
     def devices(self) -> Devices | None:
         """What there is to measure; None without a device, or after one has failed."""
-        try:
-            return self._find_devices() if self._looks_at_memory else None
-        except Exception as error:  # noqa: BLE001 - a device in trouble is the trainer's to meet
-            self._give_up(error)
-            return None
+        return self._asked(None, self._find_devices) if self._looks_at_memory else None
 
     def look(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
         """The devices' memory as this phase sees it: the peaks are those since it began, whatever phases began inside
         it.
         """
-        try:
-            with self._lock:
-                return {device: self._look_at(devices, device, phase, point) for device in devices.used()}
-        except Exception as error:  # noqa: BLE001 - as in devices()
-            self._give_up(error)
-            return {}
+        with self._lock:
+            return self._asked({}, self._look_at_all, devices, phase, point)
 
-    def mark(self, devices: Devices, like: Mark | None = None) -> Mark | None:
+    def mark(self, devices: Devices, like: DeviceMark | None = None) -> DeviceMark | None:
         """A mark in the device's stream; None where none can be put."""
-        try:
-            return devices.mark(like)
-        except Exception as error:  # noqa: BLE001 - as in devices()
-            self._give_up(error)
-            return None
+        return self._asked(None, devices.mark, like)
 
     def close(self, phase: Phase) -> None:
         """A phase has ended: its numbers go to the next row."""
@@ -162,6 +169,22 @@ class Phases:
             key = f"time/{name}"
             self._row[key] = self._row.get(key, 0.0) + seconds
 
+    def _asked(self, default: T, question: Callable[..., T], *arguments: Any) -> T:
+        """A device's answer. One that fails is asked nothing more: its trouble is the trainer's to meet.
+
+        Not `guard.value_or`, which would take a microsecond each time: a phase asks up to seven questions.
+        """
+        try:
+            return question(*arguments)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._looks_at_memory = False
+            if self._warn is not None:
+                self._warn(f"devices are no longer measured in phases: {words_of(error)}")
+            return default
+
+    def _look_at_all(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
+        return {device: self._look_at(devices, device, phase, point) for device in devices.used()}
+
     def _look_at(self, devices: Devices, device: int, phase: Phase, point: Point) -> DeviceMemory:
         seen = devices.memory(device)
         for other in self._open:  # the peaks begin again below, so that those who are open must have them
@@ -176,26 +199,200 @@ class Phases:
 
     def _read_marks(self) -> None:
         """The device time of phases whose last mark has been reached; the others stay."""
-        still = []
-        for name, begin, end, tokens in self._waiting:
-            try:
-                if not end.query():
-                    still.append((name, begin, end, tokens))
-                    continue
-                seconds = begin.elapsed_time(end) / 1000.0
-            except Exception as error:  # noqa: BLE001 - as in devices()
-                self._give_up(error)
+        waiting, self._waiting = self._waiting, []
+        for mark in waiting:
+            name, begin, end, tokens = mark
+            seconds: float | None = self._asked(FAILED, _device_seconds, begin, end)
+            if seconds is None:
+                self._waiting.append(mark)
+            if seconds is None or seconds == FAILED:
                 continue
             key = f"time/{name}/device"
             self._row[key] = self._row.get(key, 0.0) + seconds
             if tokens:
                 self.rates.add(name, tokens, seconds)
-        self._waiting = still
 
-    def _give_up(self, error: Exception) -> None:
-        self._looks_at_memory = False
-        if self._warn is not None:
-            self._warn(f"devices are no longer measured in phases: {type(error).__name__}: {error}")
+
+def _device_seconds(begin: DeviceMark, end: DeviceMark) -> float | None:
+    """The device's time between two marks; None while it has not come to the second one."""
+    return begin.elapsed_time(end) / 1000.0 if end.query() else None
+
+
+_innermost: ContextVar[Phase | None] = ContextVar("rlvitals_phase", default=None)
+
+
+class Phase:
+    """One phase, to be entered once."""
+
+    __slots__ = (
+        "_began",
+        "_body_began",
+        "_first_mark",
+        "_measures_memory",
+        "_offload",
+        "_onload",
+        "_peaks",
+        "_phases",
+        "error",
+        "heard_at",
+        "marks",
+        "name",
+        "parent",
+        "points",
+        "process_after",
+        "process_before",
+        "seconds",
+        "sizes",
+        "started",
+        "token_count",
+    )
+
+    def __init__(self, phases: Phases, name: str, onload: Hook, offload: Hook, memory: bool) -> None:
+        self.name = name
+        self.parent: Phase | None = None
+        self.started = 0.0
+        """Unix seconds."""
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.token_count = 0.0
+        self.marks: tuple[DeviceMark, DeviceMark] | None = None
+        self.error = ""
+        """The type of the exception that left it."""
+        self.heard_at = 0.0
+        """When something last began or ended in it, by the clock."""
+        self.process_before: ProcessMemory | None = None
+        self.process_after: ProcessMemory | None = None
+        self.sizes: dict[int, int] = {}
+        """The devices' whole memory in bytes."""
+        self._phases, self._onload, self._offload, self._measures_memory = phases, onload, offload, memory
+        self.points: dict[Point, dict[int, DeviceMemory]] = {}
+        """The devices' memory at each of them, where it was looked at."""
+        self._peaks: dict[int, tuple[int, int]] = {}
+        self._began = self._body_began = 0.0
+        self._first_mark: DeviceMark | None = None
+
+    def tokens(self, count: float) -> None:
+        """So many tokens were processed in this phase, for its tokens per second."""
+        self.token_count += self._phases.amount(count)
+
+    def __enter__(self) -> Self:
+        phases, clock = self._phases, self._phases.clock
+        outer = _innermost.get()
+        self.parent = outer if outer is not None and outer._phases is phases else None
+        _innermost.set(self)
+        self.started = time.time()
+        self._began = self.heard_at = clock()
+        self._tell_outer(self._began)
+        phases.enter(self)
+        devices = phases.devices()
+        if self._measures_memory:
+            self.process_before = process_memory()
+            if devices is not None:
+                self._look(devices, "start/offload")
+        if self._onload is not None:
+            with ExitStack() as undo:
+                undo.push(lambda _, error, __: self._close(error))
+                self.seconds["onload"] = self._timed(self._onload)
+                undo.pop_all()
+            devices = phases.devices()  # loading may have been the first to use one
+            if devices is not None:
+                self._look(devices, "start/onload")
+        if devices is not None:
+            self._first_mark = phases.mark(devices)
+        self._body_began = clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        phases = self._phases
+        self.seconds["execute"] = phases.clock() - self._body_began
+        devices = phases.devices()
+        if devices is not None:
+            if self._first_mark is not None and (last := phases.mark(devices, self._first_mark)) is not None:
+                self.marks = (self._first_mark, last)
+            self._look(devices, "end/onload")
+        if self._offload is None:
+            return self._close(error)
+        with ExitStack() as leaving:
+            leaving.push(lambda _, failure, __: self._end(error or failure))
+            self.seconds["offload"] = self._timed(
+                self._offload
+            )  # after an exception too: what was loaded must not stay
+
+    def see_peak(self, device: int, seen: DeviceMemory) -> None:
+        allocated, reserved = self._peaks.get(device, (0, 0))
+        self._peaks[device] = (max(allocated, seen.max_allocated), max(reserved, seen.max_reserved))
+
+    def since_it_began(self, device: int, seen: DeviceMemory) -> DeviceMemory:
+        allocated, reserved = self._peaks[device]
+        return seen._replace(max_allocated=allocated, max_reserved=reserved)
+
+    def device_memory(self) -> Iterator[tuple[str, float, Kept]]:
+        """The devices' values, in GiB, and which is kept of several before one row."""
+        for point, devices in self.points.items():
+            now: Kept = "first" if point.startswith("start") else "last"
+            for device, seen in devices.items():
+                for counter, size in zip(DeviceMemory._fields, seen, strict=True):
+                    key = f"memory/{self.name}/{point}/{counter}"
+                    is_peak = counter.startswith("max_")
+                    yield f"{key}/{device}", size / GIB, "most" if is_peak else now
+                    if is_peak and point == "end/onload" and self.sizes.get(device):
+                        yield f"{key}_frac/{device}", size / self.sizes[device], "most"
+
+    def _look(self, devices: Devices, point: Point) -> None:
+        if self._measures_memory and (seen := self._phases.look(devices, self, point)):
+            self.points[point] = seen
+
+    def _timed(self, call: Callable[[], Any]) -> float:
+        began = self._phases.clock()
+        call()
+        return self._phases.clock() - began
+
+    def _end(self, error: BaseException | None) -> None:
+        if (devices := self._phases.devices()) is not None:
+            self._look(devices, "end/offload")
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        if self.points:
+            # Where nothing is loaded or unloaded, the memory before and after is the same.
+            for missing, same in (("start/onload", "start/offload"), ("end/offload", "end/onload")):
+                if same in self.points:
+                    self.points.setdefault(missing, self.points[same])  # type: ignore[arg-type]
+        if self._measures_memory:
+            self.process_after = process_memory()
+        self.error = type(error).__name__ if error is not None else ""
+        ended = self._phases.clock()
+        self.seconds["total"] = ended - self._began
+        _innermost.set(self.parent)
+        self._tell_outer(ended)
+        self._phases.close(self)
+
+    def _tell_outer(self, now: float) -> None:
+        outer = self.parent
+        while outer is not None:
+            outer.heard_at = now
+            outer = outer.parent
+
+
+class Timer:
+    """The seconds of a block, as `time/{name}` in the next row; `seconds` has them once it has ended."""
+
+    __slots__ = ("_began", "_phases", "name", "seconds")
+
+    def __init__(self, phases: Phases, name: str) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self._phases = phases
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = self._phases.clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = self._phases.clock() - self._began
+        self._phases.add_time(self.name, self.seconds)
 
 
 class _Keys:

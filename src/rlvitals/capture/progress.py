@@ -18,6 +18,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Generic, Self, TextIO, TypeVar
 
+from rlvitals.guard import guarded, value_or
 from rlvitals.render.progress import bar_line, field_line, field_text, plain_line
 from rlvitals.render.steps import names_of, printable
 from rlvitals.store.lines import NONFINITE, read_nonfinite
@@ -68,7 +69,7 @@ class Progress(Generic[T]):
         self._iterable = iterable
         self._title = _title(epoch, epochs, evaluating)
         self._is_evaluating = evaluating
-        self._total = _length(iterable) if total is None else total
+        self._total = value_or(None, len, iterable) if total is None else total  # a loader may raise whatever it likes
         self._total_steps = total_steps
         self._width, self._unit, self._now = width, unit, now
         self._fields: dict[str, str] = {}
@@ -131,7 +132,7 @@ class Progress(Generic[T]):
         """A row was logged to the run: its loss, reward and learning rate are shown. Never raises."""
         if self._screen is None or self.is_closed or self._is_evaluating:
             return
-        try:
+        with guarded(self._turn_off):
             if NONFINITE in row:
                 row = {**row, **read_nonfinite(row[NONFINITE])}
             if (names := tuple(row)) != self._known_names:
@@ -141,8 +142,6 @@ class Progress(Generic[T]):
                     self._fields[field] = field_text(field, float(value))
             self._fields["step"] = f"{step}/{self._total_steps}" if self._total_steps else str(step)
             self._draw_if_due()
-        except Exception:  # noqa: BLE001 - a display must not hurt the training
-            self._screen = None
 
     def close(self) -> None:
         """Leave the bar as it is. Calling it again does nothing."""
@@ -151,13 +150,14 @@ class Progress(Generic[T]):
         self.is_closed = True
         if self._screen is None or self._began is None:
             return
-        try:
+        with guarded(self._turn_off):
             if self._screen.is_terminal:
                 self._screen.finish(self)
             else:
                 self._screen.put(self._plain())
-        except Exception:  # noqa: BLE001 - as in see()
-            self._screen = None
+
+    def _turn_off(self, _: Exception) -> None:
+        self._screen = None
 
     def lines(self, room: int) -> list[str]:
         """The bar as it stands, for a terminal with so many columns."""
@@ -179,10 +179,8 @@ class Progress(Generic[T]):
         self._began = self._now()
         self.is_closed = False
         if self._screen is not None and self._screen.is_terminal:
-            try:
+            with guarded(self._turn_off):
                 self._screen.add(self)
-            except Exception:  # noqa: BLE001 - as in see()
-                self._screen = None
 
     def _advance(self, done: int) -> int:
         """Note how far it is; returns the count at which to look again."""
@@ -196,7 +194,7 @@ class Progress(Generic[T]):
         if self._screen is None or self.is_closed or self._began is None:
             return
         now = self._now()
-        try:
+        with guarded(self._turn_off):
             if self._screen.is_terminal:
                 if now - self._drawn_at >= REDRAW_SECONDS:
                     self._drawn_at = now
@@ -204,8 +202,6 @@ class Progress(Generic[T]):
             elif self._is_line_due(now):
                 self._line_at = now
                 self._screen.put(self._plain())
-        except Exception:  # noqa: BLE001 - as in see()
-            self._screen = None
 
     def _is_line_due(self, now: float) -> bool:
         if not self._total:
@@ -322,14 +318,13 @@ _screens: dict[TextIO, _Screen] = {}
 
 
 def _screen_of(stream: TextIO) -> _Screen | None:
-    try:
+    with guarded():  # a closed or a strange stream: no bar
         if stream not in _screens:
             for other in [other for other, screen in _screens.items() if screen.is_free]:
                 del _screens[other]
             _screens[stream] = _Screen(stream)
         return _screens[stream]
-    except Exception:  # noqa: BLE001 - a closed or a strange stream: no bar
-        return None
+    return None
 
 
 @contextmanager
@@ -349,13 +344,6 @@ def _title(epoch: int | None, epochs: int | None, evaluating: bool) -> str:
     if epoch is None:
         return "Training"
     return f"Epoch {epoch}/{epochs}" if epochs else f"Epoch {epoch}"
-
-
-def _length(iterable: Iterable[Any]) -> int | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - a loader over a stream may raise whatever it likes
-        return None
 
 
 def _batch_size(item: Any) -> int:

@@ -6,41 +6,43 @@ it runs (`strict=True` asks for it). What a row may hold is decided in `intake`;
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rlvitals.capture import endings, exits
-from rlvitals.capture.card import Card
-from rlvitals.capture.display import Display
-from rlvitals.capture.evaluation import without_sequences, write_evaluation
+from rlvitals.capture import endings
+from rlvitals.capture.console import Display
+from rlvitals.capture.device_rows import LAST_WAIT_SECONDS, NO_ROW, PendingRow
 from rlvitals.capture.forwarding import Forwarding, start_following
-from rlvitals.capture.intake import PLAIN, Intake
+from rlvitals.capture.identity import Card
+from rlvitals.capture.intake import PLAIN, Intake, without_sequences
 from rlvitals.capture.live_monitor import LiveMonitor
-from rlvitals.capture.measuring import Measuring
-from rlvitals.capture.pending import LAST_WAIT_SECONDS, NO_ROW, Pending
+from rlvitals.capture.measurements import Measurements
 from rlvitals.capture.pulse import Pulse, beat_seconds
-from rlvitals.codec import NEWLINE, dumps, encode
 from rlvitals.config import Settings, with_secrets
 from rlvitals.errors import BadValue
+from rlvitals.guard import Once, guarded, words_of
+from rlvitals.health.history import by_gravity
 from rlvitals.records import MAX_STEP, Attempt, Finding, Request, RunInfo, Status
+from rlvitals.store.evaluations import write_evaluation
 from rlvitals.store.findings import append_event
 from rlvitals.store.home import Home
 from rlvitals.store.layout import LiveRunDir, RunDir, SideLog, Stream
+from rlvitals.store.lines import encode_row
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import LogWriter
+from rlvitals.terminal import logger
 
-if TYPE_CHECKING:
-    from rlvitals.capture.phase import Hook, Phase, Timer
+if TYPE_CHECKING:  # most runs have none of them
+    from rlvitals.capture.phases import Hook, Phase, Timer
     from rlvitals.capture.progress import Progress
-
-logger = logging.getLogger("rlvitals")
+    from rlvitals.store.rollouts import RolloutWriter
 
 T = TypeVar("T")
 
@@ -69,8 +71,9 @@ class Run:
         self._file_lock = lock
         self.last_step = last_step
         """The step of the last row; -1 before the first."""
+        self._warn_once = Once()
         self._intake = Intake(logger.warning, strict=settings.strict)
-        self._card = Card(run_dir, settings, info, attempt, lock=lock, counts=self._counts, say=self._say_once)
+        self._card = Card(run_dir, settings, info, attempt, lock=lock, counts=self._counts, warn_once=self._warn_once)
         self._home = Home(
             run_dir,
             info.id,
@@ -79,10 +82,10 @@ class Run:
             notify=logger.warning,
         )
         self._writers: dict[Stream | SideLog, LogWriter] = {}
-        self._pending = Pending(self._record, self._say_once)
+        self._rollouts: RolloutWriter | None = None
+        self._pending = PendingRow(self._record, self._warn_once)
         self._recording = True
         self._closed_because = "the run is finished"
-        self._said: set[str] = set()
         self._shown: Mapping[str, Any] = {}
         self._vetted: list[str] = []  # names that need no second look, in the order of the last plain row
         self._forwarding: Forwarding | None = None
@@ -90,14 +93,16 @@ class Run:
         self._writer = self._open_log("train")
         self._lock = self._writer.lock  # one for both, so that a row takes it once
         renew_after_fork(self, "_lock")
-        self._watching = LiveMonitor(
+        self._monitor = LiveMonitor(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
-        self._is_watched = self._display.is_on or self._watching.is_on
+        self._is_watched = self._display.is_on or self._monitor.is_on
         self._card.begin()
         self.is_measuring = False
         """Whether a row may have measurements to be joined with."""
-        self._measuring = Measuring(self, run_dir, attempt, self._append_beside, see_sample=self._watching.take_sample)
+        self._measurements = Measurements(
+            self, run_dir, attempt, self._append_beside, see_sample=self._monitor.take_sample
+        )
         self._pulse = Pulse(self._beat, beat_seconds(settings.fsync))
         endings.watch(self)
 
@@ -146,7 +151,7 @@ class Run:
         try:
             with self._lock:
                 if self.is_measuring:
-                    metrics = self._measuring.join(metrics)
+                    metrics = self._measurements.join(metrics)
                 # The common row is written right here: between two training steps the caches go cold, and then each
                 # further function or object touched costs a microsecond. Anything unusual goes the long way below.
                 writer, written = self._writer, 0
@@ -162,8 +167,7 @@ class Run:
                         and writer.is_plain
                     ):
                         now = _clock()
-                        head = {"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": self._number}
-                        line = dumps(head | metrics, None, NEWLINE)
+                        line = encode_row(step, now, self._number, metrics)
                         written = _write(writer.fd, line)
                         self.last_step = step
                 except Exception:  # noqa: BLE001
@@ -178,8 +182,7 @@ class Run:
                     if self._is_watched:
                         self._show(self.last_step, metrics, now)
                     return
-                if not self._recording:
-                    self._say_once("log", f"a row for {self.dir} is dropped: {self._closed_because}")
+                if not self._takes("a row"):
                     return
                 if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
                     step = self.last_step + 1 if step is None else self._whole_step(step)
@@ -191,8 +194,8 @@ class Run:
                 self._record(metrics, step, now)
         except BadValue:
             raise
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._say_once(f"log {type(error)}", f"a row could not be recorded: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - as guard.guarded, which would be one more object for every row
+            self._pending.not_recorded(error)
 
     def flush(self, seconds: float | None = None) -> None:
         """Write the row that waits for a device, if one does; waits for it, at most so long. Other calls do so too."""
@@ -208,34 +211,42 @@ class Run:
         `step` is that of the stats, or the last logged one, where it is not given. `whole` is what the file holds where
         that is more than the row; empty: no file.
         """
-        try:
-            with self._lock:
-                if not self._recording:
-                    self._say_once("eval", f"an evaluation for {self.dir} is dropped: {self._closed_because}")
-                    return
-                self._pending.write()
-                given = stats.get("step") if step is None else step
-                number = max(self.last_step, 0) if given is None else self._whole_step(given)
-                row = {key: value for key, value in stats.items() if key != "step"}
-                now = time.time()
-                self._writer.verify()  # files are made where the run is now
-                writer = self._writers.get("eval") or self._open_log("eval")
-                writer.append(self._line(without_sequences(row), number, now))
-                kept = row if whole is None else whole
-                if self.rank == 0 and whole != {} and (problem := self._write_evaluation(kept, number)):
-                    self._say_once("eval file", problem)
-                self._watching.look(number, self._shown, now, "eval")
-        except BadValue:
-            raise
-        except Exception as error:  # noqa: BLE001 - as in log()
-            said = f"an evaluation could not be recorded: {type(error).__name__}: {error}"
-            self._say_once(f"eval {type(error)}", said)
+        with guarded(partial(self._not_recorded, "an evaluation"), but=(BadValue,)), self._lock:
+            if not self._takes("an evaluation"):
+                return
+            self._pending.write()
+            given = stats.get("step") if step is None else step
+            number = self._past_step(given)
+            row = {key: value for key, value in stats.items() if key != "step"}
+            now = time.time()
+            self._writer.verify()  # files are made where the run is now
+            writer = self._writers.get("eval") or self._open_log("eval")
+            writer.append(self._line(without_sequences(row), number, now))
+            kept = row if whole is None else whole
+            if self.rank == 0 and whole != {}:
+                problem = write_evaluation(self._dir, kept, number, sync=self.settings.fsync == "always")
+                if problem:
+                    self._warn_once(problem, "eval file")
+            self._monitor.look(number, self._shown, now, "eval")
 
     def log_groups(self, groups: Any, step: int | None = None) -> None:
-        """Record rollouts, group by group, in `logs/rollouts/`: written on return. See docs/rollouts.md."""
-        from rlvitals.capture.rollouts import log_groups
+        """Record rollouts, group by group, in `logs/rollouts/`. See docs/rollouts.md.
 
-        log_groups(self, groups, step)
+        Written on return, like a row, and without a thread: a step of 64 rollouts of 8 KB takes a few milliseconds, and
+        there is no queue that a kill could take with it. What cannot be taken is left out with a warning; `strict`
+        raises.
+        """
+        from rlvitals.store.rollout_forms import groups_of
+        from rlvitals.store.rollouts import group_line
+
+        self.flush()  # a row that waits for a device comes first
+        with guarded(partial(self._not_recorded, "rollouts"), but=(BadValue,)):
+            number, now = self._past_step(step), time.time()
+            lines = [group_line(group, number, self.attempt, now) for group in groups_of(groups, self._leave_out)]
+            with self._lock:
+                if lines and self._takes("rollouts"):
+                    self._writer.verify()  # files are made where the run is now
+                    self._append_groups(lines, number)
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
@@ -243,24 +254,24 @@ class Run:
         With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
         """
         self.flush()
-        return self._watching.request(everywhere=everywhere)
+        return self._monitor.request(everywhere=everywhere)
 
     @property
     def findings(self) -> list[Finding]:
         """What the doctor has found so far, in order; on rank 0."""
         self.flush()
-        return self._watching.findings
+        return self._monitor.findings
 
     @property
     def verdict(self) -> tuple[str, str]:
         """healthy, watch, act or cannot judge, as `check` would say it now, and the reason."""
-        return self._watching.verdict
+        return self._monitor.verdict
 
     def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
         """Record and tell what was found in the epochs. Called by `MetricsTracker`."""
         with self._lock:
             self._pending.flush()
-            self._watching.take_from_epochs(found, standing, time.time())
+            self._monitor.take_from_epochs(found, standing, time.time())
 
     def progress(self, iterable: Iterable[T], **look: Any) -> Progress[T]:
         """Iterate with a bar on stderr: `epoch=3, epochs=10`, or `evaluating=True`. See `capture.progress.Progress`."""
@@ -272,23 +283,23 @@ class Run:
         """Measure a block: `time/{name}/...` and `memory/{name}/...` in the next row. See `capture.phases`."""
         if self._pending.row is not None:
             self.flush()
-        return self._measuring.phase(name, onload, offload, memory)
+        return self._measurements.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
         """Measure a block's seconds: the bare `time/{name}` in the next row."""
         if self._pending.row is not None:
             self.flush()
-        return self._measuring.timer(name)
+        return self._measurements.timer(name)
 
     def count(self, *, tokens: float = 0, samples: float = 0) -> None:
         """So much was processed: `system/tps` and `system/samples` in the next row."""
         if self._pending.row is not None:
             self.flush()
-        self._measuring.count(tokens, samples)
+        self._measurements.count(tokens, samples)
 
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
-        self._watching.settle()
+        self._monitor.settle()
         with self._lock:
             self.flush()
             if not self._recording:
@@ -296,8 +307,8 @@ class Run:
             self._recording = False
         endings.unwatch(self)
         self._pulse.stop()
-        self._measuring.stop()
-        for writer in self._writers.values():
+        self._measurements.stop()
+        for writer in self._all_writers:
             if self.settings.fsync != "never":
                 writer.sync()
             writer.close()
@@ -309,7 +320,7 @@ class Run:
             self._file_lock.release()
         self._home.close()
         self._display.finish(status, described)
-        self._watching.close()
+        self._monitor.close()
         if self._forwarding is not None:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
@@ -332,23 +343,30 @@ class Run:
             self.close_at_exit(error)
 
     def _repr_html_(self) -> str:
-        from rlvitals.capture.notebook import card
+        """How a notebook shows it: where it is, its last row, what was found."""
+        from rlvitals.render.notebook import last_values, run_card
+        from rlvitals.render.numbers import number
+        from rlvitals.store.reader import last_row
 
-        return card(self, self._dir)
+        row = last_row(self._dir.train_log)
+        step = "no rows yet" if self.last_step < 0 else f"step {number(self.last_step)}"
+        values = last_values(row.numbers if row else {})
+        about = [self.status, step, self.dir]
+        return run_card(self.name, about, self.verdict, values, by_gravity(self.findings))
 
     # How it ends when nobody calls finish(): see endings.
     def interrupt(self) -> None:
         self.flush(LAST_WAIT_SECONDS)
-        for writer in list(self._writers.values()):
+        for writer in self._all_writers:
             writer.tend()
             writer.sync()
         self._card.save(status="interrupted")
 
     def close_at_exit(self, error: BaseException | None) -> None:
-        status = exits.status_of(error) if isinstance(error, SystemExit) else None
+        status = endings.status_of(error) if isinstance(error, SystemExit) else None
         if status == 0:
             error = None
-        if isinstance(error, KeyboardInterrupt) or status in exits.INTERRUPTED:
+        if isinstance(error, KeyboardInterrupt) or status in endings.INTERRUPTED:
             self.finish("interrupted", error)
         elif self.status == "interrupted" and (error is None or status is not None):
             self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
@@ -356,7 +374,7 @@ class Run:
             self.finish("finished" if error is None else "failed", error)
 
     def detach(self) -> None:
-        self._recording = self._watching.is_on = False
+        self._recording = self._monitor.is_on = False
         self._closed_because = "this is a forked process, and only the process that started the run records it"
         self._pending.forget()
 
@@ -364,7 +382,7 @@ class Run:
         """A row is durable: those who look on see it."""
         if self._display.is_on:
             self._display.step(step, row, now)
-        self._watching.look(step, row, now)
+        self._monitor.look(step, row, now)
 
     def _record(self, metrics: Mapping[str, Any], step: int, now: float) -> None:
         self._writer.append(self._line(metrics, step, now))
@@ -375,18 +393,44 @@ class Run:
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
         """One row as the log holds it."""
-        head = {"step": step, "timestamp": int(now * 1000) / 1000, "attempt": self._number}
         if type(metrics) is dict and self._intake.is_plain(metrics):
             self._shown = metrics
             try:
-                return encode(head | metrics)
+                return encode_row(step, now, self._number, metrics)
             except (TypeError, ValueError):  # a whole number beyond 64 bits
                 pass
-        self._shown = self._intake.take(metrics)
-        return encode(head | self._shown)
+        self._shown = taken = self._intake.take(metrics)
+        return encode_row(step, now, self._number, taken)
 
-    def _write_evaluation(self, stats: Mapping[str, Any], step: int) -> str:
-        return write_evaluation(self._dir, stats, step, sync=self.settings.fsync == "always")
+    def _takes(self, what: str) -> bool:
+        """Whether something is still recorded; says so where not."""
+        if not self._recording:
+            self._warn_once(f"{what} for {self.dir} cannot be recorded: {self._closed_because}", what)
+        return self._recording
+
+    def _not_recorded(self, what: str, error: Exception) -> None:
+        self._warn_once(f"{what} could not be recorded: {words_of(error)}", f"{what} {type(error)}")
+
+    def _leave_out(self, sentence: str) -> None:
+        if self.settings.strict:
+            raise BadValue(sentence)
+        self._warn_once(sentence, sentence[:40])
+
+    def _append_groups(self, lines: list[bytes], step: int) -> None:
+        from rlvitals.store.rollouts import RolloutWriter
+
+        if self._rollouts is None:
+            syncs = self.settings.fsync != "never"
+            self._rollouts = RolloutWriter(self._open_writer, self._dir, self.rank, sync=syncs)
+        try:
+            self._rollouts.append(lines, step)
+        except OSError as error:
+            said = f"cannot write rollouts: {error.strerror or error}. They are kept in memory and tried again"
+            self._warn_once(said, "rollouts cannot be written")
+
+    def _past_step(self, given: Any) -> int:
+        """The step of something that belongs to a row: as given, or that of the last one."""
+        return max(self.last_step, 0) if given is None else self._whole_step(given)
 
     def _whole_step(self, step: Any) -> int:
         number = self._intake.whole("step", step, "counting on from the last row instead")
@@ -408,7 +452,7 @@ class Run:
                 if self._recording:
                     (self._writers.get(log) or self._open_log(log)).append(line)
         except OSError as error:
-            self._say_once(log, f"cannot write {self._dir.log(log, self.rank)}: {error.strerror or error}")
+            self._warn_once(f"cannot write {self._dir.log(log, self.rank)}: {error.strerror or error}", log)
 
     def _open_log(self, log: Stream | SideLog) -> LogWriter:
         writer = self._writers[log] = self._open_writer(lambda: self._dir.log(log, self.rank))
@@ -417,9 +461,13 @@ class Run:
     def _open_writer(self, place: Callable[[], Path]) -> LogWriter:
         return LogWriter(place, home=self._home, notify=logger.warning, fsync_each=self.settings.fsync == "always")
 
+    @property
+    def _all_writers(self) -> list[LogWriter | RolloutWriter]:
+        return [*self._writers.values(), *([self._rollouts] if self._rollouts is not None else [])]
+
     def _beat(self) -> None:
-        try:
-            for writer in list(self._writers.values()):
+        with guarded(self._miss_beat):
+            for writer in self._all_writers:
                 writer.tend()
                 if isinstance(self.settings.fsync, float):
                     writer.sync()
@@ -427,28 +475,22 @@ class Run:
                 self._pending.flush_if_ready()
                 if self._recording:
                     has_clock = self._forwarding is not None and self._forwarding.has_clock
-                    self._watching.tick(time.time(), self._measuring.open_phases(), has_clock=has_clock)
+                    self._monitor.tick(time.time(), self._measurements.open_phases(), has_clock=has_clock)
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
-                    self._say_once(
-                        "lock", f"{self._dir.lock} names another writer now; two processes may be recording {self.dir}"
-                    )
+                    problem = f"{self._dir.lock} names another writer now; two processes may be recording {self.dir}"
+                    self._warn_once(problem, "lock")
                 self._file_lock.beat()
                 if self._forwarding is not None:
                     self._forwarding.keep_up()
                     self._forwarding.report()
                 self._card.save_counts()
-        except OSError:
-            pass  # the writers report a sick disk; the heartbeat just misses a beat
-        except Exception as error:  # noqa: BLE001 - a background thread must not die of a surprise
-            self._say_once(f"pulse {type(error)}", f"the background thread met {type(error).__name__}: {error}")
+
+    def _miss_beat(self, error: Exception) -> None:
+        if not isinstance(error, OSError):  # the writers report a sick disk
+            self._warn_once(f"the background thread met {words_of(error)}", f"pulse {type(error)}")
 
     def _counts(self) -> dict[str, Any]:
         logs: tuple[Stream, Stream] = ("train", "eval")
         dropped = sum(self._writers[log].rows_dropped for log in logs if log in self._writers)
         return {"left_out": dict(self.left_out), "rows_dropped": dropped}
-
-    def _say_once(self, about: str, sentence: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
-            logger.warning(sentence)

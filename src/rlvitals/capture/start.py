@@ -37,6 +37,9 @@ Resume = bool | int | str | os.PathLike[str]
 
 RANK_WAIT_SECONDS = 60.0
 
+_NOT_SETTINGS = {"output_dir", "config", "resume", "overwrite", "unknown"}
+"""What `start` takes beside the settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class _TrainerState:
@@ -80,31 +83,8 @@ def start(
     `overwrite=True`. Several ranks may all call this: rank 0 owns the run, the others write files of their own beside
     it.
     """
-    given = {
-        "name": name,
-        "algorithm": algorithm,
-        "framework": framework,
-        "total_steps": total_steps,
-        "track_with": track_with,
-        "tracker_kwargs": tracker_kwargs,
-        "tracker_wait": tracker_wait,
-        "monitor": monitor,
-        "rules": rules,
-        "actions": actions,
-        "notify": notify,
-        "strict": strict,
-        "fsync": fsync,
-        "display": display,
-        "display_layout": display_layout,
-        "display_every": display_every,
-        "hardware": hardware,
-        "names": names,
-        "rank": rank,
-        "mask": mask,
-        "unmask": unmask,
-        **unknown,
-    }
-    settings = resolve(config, given)
+    given = dict(locals())  # every setting under its own name
+    settings = resolve(config, {name: given[name] for name in given if name not in _NOT_SETTINGS} | unknown)
     settings = keep_paths(settings)
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
@@ -128,14 +108,13 @@ def start(
         lock.acquire()
     except OSError as error:
         raise _unwritable(run_dir, error) from error
-    try:
-        run = _open(run_dir, settings, lock, resume, overwrite)
-    except OSError as error:
-        lock.release()
-        raise _unwritable(run_dir, error) from error
-    except BaseException:
-        lock.release()
-        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(lock.release)
+        try:
+            run = _open(run_dir, settings, lock, resume, overwrite)
+        except OSError as error:
+            raise _unwritable(run_dir, error) from error
+        undo.pop_all()
     run.forward_to(trackers)
     return run
 

@@ -21,12 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if is_url(arguments.path):
-        raise RunError("a run is compacted on the disk where it lies; upload it afterwards")
-    view = open_run(arguments.path)
-    if view.status == "running":
-        raise RunLocked(f"{view.path} is being recorded; compact it when it has ended")
-    run_dir = RunDir(Path(arguments.path))
+    run_dir = run_at_rest(arguments.path, "compacted")
     try:
         if arguments.undo:
             facts: dict[str, object] = {"logs_restored": expand_logs(run_dir)}
@@ -38,9 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{before:,} bytes are {after:,} now ({after / before:.0%})" if before else "there is nothing to pack"
             )
     except OSError as error:
-        raise RunError(f"cannot compact {view.path}: {error.strerror or error}; nothing is lost") from error
+        raise RunError(f"cannot compact {run_dir.root}: {error.strerror or error}; nothing is lost") from error
     if arguments.json:
         print_json(facts)
     else:
-        say(f"{view.path}: {said}")
+        say(f"{run_dir.root}: {said}")
     return 0
+
+
+def run_at_rest(path: str, done: str) -> RunDir:
+    """A run on this machine that nobody records; raises RunError for any other. `done` is what is to be done to it."""
+    if is_url(path):
+        raise RunError(f"a run is {done} on the disk where it lies, before it is uploaded")
+    if open_run(path).status == "running":
+        raise RunLocked(f"{path} is being recorded; it can be {done} when it has ended")
+    return RunDir(Path(path))

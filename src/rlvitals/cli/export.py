@@ -6,9 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from rlvitals.cli.output import add_json_flag, print_json
+from rlvitals.cli.output import add_json_flag, print_json, write_file
 from rlvitals.errors import RunError
-from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_data, say
 from rlvitals.views.export import export
@@ -42,10 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         put_data(data)
         return 0
     target = Path(arguments.output or f"{view.path.resolve().name}.{arguments.to}")
-    try:
-        replace_file(target, data)
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
+    write_file(target, data)
     facts = {"path": str(target), "format": arguments.to, "rows": rows, "bytes": len(data)}
     if arguments.json:
         print_json(facts)

@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol
 from rlvitals import __version__
 from rlvitals.cli.flags import Parser
 from rlvitals.errors import NotComparable, RlvitalsError, UnknownMetric, did_you_mean
+from rlvitals.guard import guarded
 from rlvitals.terminal import message as harmless
 from rlvitals.terminal import say, survive_narrow_encodings, warn
 
@@ -48,8 +49,8 @@ VERBS = {
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
-MODULES = {"import": "import_log"}
-"""Verbs whose name cannot be a module's."""
+MODULES = {"import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
+"""Verbs whose module has another name: it cannot have the verb's, or the verbs' names are too near to each other."""
 
 
 class Verb(Protocol):
@@ -97,18 +98,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The console script."""
+    code = EXIT_DEFECT
     try:
-        code = main()
-        sys.stdout.flush()
+        with guarded(_tell_defect, but=(BrokenPipeError,)):
+            code = main()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader of our output (head, less) has gone; that is its right
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except Exception:  # noqa: BLE001 - a defect of ours: told as Python does, but what it repeats may be anybody's
-        warn(traceback.format_exc().rstrip())
-        code = EXIT_DEFECT
     sys.exit(code)
+
+
+def _tell_defect(error: Exception) -> None:
+    """A defect of ours, told as Python does; but what it repeats may be anybody's."""
+    warn("".join(traceback.format_exception(error)).rstrip())
 
 
 def _fail(error: Exception | str, code: int) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
 from rlvitals.codec import encode, parse_json, to_json
+from rlvitals.errors import RunError
 from rlvitals.render.screen import standard_output
+from rlvitals.store.files import put_file, replace_file
 from rlvitals.terminal import cut_middle, put_json, visible
 
 
@@ -34,6 +37,14 @@ def printable(facts: Any) -> Any:
     if isinstance(facts, list | tuple):
         return [printable(value) for value in facts]
     return cut_middle(visible(facts)) if isinstance(facts, str) else facts
+
+
+def write_file(target: Path, data: bytes, *, folder_too: bool = False) -> None:
+    """Replace a file at once, in a folder that is made where `folder_too` says so. Raises RunError."""
+    try:
+        (put_file if folder_too else replace_file)(target, data)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def show(view: RenderableType) -> None:

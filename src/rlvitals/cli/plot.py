@@ -6,10 +6,9 @@ import argparse
 import re
 from pathlib import Path
 
-from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.cli.output import add_json_flag, print_json, write_file
+from rlvitals.errors import ConfigError
 from rlvitals.render.run_plots import Picture, Smooth, draw
-from rlvitals.store.files import put_file
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import say
 from rlvitals.views.logs import LogView, open_any
@@ -67,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 def write_picture(picture: Picture, target: Path, smooth: Smooth = "auto") -> int:
     """Draw to a file, which is replaced at once; returns its size."""
     data = draw(picture, smooth, target.suffix[1:].lower())
-    try:
-        put_file(target, data)
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
+    write_file(target, data, folder_too=True)
     return len(data)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rlvitals.cli.compact import run_at_rest
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, RunError, RunLocked
-from rlvitals.store.layout import RunDir
+from rlvitals.errors import ConfigError, RunError
 from rlvitals.store.pruning import old_evaluations, old_rollouts
-from rlvitals.store.remote import is_url
 from rlvitals.terminal import say
-from rlvitals.views.query import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts_keep_last is None and arguments.evals_keep_last is None:
         raise ConfigError("say what is to be pruned: --rollouts-keep-last N, --evals-keep-last N")
-    if is_url(arguments.path):
-        raise RunError("a run is pruned on the disk where it lies")
-    view = open_run(arguments.path)
-    if view.status == "running":
-        raise RunLocked(f"{view.path} is being recorded; prune it when it has ended")
-    run_dir, every = RunDir(Path(arguments.path)), arguments.keep_every
+    run_dir, every = run_at_rest(arguments.path, "pruned"), arguments.keep_every
     old: list[Path] = []
     if arguments.rollouts_keep_last is not None:
         old += old_rollouts(run_dir, keep_last=arguments.rollouts_keep_last, keep_every=every)
@@ -49,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"files": names, "bytes": size, "removed": not arguments.dry_run})
     else:
         done = "would be removed" if arguments.dry_run else "are removed"
-        say(f"{view.path}: {len(old):,} files, {size:,} bytes {done}")
+        say(f"{run_dir.root}: {len(old):,} files, {size:,} bytes {done}")
     return 0
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rlvitals.codec import to_json
 from rlvitals.errors import ConfigError
+from rlvitals.guard import guarded, words_of
 from rlvitals.health.notify import Webhook, sentinel
 from rlvitals.records import Finding
 from rlvitals.store.files import put_file
@@ -52,10 +53,8 @@ class Reactions:
     def react(self, finding: Finding, source: str) -> None:
         """Do what was asked for."""
         for reaction in self._reactions:
-            try:
+            with guarded(lambda error: _say(words_of(error))):  # the watch goes on whatever a user's command does
                 reaction(finding, source)
-            except Exception as error:  # noqa: BLE001 - the watch goes on whatever a user's command does
-                _say(f"{type(error).__name__}: {error}")
 
     def tend(self) -> None:
         """Tell of commands that have ended badly."""

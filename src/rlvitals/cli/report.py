@@ -6,9 +6,8 @@ import argparse
 import re
 from pathlib import Path
 
-from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, RunError
-from rlvitals.store.files import put_file
+from rlvitals.cli.output import add_json_flag, print_json, write_file
+from rlvitals.errors import ConfigError
 from rlvitals.terminal import put_data, say
 from rlvitals.views.report import gather
 
@@ -48,15 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     name = re.sub(r"[^\w.-]+", "_", report.name).strip("._") or "run"
     target = Path(arguments.output or f"{name[:80]}-report.{'md' if is_markdown else 'html'}")
-    write_file(target, data)
+    write_file(target, data, folder_too=True)
     if not arguments.json:
         say(f"{target}")
     return 0
-
-
-def write_file(target: Path, data: bytes) -> None:
-    """Replace a file at once."""
-    try:
-        put_file(target, data)
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlvitals.codec import encode
+from rlvitals.config import planned_steps
 from rlvitals.importers.base import Fields, ForeignLog
 from rlvitals.importers.padding import family
 from rlvitals.importers.steps import RestartWatch
@@ -21,7 +21,7 @@ from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.cards import append_attempt, write_config, write_info
 from rlvitals.store.files import make_folder, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, Stream
-from rlvitals.store.lines import NONFINITE, RESERVED, write_nonfinite
+from rlvitals.store.lines import metric_key, stored_row
 from rlvitals.store.lock import RunLock
 
 
@@ -74,9 +74,8 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
             append_attempt(run_dir, Attempt(number=attempt, started=started))
     counts = Counter(stream for stream, _ in rows)
     for stream in counts:
-        replace_file(run_dir.log(stream), (encode(_line(row)) for kind, row in rows if kind == stream))
+        replace_file(run_dir.log(stream), (encode(stored_row(row)) for kind, row in rows if kind == stream))
     sync_folder(run_dir.logs)
-    total = log.config.get("max_steps")
     info = RunInfo(
         id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
         name=name,
@@ -85,7 +84,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         updated=ended,
         written_by=version,
         attempt=attempt,
-        total_steps=total if isinstance(total, int) and total > 0 else None,
+        total_steps=planned_steps(log.config),
         ended=ended,
     )
     write_info(run_dir, info)  # says that all is there, so it comes last
@@ -98,30 +97,13 @@ def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
     watch, attempt = RestartWatch(), 1
     for row in log.rows:
         attempt += watch.is_restart(row)
-        numbers = {_stored_name(name): value for name, value in row.items() if name not in ("step", "timestamp")}
+        numbers = {metric_key(name): value for name, value in row.items() if name not in ("step", "timestamp")}
         yield _stream(row), Row(row["step"], row.get("timestamp", math.nan), attempt, numbers)
 
 
 def _stream(row: Fields) -> Stream:
     """Rows about nothing but an evaluation are evaluations; mixed ones stay whole among the training's."""
     return "eval" if {family(name) for name in row} <= {"eval", "axis"} else "train"
-
-
-def _stored_name(name: str) -> str:
-    return f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
-
-
-def _line(row: Row) -> dict[str, Any]:
-    stamp = {"timestamp": row.timestamp} if math.isfinite(row.timestamp) else {}
-    finite = {name: number for name, number in row.numbers.items() if math.isfinite(number)}
-    odd = {name: number for name, number in row.numbers.items() if name not in finite}
-    return {
-        "step": row.step,
-        **stamp,
-        "attempt": row.attempt,
-        **finite,
-        **({NONFINITE: write_nonfinite(odd)} if odd else {}),
-    }
 
 
 def _remove(paths: list[Path]) -> None:

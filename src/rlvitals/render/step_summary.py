@@ -5,6 +5,7 @@ Owns the words; the numbers come from the trainer and from the groups. A fact th
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ class StepFacts:
     training_seconds: float | None = None
     tokens: int | None = None
     trainable_tokens: int | None = None
+
+
+def is_verbose(asked: bool | None = None) -> bool:
+    """Whether turn tables, rollout details and full summaries are printed: as asked, or as `VERBOSE=true` says."""
+    return os.environ.get("VERBOSE", "").lower() in ("1", "true", "yes", "on") if asked is None else asked
 
 
 def step_facts(

@@ -9,22 +9,25 @@ and only then).
 from __future__ import annotations
 
 import os
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlvitals.errors import RlvitalsError, did_you_mean
+from rlvitals.errors import SinkError, did_you_mean
+from rlvitals.guard import value_or
 from rlvitals.records import Attempt, Row
+from rlvitals.splits import held_out_name
+from rlvitals.store.archive import log_state
+from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.layout import Forwarded, RunDir, kept_file
 from rlvitals.store.reader import read_rows
 from rlvitals.store.samples import read_samples
-
-
-class SinkError(RlvitalsError):
-    """A tracker cannot start or go on; the message says how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,48 @@ class SinkRow:
 
 
 def metric_name(stream: Forwarded, name: str) -> str:
-    """What a tracker calls a metric: evaluations are kept apart from training.
+    """What a tracker calls a metric: evaluations are kept apart from training, under the names the doctor uses.
 
     >>> metric_name("eval", "loss"), metric_name("eval", "eval_loss"), metric_name("train", "loss")
     ('eval/loss', 'eval_loss', 'loss')
     """
-    return f"eval/{name}" if stream == "eval" and not name.startswith("eval") else name
+    return held_out_name(name) if stream == "eval" else name
 
 
 def stored_rows(root: Path, stream: Forwarded) -> Iterator[Row]:
     """A log's rows as they are handed over, for a sink that must write them once more."""
     log = RunDir(root).log(stream)
     return read_samples(log) if stream == "system" else read_rows(log)
+
+
+def rows_held(facts: RunFacts, attempt: int, held: Mapping[str, int], vendor: str) -> Iterator[SinkRow]:
+    """An attempt's first rows in the logs, as many of each stream as a tracker held: for one that must write them anew.
+    Raises SinkError where they are gone: at once where a log is, and otherwise when the rows run out.
+    """
+
+    def lost(stream: Forwarded, missing: int) -> SinkError:
+        return SinkError(
+            f"{vendor} must write attempt {attempt} anew, and the log lacks {missing} of its {held[stream]} rows. "
+            f"Bring {RunDir(facts.root).log(stream)} back"
+        )
+
+    def rows() -> Iterator[SinkRow]:
+        for stream in streams:
+            left = held[stream]
+            for row in stored_rows(facts.root, stream):
+                if left and row.attempt == attempt:
+                    left -= 1
+                    yield SinkRow(stream, row)
+                if not left:
+                    break
+            if left:
+                raise lost(stream, left)
+
+    streams = [stream for stream in FORWARDED if held.get(stream)]
+    for stream in streams:
+        if not any(log_state(RunDir(facts.root).log(stream))):
+            raise lost(stream, held[stream])
+    return rows()
 
 
 def import_vendor(module: str, tracker: str) -> Any:
@@ -73,6 +106,21 @@ class RunFacts:
     def attempt(self, number: int) -> Attempt | None:
         """The record of one (re)start."""
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
+
+    def about(self, number: int) -> dict[str, Any]:
+        """What a vendor's run of one attempt says of itself."""
+        attempt = self.attempt(number)
+        from_step = attempt.from_step if attempt is not None else None
+        return {"run": self.id, "algorithm": self.algorithm, "attempt": number, "from_step": from_step}
+
+
+def attempt_name(name: str, number: int) -> str:
+    """What an attempt's run is called at a vendor's.
+
+    >>> attempt_name("kto-7b", 1), attempt_name("kto-7b", 2)
+    ('kto-7b', 'kto-7b (attempt 2)')
+    """
+    return name if number == 1 else f"{name} (attempt {number})"
 
 
 class Sink(ABC):
@@ -114,6 +162,27 @@ class Sink(ABC):
 
     def abandon(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go after an error, without finishing; another one will be opened from the last commit."""
+
+
+@contextmanager
+def explained(sentence: Callable[[str], str]) -> Iterator[None]:
+    """Whatever a vendor raises while it starts becomes a SinkError: `sentence` puts its words beside the fix."""
+    try:
+        yield
+    except SinkError:
+        raise
+    except Exception as error:
+        raise SinkError(sentence(str(error))) from error
+
+
+def end_aside(endings: Iterable[Callable[[], object]], seconds: float) -> None:
+    """Let go of a vendor's runs. Without a network that may take for ever: it is waited for so long and no longer."""
+    threads = [threading.Thread(target=value_or, args=(None, ending), daemon=True) for ending in endings]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _is_path(value: Any) -> bool:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
-from rlvitals.sinks.local_file import (
-    FIXED,
-    FileSink,
-    LocalFile,
-    begin,
-    choose_path,
-    how_to_repeat,
-    is_same_path,
-    named,
-)
+from rlvitals.sinks.base import RunFacts, SinkRow
+from rlvitals.sinks.local_file import FIXED, FileSink, named
 from rlvitals.store.files import replace_file, sync_folder
 from rlvitals.store.spreadsheet import as_text, csv_line, from_text, quoted
 
@@ -40,23 +32,18 @@ class CsvSink(FileSink):
     file tells that it was widened after the last commit.
     """
 
+    tracker: ClassVar[str] = "csv"
+    default_name: ClassVar[str] = "metrics.csv"
+
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
-        super().__init__(facts, settings, memory)
-        check_settings("csv", settings, self.known_settings)
-        self._path = choose_path("csv", facts, settings, "metrics.csv")
-        self._fix = how_to_repeat("csv", facts)
-        given = str(settings.get("path") or "")
-        self._is_new = not is_same_path(memory.get("path"), given)
+        super().__init__(facts, settings, memory, _header(FIXED))
         if self._is_new:
-            begin(self._path, _header(FIXED), is_ours=not given)
-            self.memory = {"path": given, "header": len(_header(FIXED)), "length": len(_header(FIXED)), "rows": 0}
+            self.memory |= {"header": self.memory["length"], "rows": 0}
         self._rows = int(self.memory["rows"])
-        self._file = LocalFile(self._path, self._fix)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._file.close)
             self._columns = self._cut_back()
-        except BaseException:
-            self._file.close()
-            raise
+            undo.pop_all()
         self._length = self._file.size
 
     def write(self, rows: Sequence[SinkRow]) -> None:
@@ -72,7 +59,7 @@ class CsvSink(FileSink):
             replace_file(self._path, self._widened(len(new), lines))
             self._header_length = len(_header(self._columns))
             sync_folder(self._path.parent)
-            self._file = LocalFile(self._path, self._fix)
+            self._file = self._open_file()
         else:
             self._file.put(self._length, lines)
         self._length = self._file.size

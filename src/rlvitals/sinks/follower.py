@@ -1,6 +1,6 @@
 """Follows a run's logs and hands rows to its trackers, each at its own pace.
 
-One feed, with a thread and a cursor of its own, for each tracker: a slow, failing or hanging back end holds up nobody
+Each tracker has a forwarder, with a thread and a cursor of its own: a slow, failing or hanging back end holds up nobody
 else. A cursor advances only past rows the back end is known to hold; after an error or a crash the rest is sent again
 from there. Runs in a process of its own (`rlvitals.follow`), in `rlvitals sync`, or, where no process may be spawned,
 in a thread of the trainer.
@@ -17,6 +17,7 @@ from typing import Any
 
 from rlvitals import plugins
 from rlvitals.errors import RunLocked
+from rlvitals.guard import guarded
 from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
@@ -39,7 +40,7 @@ LINGER_SECONDS = 600.0
 """How long a follower goes on trying after the run has ended and a tracker has made no progress."""
 
 
-class Feed:
+class Forwarder:
     """One tracker's way through the logs."""
 
     def __init__(self, run_dir: RunDir, name: str, settings: Mapping[str, Any], *, once: bool = False) -> None:
@@ -60,17 +61,14 @@ class Feed:
         """Forward until the run has ended and all is handed over, or until told to stop."""
         pause = POLL_SECONDS
         while not stop.is_set() and not self.is_over:
-            try:
-                moved = self.advance()
-            except RunLocked:
-                moved, pause = False, POLL_SECONDS  # another follower is at it; it may end
-                self._drop_sink()
-            except Exception as error:  # noqa: BLE001 - the one place where a tracker's failures are swallowed, and counted
-                self._failed(error)
-                pause = min(max(pause, POLL_SECONDS) * 2, LONGEST_PAUSE)
-                moved = False
-            else:
-                pause = POLL_SECONDS
+            moved, next_pause = False, min(pause * 2, LONGEST_PAUSE)
+            with guarded(self._failed):  # the one place where a tracker's failures are swallowed, and counted
+                try:
+                    moved = self.advance()
+                except RunLocked:  # another follower is at it; it may end
+                    self._drop_sink()
+                next_pause = POLL_SECONDS
+            pause = next_pause
             if not moved and not self.is_over:
                 stop.wait(pause)
         self.let_go()
@@ -104,7 +102,7 @@ class Feed:
         return True
 
     def beat(self) -> None:
-        """Show that the feed is being looked after."""
+        """Show that the tracker is being looked after."""
         if self._has_lock:
             with contextlib.suppress(OSError):
                 self._lock.beat()
@@ -192,7 +190,7 @@ class Feed:
     def _drop_sink(self) -> None:
         sink, self._sink = self._sink, None
         if sink is not None:
-            with contextlib.suppress(Exception):
+            with guarded():
                 sink.abandon()
 
 
@@ -213,34 +211,37 @@ def follow(
     is there, a new attempt has begun, with a follower of its own.
     """
     stop = stop or threading.Event()
-    feeds = [Feed(run_dir, name, settings, once=once) for name, settings in trackers.items()]
-    threads = [threading.Thread(target=feed.run, args=(stop,), name=feed.name, daemon=True) for feed in feeds]
+    forwarders = [Forwarder(run_dir, name, settings, once=once) for name, settings in trackers.items()]
+    threads = [
+        threading.Thread(target=forwarder.run, args=(stop,), name=forwarder.name, daemon=True)
+        for forwarder in forwarders
+    ]
     for thread in threads:
         thread.start()
     next_beat = 0.0
     while any(thread.is_alive() for thread in threads) and not stop.is_set():
         if time.monotonic() >= next_beat:
             next_beat = time.monotonic() + HEARTBEAT_SECONDS
-            for feed in feeds:
-                feed.beat()
+            for forwarder in forwarders:
+                forwarder.beat()
         if progress is not None:
             progress()
-        waiting = [feed for feed in feeds if not feed.is_over]
+        waiting = [forwarder for forwarder in forwarders if not forwarder.is_over]
         recorder = read_holder(run_dir)
         if holder is not None and recorder is not None and recorder.token != holder:
             break
         has_ended = once or recorder is None or not recorder.is_live
-        if has_ended and waiting and all(time.monotonic() - feed.last_progress > linger for feed in waiting):
+        if has_ended and waiting and all(time.monotonic() - forwarder.last_progress > linger for forwarder in waiting):
             break
         for thread in threads:
             thread.join(timeout=WATCH_SECONDS / len(threads))
     stop.set()
     deadline = time.monotonic() + PART_SECONDS
-    for feed, thread in zip(feeds, threads, strict=True):
+    for forwarder, thread in zip(forwarders, threads, strict=True):
         thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if not thread.is_alive():  # one that is stuck may yet write: its lock goes with this process
-            feed.let_go()
-    return all(feed.is_over for feed in feeds)
+            forwarder.let_go()
+    return all(forwarder.is_over for forwarder in forwarders)
 
 
 def run_facts(run_dir: RunDir) -> RunFacts:

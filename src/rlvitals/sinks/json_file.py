@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from rlvitals.codec import encode
-from rlvitals.sinks.base import RunFacts, SinkRow, check_settings
-from rlvitals.sinks.local_file import FileSink, LocalFile, begin, choose_path, how_to_repeat, is_same_path, named
-from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, write_nonfinite
+from rlvitals.sinks.base import RunFacts, SinkRow
+from rlvitals.sinks.local_file import FileSink, named
+from rlvitals.store.lines import stored_row
 
 OPENING, CLOSING = b"[", b"\n]\n"
 
@@ -30,23 +31,17 @@ class JsonSink(FileSink):
     Memory: `path` as given, and `length` in bytes.
     """
 
+    tracker: ClassVar[str] = "json"
+    default_name: ClassVar[str] = "metrics.json"
+
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
-        super().__init__(facts, settings, memory)
-        check_settings("json", settings, self.known_settings)
-        path = choose_path("json", facts, settings, "metrics.json")
-        given = str(settings.get("path") or "")
-        self._is_new = not is_same_path(memory.get("path"), given)
-        if self._is_new:
-            begin(path, OPENING + CLOSING, is_ours=not given)
-            self.memory = {"path": given, "length": len(OPENING + CLOSING)}
-        self._file = LocalFile(path, how_to_repeat("json", facts))
+        super().__init__(facts, settings, memory, OPENING + CLOSING)
         self._end = int(self.memory["length"]) - len(CLOSING)
         """Where the closing bracket is, and the next row goes."""
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._file.close)
             self._cut_back()
-        except BaseException:
-            self._file.close()
-            raise
+            undo.pop_all()
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         """Put the rows over the closing bracket, and a new one behind them."""
@@ -74,20 +69,11 @@ class JsonSink(FileSink):
 def _line(item: SinkRow) -> dict[str, Any]:
     """One row as the log writes it, with its stream."""
     row = item.row
-    line: dict[str, Any] = {"step": row.step, "timestamp": row.timestamp, "attempt": row.attempt, "stream": item.stream}
-    if not math.isfinite(row.timestamp):
-        del line["timestamp"]
-    nonfinite = {}
-    for name, number in row.numbers.items():
-        if math.isfinite(number):
-            line[named(item, name)] = number
-        else:
-            nonfinite[named(item, name)] = number
-    line.update((named(item, name), text) for name, text in row.texts.items())
-    if row.values:
-        line[MOMENTS] = {named(item, name): value.to_list() for name, value in row.values.items()}
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    if row.gap:
-        line[GAP] = {"rows": row.gap}
-    return line
+    names = {name: named(item, name) for name in (*row.numbers, *row.texts, *row.values)}
+    own = replace(
+        row,
+        numbers={names[name]: number for name, number in row.numbers.items()},
+        texts={names[name]: text for name, text in row.texts.items()},
+        values={names[name]: value for name, value in row.values.items()},
+    )
+    return stored_row(own, stream=item.stream)

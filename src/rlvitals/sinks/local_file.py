@@ -13,7 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, metric_name
+from rlvitals.errors import SinkError
+from rlvitals.sinks.base import RunFacts, Sink, SinkRow, check_settings, metric_name
 from rlvitals.store.files import make_folder, open_descriptor, open_regular, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, kept_file
 
@@ -82,14 +83,29 @@ class LocalFile:
 
 
 class FileSink(Sink):
-    """What the trackers that are one local file have in common: how they end. A subclass opens `_file`."""
+    """A tracker that is one local file: where the file is, how it begins and how it ends.
 
+    The path is the setting `path` as given, or one in the run's logs. Memory: `path` and `length` in bytes, and what a
+    subclass adds.
+    """
+
+    tracker: ClassVar[str]
+    default_name: ClassVar[str]
     known_settings: ClassVar[frozenset[str]] = frozenset({"path"})
     path_settings: ClassVar[frozenset[str]] = known_settings
 
-    _file: LocalFile
-    _is_new: bool
-    """No commit yet, or only to another file: then there is nothing to keep."""
+    def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any], first: bytes) -> None:
+        """`first` is what the file holds before its first row."""
+        super().__init__(facts, settings, memory)
+        check_settings(self.tracker, settings, self.known_settings)
+        self._path = self._chosen_path()
+        given = str(settings.get("path") or "")
+        self._is_new = not _is_same_path(memory.get("path"), given)
+        """No commit yet, or only to another file: then there is nothing to keep."""
+        if self._is_new:
+            begin(self._path, first, is_ours=not given)
+            self.memory = {"path": given, "length": len(first)}
+        self._file = self._open_file()
 
     def close(self) -> None:
         self._file.close()
@@ -100,31 +116,25 @@ class FileSink(Sink):
         else:
             self._file.close()
 
+    def _open_file(self) -> LocalFile:
+        cursor = RunDir(self.facts.root).sinks / f"{self.tracker}.json"
+        return LocalFile(self._path, f"Bring it back, or delete {cursor} to have the whole log written again")
 
-def choose_path(tracker: str, facts: RunFacts, settings: Mapping[str, Any], default: str) -> Path:
-    """The file a tracker writes: the setting `path` as given, or one in the run's logs."""
-    given = settings.get("path")
-    if given is None:
-        return RunDir(facts.root).logs / default
-    if not isinstance(given, str | Path) or not str(given).strip():
-        raise SinkError(f"tracker {tracker!r}: path must be a file name, not {given!r}")
-    path = Path(given).expanduser()
-    own = {owned.resolve() for owned in RunDir(facts.root).written_paths}
-    if path.resolve() in own:
-        raise SinkError(f"tracker {tracker!r}: {path} belongs to the run itself; choose another path")
-    return path
+    def _chosen_path(self) -> Path:
+        run_dir, given = RunDir(self.facts.root), self.settings.get("path")
+        if given is None:
+            return run_dir.logs / self.default_name
+        if not isinstance(given, str | Path) or not str(given).strip():
+            raise SinkError(f"tracker {self.tracker!r}: path must be a file name, not {given!r}")
+        path = Path(given).expanduser()
+        if path.resolve() in {owned.resolve() for owned in run_dir.written_paths}:
+            raise SinkError(f"tracker {self.tracker!r}: {path} belongs to the run itself; choose another path")
+        return path
 
 
-def is_same_path(known: Any, given: str) -> bool:
+def _is_same_path(known: Any, given: str) -> bool:
     """Whether a path on record is the one given now. Earlier versions recorded it as it was typed."""
     return known == given or (isinstance(known, str) and bool(known) and str(kept_file(known)) == given)
-
-
-def how_to_repeat(tracker: str, facts: RunFacts) -> str:
-    """The way out when a file has lost what was committed to it."""
-    return (
-        f"Bring it back, or delete {RunDir(facts.root).sinks / f'{tracker}.json'} to have the whole log written again"
-    )
 
 
 def begin(path: Path, first: bytes, *, is_ours: bool) -> None:

@@ -14,8 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rlvitals.config import flatten
+from rlvitals.errors import SinkError
 from rlvitals.masking import mask_text
-from rlvitals.sinks.base import RunFacts, Sink, SinkError, SinkRow, check_settings, import_vendor, metric_name
+from rlvitals.sinks.base import (
+    RunFacts,
+    Sink,
+    SinkRow,
+    attempt_name,
+    check_settings,
+    explained,
+    import_vendor,
+    metric_name,
+)
 from rlvitals.store.layout import RunDir, kept_file
 
 METRICS_A_BATCH = 500
@@ -83,18 +93,16 @@ class MlflowSink(Sink):
         self._ended: dict[int, int] = {}
         self._runs: dict[int, str] = {}
         """The runs this opening has touched, by attempt."""
-        try:
+        with explained(
+            lambda problem: (
+                f"MLflow cannot be reached at {mask_text(self._uri)}: {mask_text(problem)[:300]}. Check "
+                "tracking_uri (a database such as sqlite:///mlflow.db, or a server such as http://localhost:5000) and "
+                "its login"
+            )
+        ):
             options = {key: settings[key] for key in constructing & settings.keys()}
             self._client = client(**options | {"tracking_uri": self._uri})
             self._experiment = self._find_experiment()
-        except SinkError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"MLflow cannot be reached at {mask_text(self._uri)}: {mask_text(str(error))[:300]}. Check "
-                f"tracking_uri (a database such as sqlite:///mlflow.db, or a server such as http://localhost:5000) "
-                f"and its login"
-            ) from error
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         """Send the rows in batches; what does not fill one waits for the commit."""
@@ -183,7 +191,7 @@ class MlflowSink(Sink):
             self._experiment,
             start_time=self.settings.get("start_time") or (_milliseconds(attempt.started) if attempt else None),
             tags=tags,
-            run_name=name if number == 1 else f"{name} (attempt {number})",
+            run_name=attempt_name(name, number),
         )
 
     def _config_of(self, number: int) -> dict[str, Any]:

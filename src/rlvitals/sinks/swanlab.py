@@ -24,23 +24,27 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlvitals.errors import SinkError
 from rlvitals.sinks.base import (
     RunFacts,
     Sink,
-    SinkError,
     SinkRow,
+    attempt_name,
     check_settings,
+    end_aside,
+    explained,
     import_vendor,
     metric_name,
-    stored_rows,
+    rows_held,
 )
 from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.files import sync_file, sync_folder
-from rlvitals.store.layout import RunDir
 
 OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
 """What `swanlab.init` takes and this sink decides, as the attempts' experiments depend on it."""
@@ -130,7 +134,7 @@ class SwanLabSink(Sink):
         self._experiment = self._begin(attempt, held["begun"])
         self._attempt = attempt
         if before and not self._is_online:
-            self._experiment.log(self._rows_held(attempt, before))
+            self._experiment.log(rows_held(self.facts, attempt, before, "SwanLab"))
         return self._experiment
 
     def _begin(self, attempt: int, count: int) -> _Experiment:
@@ -144,51 +148,29 @@ class SwanLabSink(Sink):
         else:
             identity = {"id": self._id(attempt, count)}
             options.merge_settings({"run": {"dir": f"run-{identity['id']}"}})
+        about = {key: value for key, value in self.facts.about(attempt).items() if value is not None}
         arguments = {
             "project": "rlvitals",
             "group": name,
             **given,
             **identity,
-            "name": name if attempt == 1 else f"{name} (attempt {attempt})",
+            "name": attempt_name(name, attempt),
             "log_dir": str(self._folder),
-            "config": {**self.facts.config, **(given.get("config") or {}), "rlvitals": self._story(attempt)},
+            "config": {**self.facts.config, **(given.get("config") or {}), "rlvitals": about},
             "settings": options,
         }
-        try:
+        with explained(
+            lambda problem: (
+                f"SwanLab cannot start: {problem}. A key is in your settings at https://swanlab.cn; give it "
+                "as login_kwargs: {api_key: ...} or SWANLAB_API_KEY, or use mode: offline."
+            )
+        ):
             if self._is_online and self.settings.get("login_kwargs"):
                 self._swanlab.login(**self.settings["login_kwargs"])
             return _Experiment(self._swanlab, arguments, is_online=self._is_online)
-        except SinkError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"SwanLab cannot start: {error}. A key is in your settings at https://swanlab.cn; give it as "
-                "login_kwargs: {api_key: ...} or SWANLAB_API_KEY, or use mode: offline."
-            ) from error
-
-    def _story(self, attempt: int) -> dict[str, Any]:
-        record = self.facts.attempt(attempt)
-        story = {"run": self.facts.id, "algorithm": self.facts.algorithm, "attempt": attempt}
-        return {**story, **({"from_step": record.from_step} if record and record.from_step is not None else {})}
 
     def _id(self, attempt: int, count: int) -> str:
         return f"{self._run_id}-{attempt}-{count}"
-
-    def _rows_held(self, attempt: int, held: Mapping[str, int]) -> Iterator[SinkRow]:
-        """The attempt's first rows in the logs, as many as its experiment held at the last commit."""
-        for stream in FORWARDED:
-            left = held.get(stream, 0)
-            for row in stored_rows(self.facts.root, stream):
-                if left == 0:
-                    break
-                if row.attempt == attempt:
-                    left -= 1
-                    yield SinkRow(stream, row)
-            if left:
-                raise SinkError(
-                    f"SwanLab's experiment of attempt {attempt} must be written anew, and the log lacks {left} of its "
-                    f"{held[stream]} rows. Bring {RunDir(self.facts.root).log(stream)} back."
-                )
 
     def _remove_all_but_held(self) -> None:
         """Remove folders of this run that a crash left behind or that were written anew."""
@@ -260,14 +242,7 @@ class _Experiment:
 
     def let_go(self) -> None:
         """End it without waiting for a network or a disk that does not answer."""
-
-        def finish() -> None:
-            with contextlib.suppress(Exception):
-                self._run.finish(state="aborted")
-
-        ending = threading.Thread(target=finish, daemon=True)
-        ending.start()
-        ending.join(LETTING_GO_SECONDS)
+        end_aside([partial(self._run.finish, state="aborted")], LETTING_GO_SECONDS)
 
     def _await_threads(self) -> None:
         """SwanLab hands records from thread to thread; wait until its writer has had all that was logged."""
@@ -293,17 +268,18 @@ class _WatchedStore:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def write(self, data: bytes) -> None:
-        try:
+        with ExitStack() as leaving:
+            leaving.push(self._note)
             self._store.write(data)
-        except Exception as error:
-            self._error = error
-            raise
+
+    def _note(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._error = self._error or error
 
     def check(self) -> None:
         if self._error is not None:

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals import catalog
+from rlvitals.errors import SinkError
 from rlvitals.records import Row
 from rlvitals.sinks.base import (
     RunFacts,
     Sink,
-    SinkError,
     SinkRow,
     check_settings,
     import_vendor,

@@ -22,18 +22,19 @@ import contextlib
 import inspect
 import math
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rlvitals.sinks.base import (
     RunFacts,
     Sink,
-    SinkError,
     SinkRow,
+    attempt_name,
     check_settings,
+    end_aside,
+    explained,
     import_vendor,
     metric_name,
 )
@@ -74,14 +75,14 @@ class TrackioSink(Sink):
         """Attempts whose config has been sent."""
         self._run: Any = None
         self._client: Any = None
-        try:
+        with explained(
+            lambda problem: (
+                f"Trackio cannot start: {problem}. A Space needs a Hugging Face token (hf auth login, or "
+                "HF_TOKEN); a server of your own needs its write token in server_url or TRACKIO_WRITE_TOKEN."
+            )
+        ):
             self._storage.validate_project_name(self._project)
             self._start(trackio)
-        except Exception as error:
-            raise SinkError(
-                f"Trackio cannot start: {error}. A Space needs a Hugging Face token (hf auth login, or HF_TOKEN); a "
-                "server of your own needs its write token in server_url or TRACKIO_WRITE_TOKEN."
-            ) from error
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         self._taken.extend(rows)
@@ -100,9 +101,9 @@ class TrackioSink(Sink):
             first = next(entry for entry in entries if entry["attempt"] == attempt)
             first["config"] = self._config(attempt)
         for attempt in sorted({entry.pop("attempt") for entry in entries}):
-            self._send([entry for entry in entries if entry["run_id"] == self._run_id(attempt)])
+            self._send([entry for entry in entries if entry["run_id"] == self._run_id(attempt)], "rows")
         for attempt in sorted({entry.pop("attempt") for entry in samples}):
-            self._send_samples([entry for entry in samples if entry["run_id"] == self._run_id(attempt)])
+            self._send([entry for entry in samples if entry["run_id"] == self._run_id(attempt)], "samples")
         self._taken = []
         self._places = places
         self._described |= described
@@ -116,8 +117,7 @@ class TrackioSink(Sink):
     def abandon(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            # Trackio's own farewell waits for its threads for half a minute; nobody has to wait for that.
-            threading.Thread(target=run.finish, daemon=True).start()
+            end_aside([run.finish], 0.0)  # Trackio waits for its threads for half a minute
 
     def _start(self, trackio: Any) -> None:
         """Let Trackio make what it has to make, and connect where rows go to a server."""
@@ -137,45 +137,31 @@ class TrackioSink(Sink):
                 base, hf_token=self._token, write_token=token or os.environ.get("TRACKIO_WRITE_TOKEN")
             )
 
-    def _send(self, entries: list[dict[str, Any]]) -> None:
-        """Bring rows of one attempt to where they last."""
+    def _send(self, entries: list[dict[str, Any]], kind: Literal["rows", "samples"]) -> None:
+        """Bring rows, or samples of the machine, of one attempt to where they last. Trackio has a table for samples, on
+        the axis of time.
+        """
+        are_samples = kind == "samples"
+        if are_samples:
+            for entry in entries:
+                del entry["step"], entry["config"]
         if self._client is not None:
-            self._client.predict(api_name="/bulk_log", logs=entries, hf_token=self._token)
+            name = "/bulk_log_system" if are_samples else "/bulk_log"
+            self._client.predict(api_name=name, logs=entries, hf_token=self._token)
         elif self._utils.get_storage_mode() == "jsonl":
             fragments = import_vendor("trackio.fragments", "trackio")
-            sync_file(fragments.FragmentWriter().write_local([fragments.metric_record(entry) for entry in entries]))
+            record = fragments.system_metric_record if are_samples else fragments.metric_record
+            sync_file(fragments.FragmentWriter().write_local([record(entry) for entry in entries]))
         else:
-            self._storage.bulk_log(
-                project=self._project,
-                run=entries[0]["run"],
-                run_id=entries[0]["run_id"],
-                metrics_list=[entry["metrics"] for entry in entries],
-                steps=[entry["step"] for entry in entries],
-                timestamps=[entry["timestamp"] for entry in entries],
-                log_ids=[entry["log_id"] for entry in entries],
-                config=entries[0]["config"],
-            )
-            self._sync_database()
-
-    def _send_samples(self, entries: list[dict[str, Any]]) -> None:
-        """Samples of the machine of one attempt: Trackio has a table for them, on the axis of time."""
-        for entry in entries:
-            del entry["step"], entry["config"]
-        if self._client is not None:
-            self._client.predict(api_name="/bulk_log_system", logs=entries, hf_token=self._token)
-        elif self._utils.get_storage_mode() == "jsonl":
-            fragments = import_vendor("trackio.fragments", "trackio")
-            records = [fragments.system_metric_record(entry) for entry in entries]
-            sync_file(fragments.FragmentWriter().write_local(records))
-        else:
-            self._storage.bulk_log_system(
-                project=self._project,
-                run=entries[0]["run"],
-                run_id=entries[0]["run_id"],
-                metrics_list=[entry["metrics"] for entry in entries],
-                timestamps=[entry["timestamp"] for entry in entries],
-                log_ids=[entry["log_id"] for entry in entries],
-            )
+            columns = {
+                "metrics_list": [entry["metrics"] for entry in entries],
+                "timestamps": [entry["timestamp"] for entry in entries],
+                "log_ids": [entry["log_id"] for entry in entries],
+            }
+            if not are_samples:
+                columns |= {"steps": [entry["step"] for entry in entries], "config": entries[0]["config"]}
+            log = self._storage.bulk_log_system if are_samples else self._storage.bulk_log
+            log(project=self._project, run=entries[0]["run"], run_id=entries[0]["run_id"], **columns)
             self._sync_database()
 
     def _sync_database(self) -> None:
@@ -213,12 +199,7 @@ class TrackioSink(Sink):
         config = {key.lstrip("_") or "value": value for key, value in config.items()}
         if self.settings.get("tags"):
             config["tags"] = list(self.settings["tags"])
-        config["rlvitals"] = {
-            "run": self.facts.id,
-            "algorithm": self.facts.algorithm,
-            "attempt": attempt,
-            "from_step": record.from_step if record else None,
-        }
+        config["rlvitals"] = self.facts.about(attempt)
         created = _iso(record.started if record else math.nan)
         return {**self._utils.serialize_values(config), "_Created": created, "_Group": self._group}
 
@@ -227,7 +208,7 @@ class TrackioSink(Sink):
         return str(self.settings.get("group") or self._name)
 
     def _run_name(self, attempt: int) -> str:
-        return self._name if attempt == 1 else f"{self._name} (attempt {attempt})"
+        return attempt_name(self._name, attempt)
 
     def _run_id(self, attempt: int) -> str:
         return f"{self.facts.id}-{attempt}"

@@ -18,7 +18,6 @@ next opening. The online mode is not covered by tests: there is no network where
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import os
@@ -26,28 +25,29 @@ import re
 import shutil
 import struct
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlvitals.errors import SinkError
 from rlvitals.records import Row
 from rlvitals.sinks.base import (
     RunFacts,
     Sink,
-    SinkError,
     SinkRow,
+    attempt_name,
     check_settings,
+    end_aside,
+    explained,
     import_vendor,
     metric_name,
-    stored_rows,
+    rows_held,
 )
 from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.files import make_folder, sync_file, sync_folder
-from rlvitals.store.layout import Forwarded, RunDir
+from rlvitals.store.layout import Forwarded
 
 STEP = "rlvitals/step"
 SAMPLE = "rlvitals/sample"
@@ -130,33 +130,19 @@ class WandbSink(Sink):
                 self.memory["attempts"][str(number)]["closed"] = True
 
     def abandon(self) -> None:
-        # Finishing frees the id for the next opening; without a network it may take for ever, so it is not waited for.
-        threads = [threading.Thread(target=run.drop, daemon=True) for run in self._runs.values()]
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + ABANDON_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        # Finishing frees the id for the next opening.
+        end_aside([run.drop for run in self._runs.values()], ABANDON_SECONDS)
 
     def _open_attempt(self, number: int) -> _AttemptRun:
         """The W&B run of an attempt, with what was committed of it before written again."""
-        committed = self.memory.get("attempts", {}).get(str(number), {})
-        logs = {stream: RunDir(self.facts.root).log(stream) for stream in FORWARDED if committed.get(stream)}
-        for path in logs.values():
-            if not path.is_file():
-                raise SinkError(f"{path} is gone, and W&B's run of attempt {number} has to be written anew from it")
-        run = _AttemptRun(self._start_vendor_run(number))
-        self._runs[number] = run
-        for stream in logs:
-            rows = (row for row in stored_rows(self.facts.root, stream) if row.attempt == number)
-            for row in islice(rows, committed[stream]):
-                run.log(stream, row)
+        held = rows_held(self.facts, number, self.memory.get("attempts", {}).get(str(number), {}), "W&B")
+        run = self._runs[number] = _AttemptRun(self._start_vendor_run(number))
+        for item in held:
+            run.log(item.stream, item.row)
         return run
 
     def _start_vendor_run(self, number: int) -> Any:
         given = {key: value for key, value in self.settings.items() if key not in ("api_key", "log_dir", "settings")}
-        attempt = self.facts.attempt(number)
-        about = {"run": self.facts.id, "attempt": number, "from_step": attempt.from_step if attempt else None}
         name = given.get("name") or self.facts.name
         config = given.get("config") or {}
         if not isinstance(config, Mapping):
@@ -164,24 +150,24 @@ class WandbSink(Sink):
         tags = given.get("tags")
         given |= {
             "id": re.sub(r"[^\w.-]", "-", f"{given.get('id') or self.facts.id}-a{number}"),
-            "name": name if number == 1 else f"{name} (attempt {number})",
+            "name": attempt_name(name, number),
             "group": given.get("group") or self.facts.id,
             "tags": [tags] if isinstance(tags, str) else tags,
-            "config": {**self.facts.config, **config, "rlvitals": about},
+            "config": {**self.facts.config, **config, "rlvitals": self.facts.about(number)},
             "dir": str(self._dir),
             "mode": self._mode,
             "reinit": "create_new",
         }
-        try:
+        with explained(
+            lambda problem: (
+                f"W&B does not start: {problem}. Without an account or a network use mode: offline; "
+                "otherwise give api_key, set WANDB_API_KEY, or run `wandb login`"
+            )
+        ):
             run = self._wandb.init(**given, settings=self._wandb.Settings(**self._vendor_settings))
             run.define_metric(STEP)
             run.define_metric("*", step_metric=STEP)
             run.define_metric(SAMPLE)
-        except Exception as error:
-            raise SinkError(
-                f"W&B does not start: {error}. Without an account or a network use mode: offline; otherwise give "
-                "api_key, set WANDB_API_KEY, or run `wandb login`"
-            ) from error
         return run
 
     def _gather_settings(self) -> dict[str, Any]:
@@ -239,8 +225,7 @@ class _AttemptRun:
         self._file.sync()
 
     def drop(self) -> None:
-        with contextlib.suppress(Exception):
-            self._run.finish(exit_code=1)
+        self._run.finish(exit_code=1)
 
     def remove_older(self) -> None:
         """Earlier writings of this attempt; now that this one holds as much, `wandb sync` shall not find them."""

@@ -21,7 +21,7 @@ from rlvitals.store.cards import DRAFT_SECONDS
 from rlvitals.store.fields import checked
 from rlvitals.store.files import append_line, make_folder, open_regular, put_file, read_json, sync_folder
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import NONFINITE, read_nonfinite, stored_metrics
 from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
@@ -57,7 +57,7 @@ class _Head(TypedDict, total=False):
     step: int | None
 
 
-class Epoch:
+class EpochRow:
     """One epoch's row as the words on it make it."""
 
     def __init__(self, word: Word) -> None:
@@ -97,7 +97,7 @@ class EpochStore:
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         self.paths = EpochDir(folder)
-        self.epochs: dict[int, Epoch] = {}
+        self.epochs: dict[int, EpochRow] = {}
         self.attempt = 1
         """The number of the tracker that writes: one more than any in the record."""
         self.fsync = fsync
@@ -108,7 +108,7 @@ class EpochStore:
         self._unwritten: list[bytes] = []
 
     @property
-    def history(self) -> list[Epoch]:
+    def history(self) -> list[EpochRow]:
         """The epochs in order."""
         return [self.epochs[number] for number in sorted(self.epochs)]
 
@@ -204,7 +204,7 @@ class EpochStore:
         self._columns.update(dict.fromkeys(word.metrics))
         epoch = self.epochs.get(word.epoch)
         if epoch is None or epoch.is_told_again(word):
-            self.epochs[word.epoch] = Epoch(word)
+            self.epochs[word.epoch] = EpochRow(word)
         else:
             epoch.take(word)
 
@@ -243,14 +243,10 @@ def _encode(word: Word) -> bytes:
         del line["timestamp"]
     if word.step is not None:
         line["step"] = word.step
-    nonfinite = _nonfinite(word.metrics)
-    line.update((name, value) for name, value in word.metrics.items() if name not in nonfinite)
-    if nonfinite:
-        line[NONFINITE] = write_nonfinite(nonfinite)
-    return encode(line)
+    return encode(line | stored_metrics(word.metrics))
 
 
-def table(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
+def table(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
     """The epochs as CSV, one row each. What was not logged is empty; nan and inf are written so; a text that a
     spreadsheet would take for a formula has an apostrophe before it.
     """
@@ -262,27 +258,18 @@ def table(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
     return "".join(lines).encode("utf-8", "replace")
 
 
-def document(epochs: Sequence[Epoch], columns: Iterable[str]) -> bytes:
+def document(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
     """The epochs as one JSON list, a line each. Every epoch has every name, with null where there is no number; those
     that JSON cannot hold are told in `_nonfinite`.
     """
     columns = tuple(columns)
     rows = []
     for epoch in epochs:
-        flat = _flat(epoch)
-        nonfinite = _nonfinite(flat)
-        row: dict[str, Any] = {name: None if name in nonfinite else flat.get(name) for name in columns}
-        if nonfinite:
-            row[NONFINITE] = write_nonfinite(nonfinite)
-        rows.append(encode(row).rstrip())
+        rows.append(encode(dict.fromkeys(columns) | stored_metrics(_flat(epoch))).rstrip())
     return b"[\n" + b",\n".join(rows) + b"\n]\n"
 
 
-def _nonfinite(metrics: Mapping[str, Cell]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
-
-
-def _flat(epoch: Epoch) -> dict[str, Cell]:
+def _flat(epoch: EpochRow) -> dict[str, Cell]:
     told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
     return {"epoch": epoch.number, **told, **epoch.metrics}
 
@@ -291,7 +278,7 @@ def _training_names(metrics: Mapping[str, Cell]) -> frozenset[str]:
     return frozenset(name for name in metrics if name not in SCORES and not name.startswith("eval"))
 
 
-def _word_of(epoch: Epoch) -> Word:
+def _word_of(epoch: EpochRow) -> Word:
     return Word(epoch.number, epoch.timestamp, 1, epoch.metrics, epoch.step)
 
 

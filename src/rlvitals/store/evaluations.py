@@ -1,19 +1,21 @@
-"""Evaluations' own files: reading them, dropping old ones, and the control that later ones are compared with."""
+"""Evaluations' own files: writing, reading and dropping them; and the control that later ones are compared with."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import to_json
+from rlvitals.codec import to_json, unreadable_text
 from rlvitals.errors import RunUnreadable
+from rlvitals.guard import guarded
 from rlvitals.store.fields import record_of
-from rlvitals.store.files import put_file, read_json, sync_folder
+from rlvitals.store.files import make_folder, put_file, read_json, replace_file, sync_folder
 from rlvitals.store.layout import RunDir
+from rlvitals.values import Derived, Value
 
 _NAME = re.compile(r"eval_step_(\d+)\.json")
 
@@ -24,6 +26,39 @@ class Control:
 
     step: int
     rewards: dict[str, float]
+
+
+def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int, *, sync: bool = False) -> str:
+    """Write an evaluation's own file; returns what went wrong with it, if anything did. `sync`: the disk knows its name
+    on return.
+    """
+    path = run_dir.eval_file(step)
+    try:
+        make_folder(run_dir.eval_logs, above=False)
+        replace_file(path, to_json({"step": step, **_file_form(stats)}))
+        if sync:
+            sync_folder(run_dir.eval_logs)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}; its row is kept"
+    return ""
+
+
+def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
+    return {str(key): _plain(value) for key, value in stats.items()}
+
+
+def _plain(value: Any) -> Any:
+    met: list[Exception] = []
+    with guarded(met.append):  # one odd value does not cost the evaluation
+        if isinstance(value, Mapping):
+            return _file_form(value)
+        if isinstance(value, list | tuple):
+            return [_plain(item) for item in value]
+        if isinstance(value, Value | Derived):
+            return value.number
+        return _plain(value.tolist()) if hasattr(value, "tolist") else value
+    return unreadable_text(value, met[0])
 
 
 def evaluation_files(run_dir: RunDir) -> dict[int, Path]:

@@ -83,17 +83,20 @@ def replace_file(path: Path, data: bytes | Iterable[bytes], *, is_derived: bool 
     `is_derived`: it can be made again and says itself whether it is whole, so the disk is not waited for.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(_discard, draft)
         with open(draft, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             if not is_derived:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+        undo.pop_all()
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def sync_file(path: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
 
@@ -40,77 +39,52 @@ def as_named(named: Path, kept: Path) -> Path:
     return named if named.absolute() == kept else kept
 
 
-@dataclass(frozen=True, slots=True)
+class _Below:
+    """A path below the root of whatever has one; it moves with the root."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, owner: _Rooted, kind: type[_Rooted]) -> Path:
+        return owner.root.joinpath(*self._parts)
+
+
+class _Rooted(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+
 class RunDir:
     """The paths of one run; touching the disk is left to others."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def root(self) -> Path:
+        return self._root
 
     @classmethod
     def kept(cls, folder: str | os.PathLike[str]) -> Self:
         """The run in a folder that stays this folder as long as the process lives."""
         return cls(kept_folder(folder))
 
-    @property
-    def info(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def heartbeat(self) -> Path:
-        return self.root / "heartbeat"
-
-    @property
-    def attempts(self) -> Path:
-        return self.root / "attempts.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def train_log(self) -> Path:
-        return self.log("train")
-
-    @property
-    def eval_log(self) -> Path:
-        return self.log("eval")
-
-    @property
-    def findings(self) -> Path:
-        return self.logs / "findings.jsonl"
-
-    @property
-    def ranks(self) -> Path:
-        return self.logs / "ranks"
-
-    @property
-    def eval_logs(self) -> Path:
-        return self.root / "eval_logs"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.logs / "rollouts"
-
-    @property
-    def eval_control(self) -> Path:
-        """What the policy that training began with was rewarded; later evaluations are compared with it."""
-        return self.eval_logs / "control.json"
-
-    @property
-    def sinks(self) -> Path:
-        return self.root / "sinks"
-
-    @property
-    def index(self) -> Path:
-        return self.root / "index"
+    info = _Below("run.json")
+    config = _Below("config.json")
+    lock = _Below("run.lock")
+    heartbeat = _Below("heartbeat")
+    attempts = _Below("attempts.jsonl")
+    logs = _Below("logs")
+    train_log = _Below("logs", "training_metrics.jsonl")
+    eval_log = _Below("logs", "eval_metrics.jsonl")
+    findings = _Below("logs", "findings.jsonl")
+    ranks = _Below("logs", "ranks")
+    rollouts = _Below("logs", "rollouts")
+    eval_logs = _Below("eval_logs")
+    eval_control = _Below("eval_logs", "control.json")
+    """What the policy that training began with was rewarded; later evaluations are compared with it."""
+    sinks = _Below("sinks")
+    index = _Below("index")
 
     @property
     def epochs(self) -> EpochDir:
@@ -204,30 +178,19 @@ class LiveRunDir(RunDir):
 
     def move_to(self, root: Path) -> None:
         """The run is somewhere else from now on."""
-        object.__setattr__(self, "root", root)
+        self._root = root
 
 
-@dataclass(frozen=True, slots=True)
 class EpochDir:
     """The paths of one folder of epochs: a run's `metrics/`, or any other."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = self.root = folder
 
-    @property
-    def record(self) -> Path:
-        return self.folder / "epochs.jsonl"
-
-    @property
-    def table(self) -> Path:
-        return self.folder / "training_metrics.csv"
-
-    @property
-    def history(self) -> Path:
-        return self.folder / "training_metrics.json"
-
-    @property
-    def plots(self) -> Path:
-        return self.folder / "plots"
+    record = _Below("epochs.jsonl")
+    table = _Below("training_metrics.csv")
+    history = _Below("training_metrics.json")
+    plots = _Below("plots")
 
     @property
     def written_paths(self) -> list[Path]:

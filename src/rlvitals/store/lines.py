@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.codec import parse_json
+from rlvitals.codec import NEWLINE, dumps, parse_json
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Row
 from rlvitals.values import Value
 
@@ -22,6 +22,60 @@ RESERVED = frozenset({"step", "timestamp", "attempt"})
 
 class BadLine(ValueError):
     """A line that is not a row; the message says why in a few words."""
+
+
+def encode_row(step: int, now: float, attempt: int, metrics: dict[str, Any]) -> bytes:
+    r"""A row that is logged now; its time is cut to milliseconds. `metrics` are as the line holds them: see
+    `stored_metrics`.
+
+    >>> encode_row(10, 1763190000.12345, 1, {"loss": 0.5})
+    b'{"step":10,"timestamp":1763190000.123,"attempt":1,"loss":0.5}\n'
+    """
+    # One call, and orjson's own function: `Run.log` counts microseconds.
+    return dumps({"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": attempt} | metrics, None, NEWLINE)
+
+
+def stored_row(row: Row, **further: Any) -> dict[str, Any]:
+    """A row that was recorded somewhere, as a line holds it: what `decode` reads back. `further` fields follow the
+    head.
+
+    >>> stored_row(Row(3, math.nan, 1, {"loss": 0.5, "kl": math.inf}), stream="train")
+    {'step': 3, 'attempt': 1, 'stream': 'train', 'loss': 0.5, '_nonfinite': 'kl=inf'}
+    """
+    line: dict[str, Any] = {"step": row.step, "timestamp": row.timestamp, "attempt": row.attempt, **further}
+    if not math.isfinite(row.timestamp):
+        del line["timestamp"]
+    moments = {name: value.to_list() for name, value in row.values.items()}
+    line |= stored_metrics(row.numbers | row.texts, moments)
+    if row.gap:
+        line[GAP] = {"rows": row.gap}
+    return line
+
+
+def stored_metrics(metrics: Mapping[str, Any], moments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Checked metrics as a line holds them: numbers that are not finite, and moments, have keys of their own.
+
+    >>> stored_metrics({"loss": 0.5, "kl": float("nan")})
+    {'loss': 0.5, '_nonfinite': 'kl=nan'}
+    """
+    nonfinite = {
+        name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)
+    }
+    line = {name: value for name, value in metrics.items() if name not in nonfinite} if nonfinite else dict(metrics)
+    if moments:
+        line[MOMENTS] = moments
+    if nonfinite:
+        line[NONFINITE] = write_nonfinite(nonfinite)
+    return line
+
+
+def metric_key(name: str) -> str:
+    """The key a metric has in a line: its name, unless that is one of ours.
+
+    >>> metric_key("loss"), metric_key("step"), metric_key("_m")
+    ('loss', 'metric/step', 'metric/_m')
+    """
+    return f"metric/{name}" if name in RESERVED or name.startswith("_") or not name else name
 
 
 def decode(line: bytes) -> Row:
@@ -73,7 +127,8 @@ def write_nonfinite(numbers: Mapping[str, float]) -> str:
     >>> write_nonfinite({"loss": float("nan"), "kl": float("-inf")})
     'loss=nan kl=-inf'
     """
-    return " ".join(f"{_escaped(name)}={_WORDS[_sign(number)]}" for name, number in numbers.items())
+    names = {name: name.replace("%", "%25").replace(" ", "%20") for name in numbers}
+    return " ".join(f"{names[name]}={float(number)}" for name, number in numbers.items())
 
 
 def read_nonfinite(text: str) -> dict[str, float]:
@@ -88,17 +143,6 @@ def read_nonfinite(text: str) -> dict[str, float]:
         if name and value in ("nan", "inf", "-inf"):
             found[name.replace("%20", " ").replace("%25", "%")] = float(value)
     return found
-
-
-_WORDS = {0: "nan", 1: "inf", -1: "-inf"}
-
-
-def _escaped(name: str) -> str:
-    return name.replace("%", "%25").replace(" ", "%20")
-
-
-def _sign(number: float) -> int:
-    return 0 if math.isnan(number) else (1 if number > 0 else -1)
 
 
 def _values(moments: Any) -> dict[str, Value]:

@@ -100,11 +100,10 @@ class RunLock:
         """The first heartbeat. Where a full disk does not take it nobody holds the lock: this process would refuse
         itself.
         """
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.release)
             self.beat()
-        except BaseException:
-            self.release()
-            raise
+            undo.pop_all()
 
     def beat(self) -> None:
         """Show that the writer lives. Raises OSError where the directory cannot be written."""

@@ -5,10 +5,10 @@ Rows stay: an evaluation's numbers are in `logs/eval_metrics.jsonl` too. Checkpo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from rlvitals.store.evaluations import evaluation_files
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.rollouts import rollout_files
 
@@ -23,12 +23,8 @@ def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = No
 
 def old_evaluations(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
     """The files of single evaluations but the newest; that of step 0, the control, is kept in any case."""
-    found = {}
-    for path in run_dir.eval_logs.glob("eval_step_*.json"):
-        if match := re.fullmatch(r"eval_step_(\d+)\.json", path.name):
-            found[path] = int(match[1])
-    old = _old(found.values(), keep_last, keep_every) - {0}
-    return sorted(path for path, step in found.items() if step in old)
+    files = evaluation_files(run_dir)
+    return [files[step] for step in sorted(_old(files, keep_last, keep_every) - {0})]
 
 
 def _old(steps: Iterable[int], keep_last: int, keep_every: int | None) -> set[int]:

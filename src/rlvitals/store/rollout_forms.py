@@ -8,7 +8,7 @@ of a group is worth keeping.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar
 
@@ -33,6 +33,16 @@ _ALIASES = {
 """Other words for our fields, taken where ours is missing."""
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def groups_of(given: Any, note: Note) -> list[Group]:
+    """The groups of a step from whatever was given: one of them, or several."""
+    if isinstance(given, Group | Mapping) or are_messages(given):
+        given = [given]
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        note(f"rollouts are left out: {type(given).__name__} is no list of groups")
+        return []
+    return [group for item in given if (group := group_of(item, note)) is not None]
 
 
 def group_of(given: Any, note: Note) -> Group | None:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import encode, parse_shallow
+from rlvitals.codec import parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import RESERVED, encode_row
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
@@ -31,13 +32,11 @@ _FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
 
 def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
     """One group as its file holds it."""
-    told = plain(group)
-    head = {"step": step, "timestamp": int(timestamp * 1000) / 1000, "attempt": attempt}
-    line = head | {key: value for key, value in told.items() if key not in head}
+    told = {key: value for key, value in plain(group).items() if key not in RESERVED}
     try:
-        return encode(line)
+        return encode_row(step, timestamp, attempt, told)
     except (TypeError, ValueError):  # half a surrogate, a whole number beyond 64 bits
-        return encode(_encodable(line))
+        return encode_row(step, timestamp, attempt, _encodable(told))
 
 
 class RolloutWriter:
@@ -47,8 +46,10 @@ class RolloutWriter:
     by `tend`, off the training thread, because the disk is asked to confirm them first.
     """
 
-    def __init__(self, open_file: Callable[[int], LogWriter], run_dir: RunDir, rank: int, *, sync: bool) -> None:
-        self._open_file = open_file
+    def __init__(
+        self, open_writer: Callable[[Callable[[], Path]], LogWriter], run_dir: RunDir, rank: int, *, sync: bool
+    ) -> None:
+        self._open_writer = open_writer
         self._dir = run_dir
         self._rank = rank
         self._syncs = sync
@@ -123,7 +124,7 @@ class RolloutWriter:
         if known is not None:
             self._earlier.remove(known)
             return known
-        return self._open_file(step)
+        return self._open_writer(lambda: self._dir.rollout_file(step, self._rank))
 
     def _let_go(self) -> None:
         if self._current is not None:

@@ -18,7 +18,7 @@ from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
 from rlvitals.store.chunks import from_rows
-from rlvitals.store.epochs import Epoch, EpochStore
+from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.store.remote import local_path
@@ -93,7 +93,7 @@ def _epochs_in(folder: Path) -> ForeignLog | None:
     return None
 
 
-def _row(epoch: Epoch) -> dict[str, Any]:
+def _row(epoch: EpochRow) -> dict[str, Any]:
     told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
     return {"step": epoch.number, **told, "epoch": epoch.number, **epoch.numbers}
 

@@ -19,7 +19,6 @@ import torch
 
 import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
-from rlvitals.capture.rollouts import is_verbose
 from rlvitals.capture.run import Run
 from rlvitals.compute import groups as grouping
 from rlvitals.compute import optim, rollout
@@ -66,7 +65,7 @@ class Trainer(Loop[Settings]):
     def __init__(self, settings: Settings, tasks: Tasks, run: Run, accelerator: Any) -> None:
         super().__init__(settings, run, accelerator)
         self.tasks, self.grader = tasks, grader_of(settings)
-        self.is_verbose = is_verbose(settings.verbose or None)
+        self.is_verbose = step_summary.is_verbose(settings.verbose or None)
         model, self.tokenizer = start_of(settings, tasks, accelerator.device, is_anew=not settings.resume_from)
         self.dialogue = dialogue_of(settings, self.tokenizer)
         reference = None

@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rlvitals.capture.intake import PLAIN, CannotTake, flatten, scalar
+from rlvitals.guard import Once, guarded, value_or, words_of
 from rlvitals.values import Derived, Value
 
 _ON_THE_HOST = PLAIN | {str, type(None), Value, Derived}
@@ -25,6 +27,9 @@ NO_ROW = [""]
 """The names of no row: while one is pending, `Run.log` finds no row to be of the common kind."""
 
 
+Place = Literal["device", "arriving", "host"]
+
+
 class HostCopy(Protocol):
     """Numbers on their way to the host: a copy started here, or `compute.step.Arrival`."""
 
@@ -35,7 +40,7 @@ class HostCopy(Protocol):
         """The numbers by name; waits for them."""
 
 
-class Row(NamedTuple):
+class LoggedRow(NamedTuple):
     """A row as `Run.log` was given it."""
 
     metrics: dict[str, Any]
@@ -43,15 +48,13 @@ class Row(NamedTuple):
     now: float
 
 
-class Pending:
+class PendingRow:
     """At most one row that waits for a device. The caller holds the run's lock."""
 
-    def __init__(
-        self, record: Callable[[Mapping[str, Any], int, float], None], say_once: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, record: Callable[[Mapping[str, Any], int, float], None], warn_once: Once) -> None:
         self._record = record
-        self._say_once = say_once
-        self.row: Row | None = None
+        self._warn_once = warn_once
+        self.row: LoggedRow | None = None
         """The row that waits; to be tested before `flush` is called, where nothing waiting must cost nothing."""
         self._copies: list[HostCopy] = []
 
@@ -75,7 +78,7 @@ class Pending:
             copies.append(DeviceCopy(on_device))
         if not copies:
             return False
-        self.row, self._copies = Row(row, step, now), copies
+        self.row, self._copies = LoggedRow(row, step, now), copies
         return True
 
     def write(self, seconds: float | None = None) -> None:
@@ -87,21 +90,23 @@ class Pending:
         if row is None:
             return
         for copy in copies:
-            try:
+            with guarded(partial(self._not_delivered, row.step)):
                 if seconds is not None and not _arrives(copy, seconds):
                     raise TimeoutError(f"the device did not deliver them within {seconds:g} s")
                 row.metrics.update(copy.values())
-            except Exception as error:  # noqa: BLE001 - a device that failed costs its own numbers
-                problem = f"{type(error).__name__}: {error}"
-                self._say_once("device", f"numbers of step {row.step} are missing in its row: {problem}")
         self._record(*row)
 
     def flush(self, seconds: float | None = None) -> None:
         """As `write`, but nothing is raised."""
-        try:
+        with guarded(self.not_recorded):
             self.write(seconds)
-        except Exception as error:  # noqa: BLE001 - the promise: nothing of ours raises into training
-            self._say_once(f"log {type(error)}", f"a row could not be recorded: {type(error).__name__}: {error}")
+
+    def _not_delivered(self, step: int, error: Exception) -> None:
+        self._warn_once(f"numbers of step {step} are missing in its row: {words_of(error)}", "device")
+
+    def not_recorded(self, error: Exception) -> None:
+        """Tell that a row is lost, and why."""
+        self._warn_once(f"a row could not be recorded: {words_of(error)}", f"log {type(error)}")
 
     def flush_if_ready(self) -> None:
         """As `flush`, where it need not wait."""
@@ -164,12 +169,13 @@ def _is_here(value: Any) -> bool:
     return type(value) in _ON_THE_HOST
 
 
-def _place_of(value: Any) -> Literal["device", "arriving", "host"]:
+def _place_of(value: Any) -> Place:
     """Where a value's number is. A value that raises counts as on the host; the intake reports it."""
-    try:
-        return "device" if _is_device_scalar(value) else "arriving" if _is_arriving(value) else "host"
-    except Exception:  # noqa: BLE001
-        return "host"
+    return value_or("host", _found_place, value)
+
+
+def _found_place(value: Any) -> Place:
+    return "device" if _is_device_scalar(value) else "arriving" if _is_arriving(value) else "host"
 
 
 def _is_device_scalar(value: Any) -> bool:

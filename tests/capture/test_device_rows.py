@@ -162,7 +162,7 @@ CHILD = """
     import os, signal, sys
     sys.path[:0] = {paths!r}
     import rlvitals
-    from capture.test_pending import Delayed
+    from capture.test_device_rows import Delayed
     run = rlvitals.start({directory!r}, monitor=False, display="none")
     run.log({{"loss": 1.0}}, step=1)
     run.log({{"loss": 0.5, "statistics": Delayed({{"kl": 0.25}}, seconds=0.3)}}, step=2)

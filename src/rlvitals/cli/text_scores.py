@@ -12,12 +12,11 @@ from statistics import median
 from typing import Any
 
 from rlvitals import catalog
-from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.cli.output import add_json_flag, print_json, printable, show, write_file
 from rlvitals.codec import encode
-from rlvitals.errors import BadText, ConfigError
+from rlvitals.errors import BadText
 from rlvitals.render.screen import Screen
 from rlvitals.render.textscores import render_scores
-from rlvitals.store.files import replace_file
 from rlvitals.terminal import warn
 from rlvitals.textscore.encoder import OFFLINE
 from rlvitals.textscore.evaluate import METRICS, Options, chosen_metrics, evaluate
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     rows = _rows(pairs, results)
     if arguments.output:
-        _write(Path(arguments.output), rows)
+        write_file(Path(arguments.output), b"".join(map(encode, rows)))
     facts = {
         "path": arguments.path,
         "pairs": len(pairs),
@@ -131,13 +130,6 @@ def _rows(pairs: Sequence[Pair], results: dict[str, Corpus]) -> list[dict[str, A
             if score.note and score.note != result.note:
                 row[f"{name}_note"] = score.note
     return rows
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    try:
-        replace_file(path, b"".join(map(encode, rows)))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _detail(name: str, result: Corpus, pairs: Sequence[Pair]) -> dict[str, Any]:

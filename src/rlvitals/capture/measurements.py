@@ -4,34 +4,34 @@ machine, which have a log and an axis of their own.
 
 from __future__ import annotations
 
-import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlvitals.capture.counters import Rates, Throughput, amount
-from rlvitals.capture.sampler import Sampler, is_sampled_here
-from rlvitals.codec import encode
+from rlvitals.capture.pulse import Pulse
 from rlvitals.config import Settings
 from rlvitals.errors import BadValue
+from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Attempt, OpenPhase
 from rlvitals.store.layout import RunDir, SideLog
+from rlvitals.store.lines import encode_row
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.reader import last_rows
 from rlvitals.store.spans import span_line
+from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
-    from rlvitals.capture.phase import Hook, Phase, Timer
-    from rlvitals.capture.phases import Phases
-
-logger = logging.getLogger("rlvitals")
+    from rlvitals.capture.hardware import Machine
+    from rlvitals.capture.phases import Hook, Phase, Phases, Timer
 
 PAST_ROWS = 1000
 """How far back a resumed run looks for its number of samples."""
 
 
-class Recorder(Protocol):
+class MeasuredRun(Protocol):
     """The run that is measured."""
 
     is_measuring: bool
@@ -47,12 +47,12 @@ class Recorder(Protocol):
     def last_step(self) -> int: ...
 
 
-class Measuring:
+class Measurements:
     """The measurements of one recording process."""
 
     def __init__(
         self,
-        run: Recorder,
+        run: MeasuredRun,
         run_dir: RunDir,
         attempt: Attempt,
         append: Callable[[SideLog, bytes], None],
@@ -67,7 +67,7 @@ class Measuring:
         self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock")
-        self._said: set[str] = set()
+        self._warn_once = Once()
         self._throughput = Throughput(begun=clock())
         self._phases: Phases  # made by the first measurement
         seconds = run.settings.hardware
@@ -143,12 +143,7 @@ class Measuring:
             self._warn_once(f"phases named {phase.name!r} are not on record: {error}")
 
     def _take_sample(self, sample: dict[str, float]) -> None:
-        head = {
-            "step": self._run.last_step,
-            "timestamp": int(time.time() * 1000) / 1000,
-            "attempt": self._attempt.number,
-        }
-        self._append("system", encode(head | sample))
+        self._append("system", encode_row(self._run.last_step, time.time(), self._attempt.number, sample))
         self._see_sample(sample)
 
     def _amount(self, count: float) -> float:
@@ -160,10 +155,41 @@ class Measuring:
             self._warn_once(f"{problem}; it is left out")
             return 0.0
 
-    def _warn_once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            logger.warning(sentence)
+
+class Sampler:
+    """Hands a sample of the machine to `take` every `seconds`, the first after as long: a short run has none."""
+
+    def __init__(self, take: Callable[[dict[str, float]], None], seconds: float) -> None:
+        self._take = take
+        self._machine: Machine | None = None
+        self._has_failed = False
+        self._pulse = Pulse(self._sample, seconds, "rlvitals-hardware")
+
+    def stop(self) -> None:
+        """End the thread and wait for a sample in progress."""
+        self._pulse.stop()
+        if self._machine is not None:
+            self._machine.close()
+
+    def _sample(self) -> None:
+        if self._has_failed:
+            return
+        with guarded(self._give_up):
+            if self._machine is None:
+                from rlvitals.capture.hardware import Machine  # not at the start: a short run has no sample
+
+                self._machine = Machine()
+            if sample := self._machine.sample():
+                self._take(sample)
+
+    def _give_up(self, error: Exception) -> None:
+        self._has_failed = True
+        logger.warning("the machine is no longer sampled: %s", words_of(error))
+
+
+def is_sampled_here(rank: int) -> bool:
+    """Whether this process samples its machine: one of each machine does."""
+    return rank == 0 or os.environ.get("LOCAL_RANK") == "0"
 
 
 def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
