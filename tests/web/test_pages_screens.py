@@ -38,7 +38,9 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert reward.locator("svg path").count() == 1
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
-    assert "healthy" in worrying.first.inner_text()
+    assert page.locator(".tile.act .why").count() == worrying.count()
+    assert page.locator(".tile.healthy, .tile.unsure").count() == 0  # nothing but a finding colours a tile
+    assert "typical" in page.locator(".tiles").inner_text()
     assert page.locator(".tile .spark .band").count() >= 1
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
     page.locator(".stepbar button").last.click()

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from rlvitals.adapters.framework import (
-    ALGORITHMS,
+    algorithm_named,
     known_settings,
     open_run,
     plain_config,
@@ -54,7 +54,7 @@ class VitalsLogger:
         defaults = {
             "output_dir": folder,
             "name": name,
-            "algorithm": ALGORITHMS.get(str(setting(args, "algo.advantage.estimator"))),
+            "algorithm": algorithm_named(setting(args, "algo.advantage.estimator")),
             "resume": True if setting(args, "ckpt.load_enable") else None,
         }
         config = {**known_settings(args, PATHS), **plain_config(args)}

@@ -57,6 +57,7 @@ def open_console(
     *,
     total_steps: int | None = None,
     algorithm: str | None = None,
+    framework: str | None = None,
     track_with: Sequence[str] = (),
     rank: int = 0,
 ) -> Console:
@@ -73,6 +74,7 @@ def open_console(
         total_steps,
         sys.stdout if is_tracker else sys.stderr,
         algorithm=algorithm,
+        framework=framework,
     )
 
 
@@ -88,6 +90,7 @@ class Console:
         stream: TextIO | None = None,
         *,
         algorithm: str | None = None,
+        framework: str | None = None,
         started: float | None = None,
     ) -> None:
         """`every` is the layout's own where it is not given, `stream` is stderr. Raises ConfigError on an unknown name,
@@ -106,11 +109,13 @@ class Console:
         self._reached: int | None = None
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         try:
-            self._open(display, layout, every, stream or sys.stderr, algorithm)
+            self._open(display, layout, every, stream or sys.stderr, {"algorithm": algorithm, "framework": framework})
         except Exception:  # noqa: BLE001 - a closed or a strange stream, somebody's broken catalogue plug-in
             self.is_on = False
 
-    def _open(self, display: str, layout: str, every: int | None, stream: TextIO, algorithm: str | None) -> None:
+    def _open(
+        self, display: str, layout: str, every: int | None, stream: TextIO, run: Mapping[str, str | None]
+    ) -> None:
         from rlvitals.render.steps import LAYOUTS, step_text
 
         self._stream = stream
@@ -119,9 +124,7 @@ class Console:
         self._is_json = display == "json"
         is_rich = display in ("auto", "rich") and self._is_terminal
         self._every = every or LAYOUTS[layout].every
-        self._text = step_text(
-            LAYOUTS[layout], as_table=is_rich, algorithm=algorithm, total=self._total, encoding=self._encoding
-        )
+        self._text = step_text(LAYOUTS[layout], as_table=is_rich, **run, total=self._total, encoding=self._encoding)
         self._put: Callable[[Line], None] = _rich_writer(stream) if is_rich else self._put_plain
 
     def step(self, step: int, row: Mapping[str, Any], now: float) -> None:

@@ -28,6 +28,7 @@ class Display:
             settings.display_every,
             total_steps=info.total_steps,
             algorithm=info.algorithm,
+            framework=info.framework,
             track_with=settings.track_with,
             rank=rank,
         )

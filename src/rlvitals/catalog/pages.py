@@ -86,11 +86,11 @@ def _metric(metric: Metric, frameworks: dict[str, Framework]) -> list[str]:
     if metric.estimator:
         lines += [f"Estimator: {metric.estimator}", ""]
     if metric.bands:
-        lines += ["| healthy for | stage | low | high | source |", "|---|---|---|---|---|"]
+        lines += ["| typical for | low | high | source |", "|---|---|---|---|"]
         for band in metric.bands:
             source = f"{band.source}: {band.note}" if band.source and band.note else band.source or band.note
             low, high = ("" if edge is None else f"{edge:g}" for edge in (band.low, band.high))
-            lines.append(f"| {band.algorithm} | {band.stage} | {low} | {high} | {_cell(source)} |")
+            lines.append(f"| {band.scope or 'any run'} | {low} | {high} | {_cell(source)} |")
         lines.append("")
     if metric.symptoms:
         lines += ["| when | it means | do |", "|---|---|---|"]

@@ -14,9 +14,11 @@ from rlvitals.catalog.entries import (
     CAVEATS,
     CONVERTIBLE,
     DIRECTIONS,
+    KINDS,
     REDUCTIONS,
     STAGES,
     TIERS,
+    Algorithm,
     Alias,
     Band,
     Caveat,
@@ -37,18 +39,19 @@ class CatalogData:
     metrics: tuple[Metric, ...] = ()
     frameworks: tuple[Framework, ...] = ()
     groups: tuple[Group, ...] = ()
+    algorithms: tuple[Algorithm, ...] = ()
 
 
-def parse(document: Mapping[str, Any], where: str) -> CatalogData:
-    """Turn one authored document (a mapping with `family` and `metrics`, `frameworks` or `groups`) into entries.
-
-    `where` names the file or plug-in in errors.
+def parse(document: Any, where: str) -> CatalogData:
+    """Turn one authored document (a mapping with `family` and `metrics`, or with `frameworks`, `groups` or
+    `algorithms`) into entries. `where` names the file or plug-in in errors.
     """
     if not isinstance(document, Mapping):
         raise CatalogError(
-            f"{where}: expected a mapping with 'metrics', 'frameworks' or 'groups', found {type(document).__name__}"
+            f"{where}: expected a mapping with 'metrics', 'frameworks', 'groups' or 'algorithms', "
+            f"found {type(document).__name__}"
         )
-    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups"}, where)
+    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups", "algorithms"}, where)
     family = str(document.get("family", "user"))
     raw_metrics = _items(document, "metrics", where)
     return CatalogData(
@@ -58,6 +61,7 @@ def parse(document: Mapping[str, Any], where: str) -> CatalogData:
         metrics=tuple(_metric(raw, family, where) for raw in raw_metrics),
         frameworks=tuple(_framework(raw, where) for raw in _items(document, "frameworks", where)),
         groups=tuple(_group(raw, where) for raw in _items(document, "groups", where)),
+        algorithms=tuple(_algorithm(raw, where) for raw in _items(document, "algorithms", where)),
     )
 
 
@@ -133,14 +137,9 @@ def _band(raw: Any, at: str) -> Band:
         raise CatalogError(f"{at}: a band needs 'low' or 'high'")
     if low is not None and high is not None and low > high:
         raise CatalogError(f"{at}: a band's low {low} is above its high {high}")
-    return Band(
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
-        algorithm=str(raw.get("algorithm", "any")),
-        stage=_one_of(raw.get("stage", "any"), STAGES, "stage", f"{at}, band"),
-        source=str(raw.get("source", "")),
-        note=str(raw.get("note", "")),
-    )
+    _one_of(raw.get("stage", "any"), STAGES, "stage", f"{at}, band")
+    numbers = {key: None if raw.get(key) is None else float(raw[key]) for key in ("low", "high", "min_parameters")}
+    return Band(**{**raw, **numbers})
 
 
 def _symptom(raw: Any, at: str) -> Symptom:
@@ -163,6 +162,16 @@ def _group(raw: Mapping[str, Any], where: str) -> Group:
     if not raw.get("id") or not raw.get("title") or not raw.get("metrics"):
         raise CatalogError(f"{at}: 'id', 'title' and 'metrics' are needed")
     return Group(**{"about": "", **raw, "metrics": tuple(raw["metrics"])})
+
+
+def _algorithm(raw: Mapping[str, Any], where: str) -> Algorithm:
+    at = f"{where}: algorithm {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(Algorithm)}, at)
+    if not raw.get("id") or not raw.get("title"):
+        raise CatalogError(f"{at}: 'id' and 'title' are needed")
+    if not raw.get("parent"):
+        _one_of(raw.get("kind"), KINDS, "kind", at)
+    return Algorithm(**{**raw, **{key: tuple(raw.get(key) or ()) for key in ("aliases", "vitals")}})
 
 
 def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:

@@ -25,9 +25,8 @@ from rlvitals.views.judging import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.query import open_run
 from rlvitals.views.sources import Source, is_run
-from rlvitals.views.tree import Band, band_of, meaning_of
 from rlvitals.views.verdict import Verdict
-from rlvitals.views.vitals import change, status_of, time_left, vital_names
+from rlvitals.views.vitals import change, standing_findings, status_of, time_left
 
 BUSY_SECONDS = 0.05
 """So long rows are taken before others may look: a long log must not freeze the screen."""
@@ -44,7 +43,7 @@ class Tile(NamedTuple):
     title: str
     value: float | None
     change: float | None
-    band: Band | None
+    band: catalog.Limits | None
     status: str
     why: str
 
@@ -90,6 +89,10 @@ class Watched:
         return self._judge.monitor.case.framework
 
     @property
+    def reader(self) -> catalog.Reader:
+        return catalog.reader(self.framework, self.algorithm)
+
+    @property
     def names(self) -> list[str]:
         """Every metric: the vital signs first, then as they came."""
         with self.lock:
@@ -98,7 +101,7 @@ class Watched:
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            return vital_names(list(self._traces), self.framework, self.algorithm)
+            return self.reader.vital_signs(list(self._traces))
 
     @property
     def verdict(self) -> tuple[Verdict, str]:
@@ -126,8 +129,9 @@ class Watched:
     @property
     def tokens_per_second(self) -> float | None:
         with self.lock:
+            reader = self.reader
             for name, value in self.latest.items():
-                meaning = meaning_of(name, self.framework)
+                meaning = reader.meaning(name)
                 if meaning is not None and meaning.metric.id == "perf.tokens_per_s":
                     return value
         return None
@@ -140,7 +144,8 @@ class Watched:
         """The vital signs as they are now."""
         with self.lock:
             diagnosis = Diagnosis("healthy", "", self.findings, frozenset(self._judge.monitor.case.raised))
-            return [self._tile(name, diagnosis) for name in self.vital_names]
+            standing = standing_findings(diagnosis)
+            return [self._tile(name, standing) for name in self.vital_names]
 
     def series(self, name: str) -> Series | None:
         """One metric, thinned; None for a name that never came."""
@@ -148,20 +153,20 @@ class Watched:
             trace = self._traces.get(name)
             return None if trace is None else Series.from_dict(trace.to_dict())
 
-    def band(self, name: str) -> Band | None:
-        """Its healthy range."""
-        return band_of(meaning_of(name, self.framework), self.algorithm)
+    def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
+        """Its typical range."""
+        band = self.reader.band(name, stage=stage, parameters=self._judge.monitor.case.number("model_parameters"))
+        return band.limits if band else None
 
     def title(self, name: str) -> str:
         """What people call it."""
-        meaning = meaning_of(name, self.framework)
-        return meaning.metric.title if meaning else name
+        metric = self.reader.named(name)
+        return metric.title if metric else name
 
     def explanation(self, name: str) -> catalog.Explanation | None:
         """What the catalogue says of it; None for a name nobody knows."""
-        known = {framework.id for framework in catalog.frameworks()}
         try:
-            return catalog.explain(name, self.framework if self.framework in known else None)
+            return self.reader.explain(name)
         except RlvitalsError:
             return None
 
@@ -232,11 +237,11 @@ class Watched:
             trace.add(self._judge.points, step, number)
             self.latest[name] = number
 
-    def _tile(self, name: str, diagnosis: Diagnosis) -> Tile:
-        value, band, trace = self.latest[name], self.band(name), self._traces[name]
-        status, why = status_of(name, value, band, diagnosis)
+    def _tile(self, name: str, standing: Sequence[Finding]) -> Tile:
+        trace = self._traces[name]
+        band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
         moved = change((np.array(trace.lows) + np.array(trace.highs)) / 2)
-        return Tile(name, self.title(name), value, moved, band, status, why)
+        return Tile(name, self.title(name), self.latest[name], moved, band, *status_of(name, standing))
 
 
 def status_line(watched: Watched) -> str:

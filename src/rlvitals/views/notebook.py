@@ -20,7 +20,6 @@ class ShownInNotebooks:
     def _repr_html_(self) -> str:
         from rlvitals.views.findings import was_watched
         from rlvitals.views.verdict import verdict_of
-        from rlvitals.views.vitals import tile_names
 
         view = cast("RunView", self)
         try:
@@ -28,7 +27,7 @@ class ShownInNotebooks:
             about = [view.status, step, f"{number(view.rows)} rows", *filter(None, (view.algorithm, view.framework))]
             findings = [found for found in view.findings if found.severity != "info"]
             verdict = verdict_of(findings, view.rows) if was_watched(view) or findings else None
-            signs = [_sign(view, name) for name in tile_names(view)[:SHOWN_VALUES]]
+            signs = [_sign(view, name) for name in view.vital_signs[:SHOWN_VALUES]]
         except RlvitalsError as error:  # damaged since it was opened: still something to show
             return run_card(view.name, [str(error)], None, [], [])
         return run_card(view.name, about, verdict, signs, findings)

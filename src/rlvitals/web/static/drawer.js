@@ -9,7 +9,7 @@ const DIRECTIONS = /** @type {Record<string, string>} */ ({
   up: "higher is better",
   down: "lower is better",
   none: "neither direction is better",
-  band: "healthy within its band",
+  band: "best within a range",
 });
 let asked = "";
 let wasPanel = false;
@@ -94,7 +94,7 @@ function content(name, entry) {
       [DIRECTIONS[entry.direction], entry.unit && `in ${entry.unit}`].filter(Boolean).join(" · "),
     ),
     part("Formula", entry.formula && el("pre", {}, entry.formula), entry.estimator && el("p", {}, entry.estimator)),
-    part("Healthy", ...(entry.bands ?? []).map(band)),
+    part("Typical range", ...(entry.bands ?? []).map(band)),
     part(
       "When it is off",
       ...(entry.symptoms ?? []).map((/** @type {any} */ symptom) =>
@@ -137,7 +137,8 @@ function part(title, ...content) {
 
 /** @param {any} given */
 function band(given) {
-  const where = [given.algorithm, given.stage].filter((word) => word && word !== "any").join(", ");
+  const size = given.min_parameters && `from ${number(given.min_parameters)} parameters`;
+  const where = [given.algorithm, given.stage, size, given.estimator].filter((word) => word && word !== "any").join(", ");
   return el(
     "p",
     {},
