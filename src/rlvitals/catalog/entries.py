@@ -228,6 +228,6 @@ class Group:
 
     id: str
     title: str
-    about: str
     metrics: tuple[str, ...]
+    about: str = ""
     source: str = ""

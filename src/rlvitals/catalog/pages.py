@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlvitals.catalog.build import DATA
+from rlvitals.catalog.build import read_data
 from rlvitals.catalog.entries import Alias, Family, Framework, Metric
 from rlvitals.catalog.lookup import Catalog
 from rlvitals.catalog.source import parse
-from rlvitals.errors import CatalogError
-from rlvitals.yaml_reader import read_yaml
 
 NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit the data, not this page. -->"
 
@@ -18,8 +16,8 @@ NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit th
 def load() -> Catalog:
     """The authored entries alone: no plug-in of whoever builds the docs."""
     catalog = Catalog()
-    for path in sorted(DATA.glob("*.yaml")):
-        catalog.add(parse(read_yaml(path, CatalogError), path.name), path.name)
+    for where, document in read_data():
+        catalog.add(parse(document, where), where)
     return catalog
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from rlvitals.catalog.entries import (
     CAVEATS,
@@ -29,6 +29,8 @@ from rlvitals.catalog.entries import (
     Symptom,
 )
 from rlvitals.errors import CatalogError, did_you_mean
+
+Entry = TypeVar("Entry", Framework, Group, Algorithm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ def parse(document: Any, where: str) -> CatalogData:
         if raw_metrics
         else (),
         metrics=tuple(_metric(raw, family, where) for raw in raw_metrics),
-        frameworks=tuple(_framework(raw, where) for raw in _items(document, "frameworks", where)),
-        groups=tuple(_group(raw, where) for raw in _items(document, "groups", where)),
-        algorithms=tuple(_algorithm(raw, where) for raw in _items(document, "algorithms", where)),
+        frameworks=tuple(_entry(Framework, raw, where) for raw in _items(document, "frameworks", where)),
+        groups=tuple(_entry(Group, raw, where, "metrics") for raw in _items(document, "groups", where)),
+        algorithms=tuple(_entry(Algorithm, raw, where) for raw in _items(document, "algorithms", where)),
     )
 
 
@@ -85,18 +87,15 @@ def _metric(raw: Mapping[str, Any], family: str, where: str) -> Metric:
         id=raw["id"],
         family=family,
         title=raw["title"],
-        what=raw["what"].strip(),
         unit=raw["unit"],
         direction=_one_of(raw.get("direction", "none"), DIRECTIONS, "direction", at),
         reduce=_one_of(raw.get("reduce", "mean"), REDUCTIONS, "reduce", at),
-        formula=str(raw.get("formula", "")).strip(),
-        estimator=str(raw.get("estimator", "")).strip(),
         tier=_one_of(raw.get("tier", "extended"), TIERS, "tier", at),
         quantity=str(raw.get("quantity", "")) or raw["id"],
         bands=tuple(_band(band, at) for band in raw.get("bands") or []),
         symptoms=tuple(_symptom(symptom, at) for symptom in raw.get("symptoms") or []),
-        notes=str(raw.get("notes", "")).strip(),
         names=tuple(alias for framework, given in names.items() for alias in _aliases(framework, given, at)),
+        **{key: str(raw.get(key, "")).strip() for key in ("what", "formula", "estimator", "notes")},
     )
 
 
@@ -107,14 +106,8 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
         if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
             raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
         _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
-        yield Alias(
-            framework=framework,
-            name=raw["name"],
-            when=str(raw.get("when", "")),
-            caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None,
-            definition=str(raw.get("definition", "")).strip(),
-            trap=str(raw.get("trap", "")).strip(),
-        )
+        texts = {key: str(raw.get(key, "")).strip() for key in ("name", "when", "definition", "trap")}
+        yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
 
 
 def _caveat(raw: Any, at: str) -> Caveat:
@@ -148,30 +141,16 @@ def _symptom(raw: Any, at: str) -> Symptom:
     return Symptom(when=str(raw["when"]), means=str(raw["means"]), do=str(raw["do"]))
 
 
-def _framework(raw: Mapping[str, Any], where: str) -> Framework:
-    at = f"{where}: framework {raw.get('id', '(no id)')!r}"
-    _known(raw, {field.name for field in fields(Framework)}, at)
-    if not raw.get("id") or not raw.get("title"):
-        raise CatalogError(f"{at}: 'id' and 'title' are needed")
-    return Framework(**{**raw, "inherits": tuple(raw.get("inherits") or ())})
-
-
-def _group(raw: Mapping[str, Any], where: str) -> Group:
-    at = f"{where}: group {raw.get('id', '(no id)')!r}"
-    _known(raw, {field.name for field in fields(Group)}, at)
-    if not raw.get("id") or not raw.get("title") or not raw.get("metrics"):
-        raise CatalogError(f"{at}: 'id', 'title' and 'metrics' are needed")
-    return Group(**{"about": "", **raw, "metrics": tuple(raw["metrics"])})
-
-
-def _algorithm(raw: Mapping[str, Any], where: str) -> Algorithm:
-    at = f"{where}: algorithm {raw.get('id', '(no id)')!r}"
-    _known(raw, {field.name for field in fields(Algorithm)}, at)
-    if not raw.get("id") or not raw.get("title"):
-        raise CatalogError(f"{at}: 'id' and 'title' are needed")
-    if not raw.get("parent"):
+def _entry(kind: type[Entry], raw: Mapping[str, Any], where: str, *needed: str) -> Entry:
+    """A framework, group or algorithm: its fields are the keys, and its lists are tuples."""
+    at = f"{where}: {kind.__name__.lower()} {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(kind)}, at)
+    if missing := [key for key in ("id", "title", *needed) if not raw.get(key)]:
+        raise CatalogError(f"{at}: {missing[0]!r} is missing")
+    if kind is Algorithm and not raw.get("parent"):
         _one_of(raw.get("kind"), KINDS, "kind", at)
-    return Algorithm(**{**raw, **{key: tuple(raw.get(key) or ()) for key in ("aliases", "vitals")}})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return kind(**values)
 
 
 def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:

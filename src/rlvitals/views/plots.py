@@ -18,7 +18,8 @@ from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
 from rlvitals.views.check import check_source
 from rlvitals.views.compare import MetricRow, RunComparison
-from rlvitals.views.query import AXIS_CONCEPTS, Axis, RunView
+from rlvitals.views.lines import Axis as LineAxis
+from rlvitals.views.query import Axis, RunView
 from rlvitals.views.sources import source_of_run
 from rlvitals.views.tree import band_of, described
 
@@ -37,28 +38,28 @@ _OTHER_SIZES = catalog.OTHER_QUANTITIES | {"space", "suspect", "per_sequence"}
 
 
 class PlotAxis:
-    """Turns steps into places on the chosen x-axis: a training row's own, and those between them in proportion."""
+    """Turns steps into places on the chosen x-axis, times into the unit that fits."""
 
     def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
-        train = view.table()
-        self.first_step = -(2**62)
-        steps = np.unique(train["step"])
-        if last is not None and len(steps):
-            self.first_step = int(steps[-min(last, len(steps))])
-        self.label = "epoch" if counts_epochs(view) else "step"
-        self._known: tuple[Array, Array] | None = None
-        if x == "time":
-            self._known, self.label = _times(train["step"], train["timestamp"], view)
-        elif x != "step":
-            if x not in AXIS_CONCEPTS:
-                raise ConfigError(f"there is no x-axis {x!r}. Axes: step, time, {', '.join(AXIS_CONCEPTS)}")
-            self._known, self.label = _metric_axis(view, x), x.replace("_", " ")
+        steps = np.unique(view.table()["step"])
+        self.first_step = int(steps[-min(last, len(steps))]) if last is not None and len(steps) else -(2**62)
+        self._places = LineAxis(view, x)
+        self._start, self._unit = 0.0, 1
+        if x == "step":
+            self.label = "epoch" if counts_epochs(view) else "step"
+        elif x == "time":
+            times = self._places(steps)
+            self._start, total = float(times.min()), float(times.max() - times.min())
+            units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+            self._unit, word = next((unit for unit in units if total >= 3 * unit[0]), (1, "seconds"))
+            self.label = f"{word} since the first row"
+        else:
+            self.label = x.replace("_", " ")
 
     def place(self, steps: NDArray[np.int64] | Array) -> Array:
         """Where steps are on the axis."""
-        if self._known is None:
-            return steps.astype(np.float64)
-        return np.interp(steps, *self._known)
+        places: Array = (self._places(steps).astype(np.float64) - self._start) / self._unit
+        return places
 
 
 def overview(
@@ -264,32 +265,6 @@ def _boundaries(view: RunView, axis: PlotAxis) -> list[tuple[float, str]]:
     starts = [(int(number), int(steps[attempts == number].min())) for number in np.unique(attempts)[1:]]
     later = [(attempt, step) for attempt, step in starts if step >= axis.first_step][-MOST_BOUNDARIES:]
     return [(float(axis.place(np.array([step]))[0]), f"attempt {attempt}") for attempt, step in later]
-
-
-def _times(steps: NDArray[np.int64], stamps: Array, view: RunView) -> tuple[tuple[Array, Array], str]:
-    known = np.isfinite(stamps)
-    if not known.any():
-        raise ConfigError(f"{view.path} has no time axis: its rows carry no times")
-    seconds = np.maximum.accumulate(stamps[known] - stamps[known].min())
-    total = float(seconds.max())
-    size, word = next(
-        ((size, word) for size, word in ((86400, "days"), (3600, "hours"), (60, "minutes")) if total >= 3 * size),
-        (1, "seconds"),
-    )
-    return (steps[known].astype(np.float64), seconds / size), f"{word} since the first row"
-
-
-def _metric_axis(view: RunView, x: str) -> tuple[Array, Array]:
-    try:
-        steps, values = view.series(AXIS_CONCEPTS[x], stream="train")
-    except UnknownMetric:
-        raise ConfigError(
-            f"{view.path} has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}"
-        ) from None
-    known = np.isfinite(values)
-    if not known.any():
-        raise ConfigError(f"{view.path} has no {x} axis: {AXIS_CONCEPTS[x]!r} was never a number")
-    return steps[known].astype(np.float64), values[known]
 
 
 def _is_worth_a_panel(row: MetricRow) -> bool:
