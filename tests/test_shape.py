@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "views": DATA | {"store", "catalog", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "adapters": DATA | {"capture", "store"},
+    "adapters": DATA | {"capture", "store", "catalog"},
     "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
     "web": DATA | {"store", "catalog", "health", "render", "views"},
     "tui": DATA | {"catalog", "health", "render", "views"},

@@ -50,7 +50,13 @@ def _overview(catalog: Catalog) -> str:
         "|---|---|---|",
     ]
     for group in catalog.groups.values():
-        lines.append(f"| {group.title} | {', '.join(f'`{name}`' for name in group.metrics)} | {_cell(group.about)} |")
+        members = ", ".join(f"`{name}`" for name in group.metrics)
+        lines.append(f"| {group.title} (`{group.id}`) | {members} | {_cell(group.about)} |")
+    lines += ["", "## Algorithms", "", "| id | what | kind | vital signs |", "|---|---|---|---|"]
+    for algorithm in catalog.known_algorithms:
+        variant = f", a variant of `{algorithm.parent}`" if algorithm.parent else ""
+        signs = ", ".join(f"`{sign}`" for sign in algorithm.vitals)
+        lines.append(f"| `{algorithm.id}` | {algorithm.title}{variant} | {algorithm.kind} | {signs} |")
     lines += ["", "## Sources of names", "", "| id | what | read from |", "|---|---|---|"]
     for framework in catalog.frameworks.values():
         lines.append(f"| `{framework.id}` | {framework.title} | {_cell(framework.source) or '-'} |")

@@ -132,6 +132,19 @@ class Reader:
         """All names: the vital signs first, then as they were logged."""
         return list(dict.fromkeys([*self.vital_signs(names), *names]))
 
+    def columns(self, names: Sequence[str]) -> dict[str, str]:
+        """By concept, the name whose number may stand in a column of that title: spelled as its framework does, of
+        training, and in the concept's own sign and scale.
+        """
+        return self._by_concept([name for name in names if self._fits_a_column(name)])
+
+    def _fits_a_column(self, name: str) -> bool:
+        found = self.meaning(name)
+        if found is None or (found.caveat and (found.caveat.is_misleading or found.caveat.is_convertible)):
+            return False
+        spelling = found.alias.name if found.alias else found.metric.id
+        return spelling.removeprefix("train/") == name.removeprefix("train/")
+
     def _by_concept(self, names: Sequence[str]) -> dict[str, str]:
         """The name that speaks for each concept: the framework's own before another's, training before evaluation."""
         best: dict[str, tuple[tuple[bool, bool], str]] = {}

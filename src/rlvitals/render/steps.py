@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from unicodedata import east_asian_width
 
@@ -229,7 +229,7 @@ class _Table:
 
     def __init__(self, layout: Layout, order: _Order, total: int | None, encoding: str) -> None:
         self._layout = layout
-        self._fixed = [replace(column, shows=tuple(names_of(column.shows))) for column in layout.columns]
+        self._fixed = layout.columns
         self._order = order
         self._total = total
         self._encoding = encoding
@@ -238,7 +238,7 @@ class _Table:
         self._printed = 0
 
     def shows(self, numbers: Mapping[str, float]) -> bool:
-        return any(_value(column, numbers) is not None for column in self._fixed) if self._fixed else bool(numbers)
+        return any(self._value(column, numbers) is not None for column in self._fixed) if self._fixed else bool(numbers)
 
     def lines(self, step: int, numbers: Mapping[str, float], eta: float | None, width: int) -> list[Line]:
         if not self.shows(numbers):
@@ -253,7 +253,7 @@ class _Table:
         self._printed += 1
         line: Line = [Piece(f"{step} ".ljust(self._layout.step_width), "step")]
         for place, column in enumerate(columns):
-            value = _value(column, numbers)
+            value = self._value(column, numbers)
             text = "" if value is None else _fitted(value, column)  # missing is missing, not 0.000
             line.append(Piece(_aligned(text, column), _role(value, place == 0)))
         if has_note and self._total:
@@ -276,6 +276,11 @@ class _Table:
             columns.append(column)
             room -= column.width
         return columns, 0 < note <= room and len(columns) == len(self._fixed)
+
+    def _value(self, column: Column, numbers: Mapping[str, float]) -> float | None:
+        self._order.of(numbers)
+        logged = (self._order.columns.get(shown, shown) for shown in column.shows)
+        return next((numbers[name] for name in logged if name in numbers), None)
 
     def _columns(self, numbers: Mapping[str, float], room: int) -> list[Column]:
         columns: list[Column] = []
@@ -301,6 +306,8 @@ class _Order:
         self._run = (framework, algorithm)
         self._encoding = encoding
         self._ranked: list[str] = []
+        self.columns: dict[str, str] = {}
+        """By concept, the name that may stand in its column."""
 
     def of(self, numbers: Mapping[str, float]) -> list[str]:
         """Every name seen, in order."""
@@ -309,25 +316,9 @@ class _Order:
 
             names = list(dict.fromkeys([*self.labels, *numbers]))
             self.labels = {name: printable(label, self._encoding) for name, label in short_names(names).items()}
-            self._ranked = catalog.reader(*self._run, names).ordered(names)
+            reader = catalog.reader(*self._run, names)
+            self._ranked, self.columns = reader.ordered(names), reader.columns(names)
         return self._ranked
-
-
-def names_of(concepts: Iterable[str]) -> dict[str, int]:
-    """Every name under which frameworks log these concepts, with its place: the concepts' order, then the
-    catalogue's.
-    """
-    from rlvitals import catalog
-
-    metrics = {metric.id: metric for metric in catalog.metrics()}
-    found: dict[str, int] = {}
-    for concept in concepts:
-        found.setdefault(concept, len(found))
-        for alias in metrics[concept].names if concept in metrics else ():
-            caveat = alias.caveat
-            if "{" not in alias.name and not (caveat and (caveat.is_misleading or caveat.is_convertible)):
-                found.setdefault(_bare(alias.name), len(found))
-    return found
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
@@ -344,20 +335,6 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         tails = ("/".join(split[-count:]) for count in range(shortest, len(split) + 1))
         found[name] = next((tail for tail in tails if users[tail] == 1 and tail), name)
     return found
-
-
-def _bare(name: str) -> str:
-    # What Hugging Face's integrations put in front. Not `eval/` or `train_`: those are other numbers.
-    return name.removeprefix("train/")
-
-
-def _value(column: Column, numbers: Mapping[str, float]) -> float | None:
-    for name in column.shows:
-        if name in numbers:
-            return numbers[name]
-        if f"train/{name}" in numbers:
-            return numbers[f"train/{name}"]
-    return None
 
 
 def _fitted(value: float, column: Column) -> str:

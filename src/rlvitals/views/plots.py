@@ -18,6 +18,7 @@ from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
 from rlvitals.views.check import check_source
 from rlvitals.views.compare import MetricRow, RunComparison
+from rlvitals.views.findings import was_watched
 from rlvitals.views.lines import Axis as LineAxis
 from rlvitals.views.query import Axis, RunView
 from rlvitals.views.sources import source_of_run
@@ -247,9 +248,7 @@ def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = N
     once, the gravest first.
     """
     if said is None:
-        own = view.config.get("rlvitals")
-        was_watched = isinstance(own, dict) and own.get("monitor") is True
-        said = view.findings if was_watched else check_source(source_of_run(view)).findings
+        said = view.findings if was_watched(view) else check_source(source_of_run(view)).findings
     gravest: dict[str, Finding] = {}
     for found in said:
         known = gravest.get(found.rule)
