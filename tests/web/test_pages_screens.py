@@ -169,7 +169,7 @@ def test_the_drawer_explains_a_metric(screen):
     drawer = page.locator("#drawer")
     drawer.wait_for()
     told = drawer.inner_text()
-    for word in ("Formula", "Healthy", "When it is off", "Other names", "kl_ref.k3"):
+    for word in ("Formula", "Typical range", "When it is off", "Other names", "kl_ref.k3"):
         assert word in told
     assert "explain=kl" in page.url
     page.keyboard.press("Escape")
