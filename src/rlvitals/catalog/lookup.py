@@ -160,7 +160,7 @@ class Catalog:
         return entry.id
 
     def _matches(self, name: str, framework: str | None, algorithm: str | None) -> list[Match]:
-        scope = self._scope(framework) if framework else None
+        scope = self.scope(framework) if framework else None
         concept = self._concept(name)
         if concept is not None:
             return [Match(concept, None, "id")]
@@ -235,7 +235,7 @@ class Catalog:
                 f"unknown framework {framework!r}.{did_you_mean(framework, self.frameworks)} Known: {known}"
             )
 
-    def _scope(self, framework: str) -> set[str]:
+    def scope(self, framework: str) -> set[str]:
         """The frameworks whose names count when one is asked for: itself, its children, its parent, and what it
         inherits.
         """
@@ -259,18 +259,6 @@ class Catalog:
             )
         parent = self.frameworks[framework].parent
         return scope | {parent} if parent else scope
-
-    def names_for(self, metric: Metric, framework: str) -> list[str]:
-        """What a framework and those whose names it logs call a concept; none that stand for another quantity."""
-        scope = self._scope(framework)
-        usable = (
-            alias.name
-            for alias in metric.names
-            if alias.framework in scope
-            and "{" not in alias.name
-            and not (alias.caveat and alias.caveat.is_other_quantity)
-        )
-        return list(dict.fromkeys(usable))
 
     def _concept(self, name: str) -> Metric | None:
         """The concept an id stands for, with or without its k."""

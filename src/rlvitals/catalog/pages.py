@@ -125,23 +125,24 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or with --check only compare; returns the exit code."""
+def publish(wanted: dict[str, str], arguments: list[str], by_hand: str = "") -> int:
+    """Write the pages into the folder that is named, all but the one written by hand, or with --check only compare;
+    returns the exit code.
+    """
     folder = Path(next(word for word in arguments if not word.startswith("-")))
-    wanted = pages(load())
+    present = {path.name: path for path in folder.glob("*.md") if path.name != by_hand}
     if "--check" in arguments:
-        present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
-        if present != wanted:
+        if {name: path.read_text(encoding="utf-8") for name, path in present.items()} != wanted:
             print(f"{folder} is out of date; run: make catalog", file=sys.stderr)
             return 1
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.md"):
-        path.unlink()
+    for name in present.keys() - wanted.keys():
+        present[name].unlink()
     for name, text in wanted.items():
         (folder / name).write_text(text, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(pages(load()), sys.argv[1:]))

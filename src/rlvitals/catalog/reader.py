@@ -87,7 +87,9 @@ class Reader:
 
     def names_for(self, metric: Metric) -> list[str]:
         """What the run's framework calls a concept."""
-        return self._catalog.names_for(metric, self.framework) if self.framework else []
+        scope = self._catalog.scope(self.framework) if self.framework else set()
+        own = (alias for alias in metric.names if alias.framework in scope and "{" not in alias.name)
+        return list(dict.fromkeys(a.name for a in own if not (a.caveat and a.caveat.is_other_quantity)))
 
     def band(
         self, name: str, *, stage: Stage = "any", parameters: float | None = None, evaluated: bool = False
