@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
