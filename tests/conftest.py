@@ -40,7 +40,7 @@ def unexplained(folder):
     view = rlvitals.open_run(folder)
     sampled = [name for name in view.system() if name not in ("timestamp", "step", "attempt")]
     assert view.metrics, "nothing was logged"
-    return [name for name in (*view.metrics, *sampled) if not catalog.matches(name, view.framework)]
+    return [name for name in (*view.metrics, *sampled) if not catalog.reader(view.framework).matches(name)]
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "views": DATA | {"store", "importers", "catalog", "contract", "health", "render"},
     "clock": DATA | {"store", "health"},
     "follow": DATA | {"store", "sinks", "clock"},
-    "adapters": DATA | {"capture", "store", "importers", "health"},
+    "adapters": DATA | {"capture", "store", "importers", "health", "catalog"},
     "train": DATA | {"store", "catalog", "compute", "textscore", "health", "render", "capture", "views", "adapters"},
     "web": DATA | {"store", "catalog", "contract", "health", "render", "views"},
     "tui": DATA | {"catalog", "contract", "health", "render", "views"},

@@ -14,9 +14,9 @@ from rlvitals.catalog import Band, Symptom
 from rlvitals.records import Action, Answer, Attempt, Finding, Severity, Status, Verdict
 
 ShownStatus = Literal[Status, "unreadable"]
-TileStatus = Literal["ok", "watch", "act", "unknown"]
+TileStatus = Literal["ok", "watch", "act"]
 Bounds = tuple[float | None, float | None]
-"""The lowest and the highest healthy value; None where a side is open."""
+"""The lowest and the highest typical value; None where a side is open."""
 
 Number = float | Literal["nan", "inf", "-inf"]
 """What the files of rollouts and findings hold."""
@@ -59,20 +59,25 @@ class Runs(TypedDict):
 # /api/run
 
 
-class TileFacts(TypedDict):
-    """One vital sign."""
+class Described(TypedDict):
+    """What a metric is."""
 
     name: str
     concept: str | None
     title: str
+    unit: str
+    direction: str
+
+
+class TileFacts(Described):
+    """One vital sign; `band` is its typical range, `status` what the doctor says of it."""
+
     value: float | None
     change: float | None
     band: Bounds | None
     status: TileStatus
     why: str
     spark: list[tuple[float, float | None]]
-    unit: str
-    direction: str
     points: int
 
 
@@ -136,16 +141,11 @@ class Vitals(TypedDict):
 # /api/metrics
 
 
-class ListedMetric(TypedDict):
+class ListedMetric(Described):
     """One metric of one stream; `points` is None in a run too large to count them."""
 
-    name: str
     stream: Literal["train", "eval"]
-    concept: str | None
     group: str
-    title: str
-    unit: str
-    direction: str
     has_band: bool
     points: int | None
     last: float | None

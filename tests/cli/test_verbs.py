@@ -122,7 +122,7 @@ def test_export_to_a_place_that_cannot_be_written_is_one_line(run_path, capsys):
 def test_explain_is_one_screen_with_everything(capsys):
     assert main(["explain", "rewards/margins"]) == 0
     shown = capsys.readouterr().out
-    for part in ("pref.reward.margin", "formula", "Healthy", "When it is off", "Elsewhere called", "trap"):
+    for part in ("pref.reward.margin", "formula", "Typical range", "When it is off", "Elsewhere called", "trap"):
         assert part in shown
     assert facts(capsys, "explain", "actor/policykl", "--framework", "roll")["sources"][0]["caveat"]["factor"] == -1
 

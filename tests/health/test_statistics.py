@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvitals.health.statistics import Signal
-from rlvitals.health.weights import (
+from rlvitals.health.statistics import (
     FAST_SHARE,
     FAST_WARM,
     HEAD,
@@ -21,6 +20,7 @@ from rlvitals.health.weights import (
     SLOW_WARM,
     WANDER,
     WANDER_FROM,
+    Signal,
     median,
 )
 

@@ -116,5 +116,5 @@ def test_the_time_left_is_the_mean_epoch_times_those_to_come(times, remaining, s
 
 def test_every_label_of_the_guide_is_a_metric_of_the_catalogue():
     for name in METRICS:
-        assert catalog.matches(name, "rlhf_tracker"), name
+        assert catalog.reader("rlhf_tracker").matches(name), name
     assert len(re.findall(r"^  \w", DOCUMENT, re.MULTILINE)) == len(METRICS) + 1

@@ -258,10 +258,10 @@ def test_whatever_the_numbers_the_picture_stays_in_its_frame(values):
     assert all(math.isfinite(float(value)) for value in numbers)
 
 
-def test_the_healthy_range_is_drawn_within_the_axis():
+def test_the_typical_range_is_drawn_within_the_axis():
     seen = figure([1.0, 2.0, 3.0], band=(2.0, 100.0))
     assert ("rect", "class", "band") in seen.attributes
-    assert "healthy: 2 to 100" in seen.text
+    assert "typical: 2 to 100" in seen.text
 
 
 def test_evaluations_have_a_dot_with_its_number():

@@ -11,7 +11,6 @@ from rlvitals import catalog
 from rlvitals.render.steps import (
     LAYOUTS,
     MOST_METRICS,
-    VITAL_GROUPS,
     Column,
     Layout,
     cells,
@@ -240,7 +239,6 @@ def test_a_layout_is_only_data():
     ]
 
 
-def test_layouts_name_concepts_and_groups_the_catalogue_has():
+def test_layouts_name_concepts_the_catalogue_has():
     known = {metric.id for metric in catalog.metrics()}
     assert {name for layout in LAYOUTS.values() for column in layout.columns for name in column.shows} <= known
-    assert set(VITAL_GROUPS.values()) <= {group.id for group in catalog.groups()}

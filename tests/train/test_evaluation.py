@@ -128,7 +128,8 @@ def test_the_row_names_fractions_as_fractions_and_leaves_out_what_is_null():
 
 def test_the_catalogue_knows_what_a_tracker_is_given():
     row = tracker_row(DOCUMENT)
-    concepts = {name: [match.metric.id for match in catalog.matches(metric_name("eval", name))] for name in row}
+    reader = catalog.reader()
+    concepts = {name: [match.metric.id for match in reader.matches(metric_name("eval", name))] for name in row}
     assert all(concepts.values())
     assert concepts["attempted_answer_fraction"] == ["agent.attempted_fraction"]
     assert concepts["found_email_fraction"] == ["agent.found_source_fraction"]

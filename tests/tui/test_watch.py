@@ -321,12 +321,12 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
     assert [tile.name for tile in watched.tiles()] == list(shown)
 
 
-def test_the_wall_of_a_chart_is_green_where_the_healthy_range_is():
+def test_the_wall_of_a_chart_is_bold_where_the_typical_range_is():
     series = Series([1, 2], [1, 2], [0.0, 8.0], [0.0, 8.0])
     lines = chart_lines(series, (30, 10), band=(6.0, None))
     assert len(lines) == 10
-    green = [any(span.style == "green" for span in line.spans) for line in lines[:8]]
-    assert green == [True, True, True, *[False] * 5]
+    bold = [any(span.style == "bold" for span in line.spans) for line in lines[:8]]
+    assert bold == [True, True, True, *[False] * 5]
 
 
 def test_a_log_scale_has_equal_factors_in_equal_heights():

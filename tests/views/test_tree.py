@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 import rlvitals
 from rlvitals.catalog import explain, families
 from rlvitals.views import tree
@@ -67,30 +65,6 @@ def test_a_very_large_run_is_listed_from_its_newest_rows(tmp_path, monkeypatch):
     view = write_rows(tmp_path, [{"zq": float(step)} for step in range(10)])
     line = tree.metric_list(view)["metrics"][0]
     assert (line["points"], line["last"]) == (None, 9.0)
-
-
-def test_a_band_is_the_algorithm_s_own_where_it_has_one():
-    meaning = tree.meaning_of("entropy", None)
-    bands = meaning.metric.bands
-    whole = [band for band in bands if band.stage == "any" and band.algorithm == "any"]
-    expected = (whole[0].low, whole[0].high) if whole else None
-    assert tree.band_of(meaning, "no such algorithm") == expected
-    for band in bands:
-        if band.stage == "any" and band.algorithm != "any":
-            assert tree.band_of(meaning, band.algorithm) == (band.low, band.high)
-
-
-def test_a_number_in_another_sign_or_scale_has_no_band():
-    from rlvitals import catalog
-
-    for metric in catalog.metrics():
-        if not metric.bands:
-            continue
-        for alias in metric.names:
-            if alias.caveat is not None:
-                assert tree.band_of(catalog.Match(metric, alias, "name"), "grpo") is None
-                return
-    pytest.fail("no such alias in the catalogue")
 
 
 def test_rewards_stand_first_what_nobody_knows_in_the_middle_and_the_machine_last(tmp_path):

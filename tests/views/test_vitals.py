@@ -13,7 +13,7 @@ from rlvitals.records import Finding
 from rlvitals.views.diagnosis import Diagnosis, diagnose
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.query import open_run
-from rlvitals.views.vitals import MOST_TILES, change, now, step_bar, tile_names, time_left, vital_names, vitals
+from rlvitals.views.vitals import change, now, step_bar, time_left, vitals
 
 QUIET = {"monitor": False, "hardware": False, "display": "none"}
 
@@ -48,21 +48,15 @@ KTO = {
 
 
 def test_the_tiles_are_the_algorithm_s_own_in_its_order(tmp_path):
-    names = tile_names(write_run(tmp_path / "grpo", 3, GRPO, algorithm="grpo"))
-    assert names[:2] == ["reward", "frac_reward_zero_std"]
-    assert 8 <= len(names) <= MOST_TILES
-    assert tile_names(write_run(tmp_path / "kto", 3, KTO, algorithm="kto"))[0] == "rewards/margins"
+    names = write_run(tmp_path / "grpo", 3, GRPO, algorithm="grpo").vital_signs
+    assert names[:3] == ["reward", "loss", "frac_reward_zero_std"]
+    assert 8 <= len(names) <= 12
+    assert write_run(tmp_path / "kto", 3, KTO, algorithm="kto").vital_signs[0] == "rewards/margins"
 
 
 def test_names_nobody_knows_still_make_tiles(tmp_path):
     view = write_run(tmp_path / "run", 2, {f"zq{place}": 1.0 for place in range(20)})
-    assert tile_names(view) == [f"zq{place}" for place in range(8)]
-
-
-def test_the_trainings_own_name_is_taken_before_the_evaluations():
-    names = ["eval_rewards/margins", "eval_loss", "rewards/margins", "loss"]
-    assert vital_names(names, "trl_kto", "kto")[:2] == ["rewards/margins", "loss"]
-    assert vital_names(names[:1], "trl_kto", "kto") == ["eval_rewards/margins"]
+    assert view.vital_signs == [f"zq{place}" for place in range(8)]
 
 
 def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
@@ -74,22 +68,54 @@ def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
     assert tile["change"] == pytest.approx(0.04)
 
 
-def test_a_finding_decides_a_tile_before_any_band_does(tmp_path):
+def tile_of(view, name, *findings, ongoing=None):
+    told = vitals(view, Diagnosis("act", "", list(findings), ongoing))
+    return next(tile for tile in told["tiles"] if tile["name"] == name)
+
+
+def test_the_worst_standing_finding_colours_a_tile(tmp_path):
     view = write_run(tmp_path / "run", 20, GRPO, algorithm="grpo")
-    for severity, status in (("critical", "act"), ("warning", "watch")):
-        told = vitals(view, Diagnosis("act", "", [finding(severity, 5, 6)]))
-        tile = next(tile for tile in told["tiles"] if tile["name"] == "kl")
-        assert (tile["status"], tile["why"]) == (status, "too much")
-    told = vitals(view, Diagnosis("healthy", "", [finding("info", 5, 6)]))
-    assert next(tile for tile in told["tiles"] if tile["name"] == "kl")["status"] in ("ok", "unknown", "watch")
+    warned, critical = finding("warning", 5, 6, rule="a"), finding("critical", 7, 8, rule="b")
+    for findings, ongoing, status in (
+        ([warned], None, "watch"),
+        ([warned, critical], None, "act"),
+        ([warned, critical], frozenset("a"), "watch"),
+        ([warned, critical], frozenset(), "ok"),
+        ([finding("info", 5, 6)], None, "ok"),
+    ):
+        tile = tile_of(view, "kl", *findings, ongoing=ongoing)
+        assert (tile["status"], tile["why"]) == (status, "" if status == "ok" else "too much")
+        assert tile_of(view, "reward", *findings, ongoing=ongoing)["status"] == "ok"
 
 
-def test_a_value_outside_its_band_is_to_be_watched(tmp_path):
-    for value, status in ((0.1, "ok"), (0.99, "watch")):
+def test_a_typical_range_is_told_and_colours_nothing(tmp_path):
+    for value in (0.1, 0.99):
         view = write_run(tmp_path / f"run{value}", 20, GRPO | {"frac_reward_zero_std": value}, algorithm="grpo")
-        tiles = {tile["name"]: tile for tile in vitals(view, Diagnosis("healthy", "", []))["tiles"]}
-        assert tiles["frac_reward_zero_std"]["band"] is not None
-        assert tiles["frac_reward_zero_std"]["status"] == status
+        tile = tile_of(view, "frac_reward_zero_std")
+        assert (tile["band"], tile["status"]) == ([None, 0.3], "ok")
+
+
+def test_the_reference_point_of_kto_may_be_zero(tmp_path):
+    view = write_run(tmp_path / "run", 60, KTO | {"kl": 0.0}, algorithm="kto", framework="trl")
+    diagnosis = diagnose(view)
+    assert not any("kl" in found.metrics for found in diagnosis.findings if found.severity != "info")
+    tile = next(tile for tile in vitals(view, diagnosis)["tiles"] if tile["name"] == "kl")
+    assert (tile["concept"], tile["status"], tile["band"]) == ("kl_ref.kto", "ok", None)
+
+
+@pytest.mark.parametrize(("parameters", "band"), [(None, None), (120_000, None), (7_000_000_000, [None, 1e-6])])
+def test_a_band_made_for_large_models_is_not_shown_for_a_tiny_one(tmp_path, parameters, band):
+    view = write_run(
+        tmp_path / "run", 20, KTO | {"learning_rate": 3e-4}, algorithm="kto", config={"model_parameters": parameters}
+    )
+    tile = tile_of(view, "learning_rate")
+    assert (tile["status"], tile["band"]) == ("ok", band)
+
+
+def test_a_tile_shows_the_range_of_the_stage_the_run_is_in(tmp_path):
+    for step, band in ((8, [-0.1, 0.1]), (80, [0.5, 1.0]), (145, [0.3, 2.0])):
+        view = write_run(tmp_path / f"run{step}", step, KTO, algorithm="kto", total_steps=145)
+        assert tile_of(view, "rewards/margins")["band"] == band
 
 
 def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):

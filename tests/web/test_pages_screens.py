@@ -39,7 +39,9 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert reward.locator("svg path").count() == 1
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
-    assert "healthy" in worrying.first.inner_text()
+    assert page.locator(".tile.act .why").count() == worrying.count()
+    assert page.locator(".tile.healthy, .tile.unsure").count() == 0  # nothing but a finding colours a tile
+    assert "typical" in page.locator(".tiles").inner_text()
     assert page.locator(".tile .spark .band").count() >= 1
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
     page.locator(".stepbar button").last.click()
@@ -168,7 +170,7 @@ def test_the_drawer_explains_a_metric(screen):
     drawer = page.locator("#drawer")
     drawer.wait_for()
     told = drawer.inner_text()
-    for word in ("Formula", "Healthy", "When it is off", "Other names", "kl_ref.k3"):
+    for word in ("Formula", "Typical range", "When it is off", "Other names", "kl_ref.k3"):
         assert word in told
     assert "explain=kl" in page.url
     page.keyboard.press("Escape")

@@ -9,30 +9,13 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from rlvitals import catalog
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
 from rlvitals.errors import BadValue
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.splits import is_held_out
-
-ALGORITHMS = {
-    "gae": "ppo",
-    "grpo": "grpo",
-    "grpo_vectorized": "grpo",
-    "grpo_passk": "grpo",
-    "group_norm": "grpo",
-    "dr_grpo": "dr_grpo",
-    "rloo": "rloo",
-    "rloo_vectorized": "rloo",
-    "remax": "remax",
-    "gigpo": "gigpo",
-    "reinforce": "reinforce",
-    "reinforce_baseline": "reinforce++",
-    "reinforce_plus_plus": "reinforce++",
-    "reinforce_plus_plus_baseline": "reinforce++",
-}
-"""How the frameworks name their advantage estimators -> the algorithm. Others are left to the metric names."""
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
 
@@ -112,6 +95,16 @@ def setting(config: Any, path: str) -> Any:
     for part in path.split("."):
         config = config.get(part) if isinstance(config, Mapping) else getattr(config, part, None)
     return config
+
+
+def algorithm_named(word: Any) -> str | None:
+    """The algorithm a framework's setting names, such as its advantage estimator; others are left to the metric names.
+
+    >>> algorithm_named("gae"), algorithm_named("reinforce_plus_plus_baseline"), algorithm_named(None)
+    ('ppo', 'reinforce++', None)
+    """
+    known = catalog.algorithm(word) if isinstance(word, str) else None
+    return known.id if known else None
 
 
 def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:

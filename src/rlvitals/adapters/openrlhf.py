@@ -21,7 +21,15 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import ALGORITHMS, known_settings, open_run, plain_config, record, setting, warn_once
+from rlvitals.adapters.framework import (
+    algorithm_named,
+    known_settings,
+    open_run,
+    plain_config,
+    record,
+    setting,
+    warn_once,
+)
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded, words_of
 
@@ -45,7 +53,7 @@ class VitalsLogger:
         defaults = {
             "output_dir": os.environ.get("RLVITALS_OUTPUT_DIR") or folder,
             "name": name,
-            "algorithm": ALGORITHMS.get(str(setting(args, "algo.advantage.estimator"))),
+            "algorithm": algorithm_named(setting(args, "algo.advantage.estimator")),
             "resume": True if setting(args, "ckpt.load_enable") else None,
         }
         config = {**known_settings(args, PATHS), **plain_config(args)}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.adapters.framework import (
-    ALGORITHMS,
+    algorithm_named,
     known_settings,
     open_run,
     record,
@@ -63,7 +63,7 @@ class VitalsTracker:
         name = str(setting(config, "exp_name") or "roll")
         defaults = {
             "output_dir": os.path.join(str(setting(config, "output_dir") or "output"), name),
-            "algorithm": ALGORITHMS.get(str(setting(config, "adv_estimator"))),
+            "algorithm": algorithm_named(setting(config, "adv_estimator")),
             "total_steps": whole_or_none(setting(config, "max_steps")),
             "resume": True if setting(config, "resume_from_checkpoint") else None,
         }

@@ -8,26 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rlvitals import catalog
 from rlvitals.adapters.framework import plain_config
 from rlvitals.splits import is_held_out
 
 Event = Literal["train", "eval", "summary"]
-
-ALGORITHMS: dict[str, str] = {
-    "KTOConfig": "kto",
-    "DPOConfig": "dpo",
-    "GRPOConfig": "grpo",
-    "AsyncGRPOConfig": "grpo",
-    "RLOOConfig": "rloo",
-    "OnlineDPOConfig": "online_dpo",
-    "RewardConfig": "reward_model",
-    "SFTConfig": "sft",
-    "PPOConfig": "ppo",
-    "ORPOConfig": "orpo",
-    "CPOConfig": "cpo",
-    "BCOConfig": "bco",
-}
-"""TRL's classes of arguments. A class of one's own that inherits from one of them counts as it."""
 
 _SUMMARY = frozenset({"train_runtime", "train_loss"})
 _BESIDE = frozenset({"epoch", "num_input_tokens_seen"})
@@ -35,21 +20,21 @@ _BESIDE = frozenset({"epoch", "num_input_tokens_seen"})
 
 
 def algorithm_of(args: object) -> str | None:
-    """The algorithm that arguments are for; None for a plain `TrainingArguments`.
+    """The algorithm that arguments are for; None for a plain `TrainingArguments`. A class of one's own that inherits
+    from one of TRL's counts as it.
 
     >>> class KTOConfig: pass
     >>> class MyConfig(KTOConfig): pass
     >>> algorithm_of(MyConfig())
     'kto'
     """
-    return next((ALGORITHMS[kind.__name__] for kind in type(args).__mro__ if kind.__name__ in ALGORITHMS), None)
+    named = (kind.__name__ for kind in type(args).__mro__ if kind.__name__.endswith("Config"))
+    return next((known.id for name in named if (known := catalog.algorithm(name)) is not None), None)
 
 
 def names_of(args: object) -> str:
-    """Whose metric names a trainer with these arguments logs: `kl` is another quantity in each of them."""
-    algorithm = algorithm_of(args) or ""
-    known = algorithm in ("kto", "dpo", "grpo", "rloo", "online_dpo", "reward_model", "sft", "ppo")
-    return f"trl_{algorithm.removesuffix('_model')}" if known else "trl"
+    """Whose metric names a trainer with these arguments logs: `kl` is another quantity in each of TRL's."""
+    return catalog.reader("trl", algorithm_of(args)).framework or "trl"
 
 
 def event_of(logs: Mapping[str, Any]) -> Event:

@@ -23,7 +23,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import ALGORITHMS, open_run, record, setting, whole_or_none
+from rlvitals.adapters.framework import algorithm_named, open_run, record, setting, whole_or_none
 from rlvitals.importers.settings import settings_of
 
 NAME = "rlvitals"
@@ -44,7 +44,7 @@ class VitalsBackend:
         defaults = {
             "output_dir": folder or os.path.join("checkpoints", str(project_name), str(experiment_name)),
             "name": str(experiment_name),
-            "algorithm": ALGORITHMS.get(str(setting(trainer, "algorithm.adv_estimator"))),
+            "algorithm": algorithm_named(setting(trainer, "algorithm.adv_estimator")),
             "total_steps": whole_or_none(known.get("max_steps")),
             # verl itself goes on wherever it finds a checkpoint, unless told otherwise.
             "resume": setting(trainer, "trainer.resume_mode") != "disable",

@@ -70,6 +70,7 @@ class Display:
             settings.display_every,
             total_steps=info.total_steps,
             algorithm=info.algorithm,
+            framework=info.framework,
             track_with=settings.track_with,
             rank=rank,
         )
@@ -104,6 +105,7 @@ def open_console(
     *,
     total_steps: int | None = None,
     algorithm: str | None = None,
+    framework: str | None = None,
     track_with: Sequence[str] = (),
     rank: int = 0,
 ) -> Console:
@@ -120,6 +122,7 @@ def open_console(
         total_steps,
         sys.stdout if is_tracker else sys.stderr,
         algorithm=algorithm,
+        framework=framework,
     )
 
 
@@ -135,6 +138,7 @@ class Console:
         stream: TextIO | None = None,
         *,
         algorithm: str | None = None,
+        framework: str | None = None,
         started: float | None = None,
     ) -> None:
         """`every` is the layout's own where it is not given, `stream` is stderr. Raises ConfigError on an unknown name,
@@ -152,10 +156,13 @@ class Console:
         self._printed: int | None = None
         self._reached: int | None = None
         self._waiting: tuple[int, dict[str, Any], float] | None = None
+        facts = {"algorithm": algorithm, "framework": framework}
         with guarded(self._turn_off):  # a closed or a strange stream, somebody's broken catalogue plug-in
-            self._open(display, layout, every, stream or sys.stderr, algorithm)
+            self._open(display, layout, every, stream or sys.stderr, facts)
 
-    def _open(self, display: str, layout: str, every: int | None, stream: TextIO, algorithm: str | None) -> None:
+    def _open(
+        self, display: str, layout: str, every: int | None, stream: TextIO, run: Mapping[str, str | None]
+    ) -> None:
         from rlvitals.render.steps import LAYOUTS, step_text
 
         self._stream = stream
@@ -164,9 +171,7 @@ class Console:
         self._is_json = display == "json"
         is_rich = display in ("auto", "rich") and self._is_terminal
         self._every = every or LAYOUTS[layout].every
-        self._text = step_text(
-            LAYOUTS[layout], as_table=is_rich, algorithm=algorithm, total=self._total, encoding=self._encoding
-        )
+        self._text = step_text(LAYOUTS[layout], as_table=is_rich, **run, total=self._total, encoding=self._encoding)
         self._put: Callable[[Line], None] = _rich_writer(stream) if is_rich else self._put_plain
 
     def step(self, step: int, row: Mapping[str, Any], now: float) -> None:

@@ -396,8 +396,8 @@ def _word(name: str) -> str:
         return ""  # how fast an epoch went is no merit of the model
     from rlvitals import catalog
 
-    found = catalog.matches(name)
-    return {"up": "best", "down": "lowest"}.get(found[0].metric.direction if found else "", "")
+    found = catalog.reader().meaning(name)
+    return {"up": "best", "down": "lowest"}.get(found.metric.direction if found else "", "")
 
 
 def _finite(epoch: EpochRow, name: str) -> float | int | None:

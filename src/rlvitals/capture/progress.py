@@ -14,13 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from types import TracebackType
 from typing import Any, Generic, Self, TextIO, TypeVar
 
 from rlvitals.guard import guarded, value_or
 from rlvitals.render.progress import bar_line, field_line, field_text, plain_line
-from rlvitals.render.steps import names_of, printable
+from rlvitals.render.steps import printable
 from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import put, visible
@@ -358,20 +357,13 @@ def _batch_size(item: Any) -> int:
         return 1
 
 
-@cache
-def _places(concept: str) -> dict[str, int]:
-    return names_of([concept])
-
-
 def _sources(names: tuple[str, ...]) -> dict[str, str]:
     """Which of a row's metrics feeds which field."""
-    found = {}
-    for field, concept in LIVE.items():
-        places = _places(concept)
-        ranked = [(places[bare], name) for name in names if (bare := name.removeprefix("train/")) in places]
-        if ranked:
-            found[field] = field if field in names else min(ranked)[1]
-    return found
+    from rlvitals import catalog  # tens of milliseconds, so not before something is shown
+
+    columns = catalog.reader(names=names).columns(names)
+    found = {field: columns[concept] for field, concept in LIVE.items() if concept in columns}
+    return {field: field if field in names else name for field, name in found.items()}
 
 
 def _can_hold(text: str, encoding: str) -> bool:

@@ -24,15 +24,32 @@ from typing import Any
 from rlvitals import plugins
 from rlvitals.catalog import explanation as _explanation
 from rlvitals.catalog.comparability import Comparison, compare, to_concept
-from rlvitals.catalog.entries import Alias, Band, Caveat, Family, Framework, Group, Metric, Symptom
+from rlvitals.catalog.entries import (
+    OTHER_QUANTITIES,
+    Algorithm,
+    Alias,
+    Band,
+    Caveat,
+    Family,
+    Framework,
+    Group,
+    Limits,
+    Metric,
+    Stage,
+    Symptom,
+)
 from rlvitals.catalog.explanation import Explanation
 from rlvitals.catalog.lookup import Catalog, Match, Recognised
+from rlvitals.catalog.reader import BACKGROUND, Reader, stage_at
 from rlvitals.catalog.source import parse
 from rlvitals.codec import parse_json
 from rlvitals.errors import CatalogError
 from rlvitals.yaml_reader import read_yaml
 
 __all__ = [
+    "BACKGROUND",
+    "OTHER_QUANTITIES",
+    "Algorithm",
     "Alias",
     "Band",
     "Catalog",
@@ -42,20 +59,26 @@ __all__ = [
     "Family",
     "Framework",
     "Group",
+    "Limits",
     "Match",
     "Metric",
+    "Reader",
     "Recognised",
+    "Stage",
     "Symptom",
+    "algorithm",
+    "algorithms",
     "compare",
     "explain",
     "families",
     "find",
     "frameworks",
     "groups",
-    "matches",
     "metrics",
+    "reader",
     "recognise",
     "register",
+    "stage_at",
     "to_concept",
 ]
 
@@ -73,23 +96,35 @@ def _catalog() -> Catalog:
     return catalog
 
 
+def reader(framework: str | None = None, algorithm: str | None = None, names: Iterable[str] = ()) -> Reader:
+    """Whoever asks what the names of a run mean, which are its vital signs or which band applies, asks this.
+
+    What is not given is recognised from `names`, where those are. A framework or algorithm that the catalogue has never
+    heard of counts as unknown.
+    """
+    if names and not (framework and algorithm):
+        found = recognise(names)
+        framework, algorithm = framework or found.framework, algorithm or found.algorithm
+    return Reader(_catalog(), framework, algorithm)
+
+
+def algorithm(name: str | None) -> Algorithm | None:
+    """An algorithm by any of its spellings, or by what a framework calls it in its settings.
+
+    >>> algorithm("GRPOConfig").id, algorithm("Dr-GRPO").kind, algorithm("my own")
+    ('grpo', 'online', None)
+    """
+    return _catalog().algorithm(name)
+
+
 def explain(name: str, framework: str | None = None) -> Explanation:
     """Everything the catalogue can say of a name. Raises UnknownMetric with the nearest names."""
     return _explanation.explain(_catalog(), name, framework)
 
 
 def find(name: str, framework: str | None = None) -> list[Match]:
-    """Every meaning of a name, the likeliest first."""
-    if framework is not None and framework not in _catalog().frameworks:
-        framework = None  # a run may name a framework this catalogue has never heard of
-    return _catalog().find(name, framework)
-
-
-def matches(name: str, framework: str | None = None) -> list[Match]:
-    """Every meaning of a name, the likeliest first; none for a name nobody knows."""
-    if framework is not None and framework not in _catalog().frameworks:
-        framework = None
-    return _catalog().matches(name, framework)
+    """Every meaning of a name, the likeliest first. Raises UnknownMetric with the nearest names."""
+    return _catalog().find(name, framework if framework in _catalog().frameworks else None)
 
 
 def recognise(names: Iterable[str]) -> Recognised:
@@ -112,6 +147,11 @@ def frameworks() -> list[Framework]:
     return list(_catalog().frameworks.values())
 
 
+def algorithms() -> list[Algorithm]:
+    """Every algorithm, a variant with what it has of its parent."""
+    return _catalog().known_algorithms
+
+
 def groups() -> list[Group]:
     """Metrics that belong together."""
     return list(_catalog().groups.values())
@@ -128,8 +168,4 @@ def _add(catalog: Catalog, source: Any, where: str) -> None:
     if isinstance(source, str | os.PathLike):
         source = read_yaml(source, CatalogError)  # JSON is YAML
     for document in source if isinstance(source, list | tuple) else [source]:
-        if not isinstance(document, Mapping):
-            raise CatalogError(
-                f"{where}: expected a mapping with 'metrics', 'frameworks' or 'groups', found {type(document).__name__}"
-            )
         catalog.add(parse(document, where), where)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rlvitals.catalog.source import parse
 from rlvitals.errors import CatalogError
@@ -18,13 +20,18 @@ DATA = Path(__file__).parent / "data"
 COMPILED = DATA / "catalog.json"
 
 
-def compile_data(folder: Path = DATA) -> str:
-    """Validate every YAML file in the folder and return the compiled JSON text."""
+def read_data() -> Iterator[tuple[str, Any]]:
+    """The authored documents, each with its file's name."""
+    for path in sorted(DATA.glob("*.yaml")):
+        yield path.name, read_yaml(path, CatalogError)
+
+
+def compile_data() -> str:
+    """Validate every document and return the compiled JSON text."""
     documents = []
-    for path in sorted(folder.glob("*.yaml")):
-        document = read_yaml(path, CatalogError)
-        parse(document, path.name)
-        documents.append({"where": path.name, "document": document})
+    for where, document in read_data():
+        parse(document, where)
+        documents.append({"where": where, "document": document})
     return json.dumps(documents, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

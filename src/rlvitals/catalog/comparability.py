@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlvitals.catalog.entries import Caveat
 from rlvitals.catalog.lookup import Match
 
 Verdict = Literal["same", "convert", "caution", "different"]
@@ -40,33 +39,18 @@ def compare(left: Match | None, right: Match | None, *, same_name: bool = False)
                 f"{left.metric.title} and {right.metric.title} measure one idea in ways that do not compare",
             )
         return Comparison("different", f"{left.metric.id} and {right.metric.id} are different concepts")
-    if _is_same_source(left, right):
+    if left.alias == right.alias or left.caveat == right.caveat:
         return Comparison("same")
-    caveats = [(match, match.alias.caveat) for match in (left, right) if match.alias and match.alias.caveat]
-    if not caveats:
-        return Comparison("same")
-    if caveats and len(caveats) == 2 and caveats[0][1] == caveats[1][1]:
-        return Comparison("same")
-    hard = [f"{_who(match)}: {caveat.note or caveat.kind}" for match, caveat in caveats if not caveat.is_convertible]
-    if hard:
-        return Comparison("caution", "; ".join(hard))
-    return Comparison("convert", "; ".join(f"{_who(match)}: {caveat.note or caveat.kind}" for match, caveat in caveats))
+    caveats = [(match, match.caveat) for match in (left, right) if match.caveat is not None]
+    hard = [(match, caveat) for match, caveat in caveats if not caveat.is_convertible]
+    reason = "; ".join(f"{_who(match)}: {caveat.note or caveat.kind}" for match, caveat in hard or caveats)
+    return Comparison("caution" if hard else "convert", reason)
 
 
 def to_concept(match: Match | None, value: float) -> float:
     """A logged value in the concept's own sign, scale and sense, where a caveat allows it; as it is otherwise."""
-    caveat: Caveat | None = match.alias.caveat if match and match.alias else None
+    caveat = match.caveat if match else None
     return caveat.to_concept(value) if caveat is not None and caveat.is_convertible else value
-
-
-def _is_same_source(left: Match, right: Match) -> bool:
-    if left.alias is None or right.alias is None:
-        return left.alias is right.alias
-    return (left.alias.framework, left.alias.name, left.alias.when) == (
-        right.alias.framework,
-        right.alias.name,
-        right.alias.when,
-    )
 
 
 def _who(match: Match) -> str:

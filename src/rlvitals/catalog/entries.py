@@ -1,11 +1,12 @@
-"""The shapes of catalogue data: what one metric, alias, band, framework, family and group is.
+"""The shapes of catalogue data: what one metric, alias, band, framework, algorithm, family and group is.
 
 Owns the vocabulary (closed sets below) and nothing else: loading is in `source`, look-ups are in `lookup`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Direction = Literal["up", "down", "band", "none"]
@@ -18,6 +19,12 @@ its parts."""
 Tier = Literal["core", "extended"]
 
 Stage = Literal["any", "start", "early", "mid", "late", "end"]
+
+Kind = Literal["online", "preference", "sft", "reward_model", "distillation"]
+"""What an algorithm trains on: its own samples, preferences, demonstrations, pairs to score, a teacher."""
+
+Limits = tuple[float | None, float | None]
+"""Low and high of a range; None where it is open."""
 
 CaveatKind = Literal[
     "sign",  # multiply by factor
@@ -41,8 +48,11 @@ CaveatKind = Literal[
 CONVERTIBLE: frozenset[str] = frozenset({"sign", "scale", "complement"})
 """The caveats after which two series are the same quantity again."""
 
-DIRECTIONS, REDUCTIONS, TIERS, STAGES, CAVEATS = (
-    get_args(kind) for kind in (Direction, Reduction, Tier, Stage, CaveatKind)
+OTHER_QUANTITIES: frozenset[str] = frozenset({"count", "different", "derived"})
+"""The caveats with which a number is not the quantity that the concept names."""
+
+DIRECTIONS, REDUCTIONS, TIERS, STAGES, KINDS, CAVEATS = (
+    get_args(kind) for kind in (Direction, Reduction, Tier, Stage, Kind, CaveatKind)
 )
 
 
@@ -58,6 +68,15 @@ class Caveat:
     @property
     def is_convertible(self) -> bool:
         return self.kind in CONVERTIBLE
+
+    @property
+    def is_other_quantity(self) -> bool:
+        return self.kind in OTHER_QUANTITIES
+
+    @property
+    def is_misleading(self) -> bool:
+        """Whether the number would mislead under the concept's title, which means another quantity or sense."""
+        return self.is_other_quantity or self.kind in ("space", "suspect", "complement", "sign")
 
     def to_concept(self, value: float) -> float:
         """Turn a logged value into the concept's own sign, scale and sense.
@@ -92,14 +111,35 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A healthy range, for one algorithm and stage, with its source."""
+    """A typical range with its source, and what it holds for. Information: the doctor judges, not a band."""
 
     low: float | None
     high: float | None
     algorithm: str = "any"
     stage: Stage = "any"
+    min_parameters: float | None = None
+    """The smallest model it holds for."""
+    estimator: str = ""
+    """The way of computing the number that it holds for, where algorithms differ in it."""
+    is_typical: bool = True
+    """False where it is quoted from its source and known not to hold beyond the set-up described there."""
     source: str = ""
     note: str = ""
+
+    @property
+    def limits(self) -> Limits:
+        return self.low, self.high
+
+    @property
+    def scope(self) -> str:
+        """What it holds for, in words.
+
+        >>> Band(0, 1e-6, "kto", "mid", min_parameters=1e9).scope
+        'kto, mid, from 1e+09 parameters'
+        """
+        size = "" if self.min_parameters is None else f"from {self.min_parameters:.3g} parameters"
+        parts = (self.algorithm, self.stage, size, self.estimator, "" if self.is_typical else "as quoted")
+        return ", ".join(part for part in parts if part and part != "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +206,28 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A way of training, and what is particular to it."""
+
+    id: str
+    title: str
+    kind: Kind | Literal[""] = ""
+    parent: str = ""
+    """The algorithm it is a variant of, and whose kind, vital signs and estimators it has where it names none."""
+    aliases: tuple[str, ...] = ()
+    """Other spellings, and what frameworks call it in their settings."""
+    vitals: tuple[str, ...] = ()
+    """Its vital signs, the most telling first: concepts, or groups of them."""
+    estimators: Mapping[str, str] = field(default_factory=dict)
+    """How it computes a concept, where a band depends on that."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Metrics people look at together, by concept id or by logged name."""
 
     id: str
     title: str
-    about: str
     metrics: tuple[str, ...]
+    about: str = ""
     source: str = ""

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rlvitals.catalog.entries import Band, Symptom
+from rlvitals.catalog.entries import Metric
 from rlvitals.catalog.lookup import Catalog, Match
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A name, explained. `id` and the fields after it are the catalogue's entry for its likeliest meaning."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation(Metric):
+    """A name, explained: the catalogue's entry for its likeliest meaning, and what the name adds."""
 
     name: str
-    id: str
-    title: str
-    family: str
-    what: str
-    formula: str
-    estimator: str
-    unit: str
-    direction: str
-    reduce: str
-    tier: str
-    quantity: str
-    bands: tuple[Band, ...]
-    symptoms: tuple[Symptom, ...]
-    notes: str
     matched: str
     """How the name was found: as id, name, pattern, or behind a logger's prefix."""
     sources: tuple[dict[str, Any], ...]
@@ -44,7 +30,8 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {**asdict(self), "is_ambiguous": self.is_ambiguous}
+        told = asdict(self) | {"is_ambiguous": self.is_ambiguous}
+        return {key: value for key, value in told.items() if key != "names"}  # they are in `aliases`
 
 
 def explain(catalog: Catalog, name: str, framework: str | None = None) -> Explanation:
@@ -63,21 +50,8 @@ def explain(catalog: Catalog, name: str, framework: str | None = None) -> Explan
         if match.metric.id != metric.id and not is_foreign:
             others.setdefault(match.metric.id, []).append(match)
     return Explanation(
+        **{field.name: getattr(metric, field.name) for field in fields(metric)},
         name=name,
-        id=metric.id,
-        title=metric.title,
-        family=metric.family,
-        what=metric.what,
-        formula=metric.formula,
-        estimator=metric.estimator,
-        unit=metric.unit,
-        direction=metric.direction,
-        reduce=metric.reduce,
-        tier=metric.tier,
-        quantity=metric.quantity,
-        bands=metric.bands,
-        symptoms=metric.symptoms,
-        notes=metric.notes,
         matched=matches[0].how,
         sources=tuple(_source(match) for match in own if match.alias is not None),
         aliases=aliases,

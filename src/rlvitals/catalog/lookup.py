@@ -10,15 +10,16 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from rlvitals.catalog.entries import Alias, Family, Framework, Group, Metric
+from rlvitals.catalog.entries import Algorithm, Alias, Caveat, Family, Framework, Group, Metric
 from rlvitals.catalog.source import CatalogData
 from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
+from rlvitals.splits import without_held_out_prefix
 
 How = Literal["id", "name", "pattern", "prefix"]
 
@@ -33,6 +34,11 @@ class Match:
     how: How
     in_framework: bool = True
     """False when a framework was named and this meaning is another framework's."""
+
+    @property
+    def caveat(self) -> Caveat | None:
+        """How the logged number differs from the concept, where it does."""
+        return self.alias.caveat if self.alias is not None else None
 
 
 MOST_RECOGNISED = 5_000
@@ -49,9 +55,6 @@ class Recognised(NamedTuple):
     framework: str | None
     algorithm: str | None
 
-
-PREFIXES = ("train/", "eval/", "val/", "test/", "eval_", "train_", "test_")
-"""What loggers put in front of names (Hugging Face integrations, OpenRLHF), tried when the whole name is unknown."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
@@ -80,7 +83,8 @@ class Catalog:
         self.metrics: dict[str, Metric] = {}
         self.frameworks: dict[str, Framework] = {}
         self.groups: dict[str, Group] = {}
-        self._answers: dict[tuple[str, str | None], tuple[Match, ...]] = {}
+        self.algorithms: dict[str, Algorithm] = {}
+        self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
         """Add a source's entries. An id that is taken is an error, except that a user's own entry may replace
@@ -97,6 +101,7 @@ class Catalog:
             self.families.setdefault(family.id, family)
         self.frameworks.update({framework.id: framework for framework in data.frameworks})
         self.groups.update({group.id: group for group in data.groups})
+        self.algorithms.update({algorithm.id: algorithm for algorithm in data.algorithms})
         for name, derived in vars(type(self)).items():
             if isinstance(derived, cached_property):
                 self.__dict__.pop(name, None)
@@ -109,21 +114,53 @@ class Catalog:
             raise UnknownMetric(name, self.nearest(name))
         return found
 
-    def matches(self, name: str, framework: str | None = None) -> list[Match]:
+    def matches(self, name: str, framework: str | None = None, algorithm: str | None = None) -> list[Match]:
         """The same; none for a name nobody knows. Quick, where looking for the nearest names takes 50 ms, and
-        remembered: a view asks for the same names again and again.
+        remembered: a view asks for the same names again and again. With the id of an algorithm, the names of a
+        trainer for it come first where the framework leaves it open.
         """
         answers = self._answers
-        found = answers.get((name, framework))
+        found = answers.get((name, framework, algorithm))
         if found is None:
-            found = tuple(self._matches(name, framework))
+            found = tuple(self._matches(name, framework, algorithm))
             if len(answers) >= MOST_REMEMBERED:
                 answers.clear()
-            answers[name, framework] = found
+            answers[name, framework, algorithm] = found
         return list(found)
 
-    def _matches(self, name: str, framework: str | None) -> list[Match]:
-        scope = self._scope(framework) if framework else None
+    def algorithm(self, name: str | None) -> Algorithm | None:
+        """An algorithm by any of its spellings, with what it has of its parents."""
+        return self._by_spelling.get(_spelling(name)) if name else None
+
+    @property
+    def known_algorithms(self) -> list[Algorithm]:
+        """Every algorithm, with what it has of its parents."""
+        return [self._by_spelling[_spelling(name)] for name in self.algorithms]
+
+    def lineage(self, algorithm: str) -> list[str]:
+        """An algorithm's id, its parent's, and so on."""
+        found: list[str] = []
+        while algorithm in self.algorithms and algorithm not in found:
+            found.append(algorithm)
+            algorithm = self.algorithms[algorithm].parent
+        return found
+
+    def trainer(self, framework: str | None, algorithm: str | None) -> str | None:
+        """Whose names a run logs, as closely as is known: TRL's `kl` means another thing in each of its trainers. What
+        is said of the algorithm counts more than which trainer's names these look like.
+        """
+        entry = self.frameworks.get(framework or "")
+        if entry is None:
+            return None
+        umbrella = entry.parent or entry.id
+        for ancestor in self.lineage(algorithm or ""):
+            fitting = [other.id for other in self._trainers.get(ancestor, ()) if other.parent == umbrella]
+            if fitting:
+                return entry.id if entry.id in fitting else fitting[0]
+        return entry.id
+
+    def _matches(self, name: str, framework: str | None, algorithm: str | None) -> list[Match]:
+        scope = self.scope(framework) if framework else None
         concept = self._concept(name)
         if concept is not None:
             return [Match(concept, None, "id")]
@@ -137,7 +174,7 @@ class Catalog:
                 if found:
                     break
         matches = [Match(metric, alias, how, scope is None or alias.framework in scope) for metric, alias, how in found]
-        return self._ranked(matches, framework)
+        return self._ranked(matches, framework, algorithm)
 
     def nearest(self, name: str, count: int = 5) -> list[str]:
         """Known names that look like this one."""
@@ -198,7 +235,7 @@ class Catalog:
                 f"unknown framework {framework!r}.{did_you_mean(framework, self.frameworks)} Known: {known}"
             )
 
-    def _scope(self, framework: str) -> set[str]:
+    def scope(self, framework: str) -> set[str]:
         """The frameworks whose names count when one is asked for: itself, its children, its parent, and what it
         inherits.
         """
@@ -247,13 +284,15 @@ class Catalog:
         most = max((pattern.literal for pattern in fitting), default=0)
         return [(pattern.metric, pattern.alias, "pattern") for pattern in fitting if pattern.literal == most]
 
-    def _ranked(self, matches: list[Match], framework: str | None) -> list[Match]:
-        """Best first: in the asked framework, its own name before an inherited one, unconditional, without a caveat;
-        then the widest use.
+    def _ranked(self, matches: list[Match], framework: str | None, algorithm: str | None) -> list[Match]:
+        """Best first: in the asked framework, its own name before an inherited one, of a trainer for the algorithm,
+        unconditional, without a caveat; then the widest use.
         """
         if len(matches) < 2:
             return matches
         places = self._places
+        ancestors = (self._trainers.get(ancestor) for ancestor in self.lineage(algorithm or ""))
+        own = {trainer.id for trainer in next(filter(None, ancestors), ())}
         users = Counter(
             match.metric.id for match in matches if match.alias and match.alias.framework in self._originals
         )
@@ -263,14 +302,38 @@ class Catalog:
             return (
                 not match.in_framework,
                 framework is not None and alias is not None and alias.framework != framework,
+                bool(own) and alias is not None and alias.framework not in own,
                 bool(alias and alias.when),
-                bool(alias and alias.caveat and not alias.caveat.is_convertible),
+                bool(match.caveat and not match.caveat.is_convertible),
                 -users[match.metric.id],
                 match.metric.tier != "core",
                 places.get(alias.framework, len(places)) if alias else 0,
             )
 
         return sorted(matches, key=rank)
+
+    @cached_property
+    def _by_spelling(self) -> dict[str, Algorithm]:
+        found: dict[str, Algorithm] = {}
+        for algorithm in self.algorithms.values():
+            lineage = [self.algorithms[ancestor] for ancestor in self.lineage(algorithm.id)]
+            whole = replace(
+                algorithm,
+                kind=next((entry.kind for entry in lineage if entry.kind), ""),
+                vitals=next((entry.vitals for entry in lineage if entry.vitals), ()),
+                estimators=next((entry.estimators for entry in lineage if entry.estimators), {}),
+            )
+            found |= {_spelling(name): whole for name in (algorithm.id, *algorithm.aliases)}
+        return found
+
+    @cached_property
+    def _trainers(self) -> dict[str, list[Framework]]:
+        """By algorithm, the trainers that frameworks have for it."""
+        found: dict[str, list[Framework]] = {}
+        for framework in self.frameworks.values():
+            if framework.parent and framework.algorithm:
+                found.setdefault(framework.algorithm, []).append(framework)
+        return found
 
     @cached_property
     def _scopes(self) -> dict[str, set[str]]:
@@ -384,5 +447,11 @@ def _folded(name: str) -> str:
     return name.casefold().translate(_SEPARATORS)
 
 
+def _spelling(name: str) -> str:
+    return _folded(name).replace("_", "")
+
+
 def _without_prefix(name: str) -> list[str]:
-    return [name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix) and len(name) > len(prefix)]
+    """The name behind what loggers put in front (Hugging Face integrations, OpenRLHF)."""
+    shorter = (name.removeprefix("train/"), name.removeprefix("train_"), without_held_out_prefix(name))
+    return [candidate for candidate in dict.fromkeys(shorter) if candidate and candidate != name]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlvitals.catalog.build import DATA
+from rlvitals.catalog.build import read_data
 from rlvitals.catalog.entries import Alias, Family, Framework, Metric
 from rlvitals.catalog.lookup import Catalog
 from rlvitals.catalog.source import parse
-from rlvitals.errors import CatalogError
-from rlvitals.yaml_reader import read_yaml
 
 NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit the data, not this page. -->"
 
@@ -18,8 +16,8 @@ NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit th
 def load() -> Catalog:
     """The authored entries alone: no plug-in of whoever builds the docs."""
     catalog = Catalog()
-    for path in sorted(DATA.glob("*.yaml")):
-        catalog.add(parse(read_yaml(path, CatalogError), path.name), path.name)
+    for where, document in read_data():
+        catalog.add(parse(document, where), where)
     return catalog
 
 
@@ -52,7 +50,13 @@ def _overview(catalog: Catalog) -> str:
         "|---|---|---|",
     ]
     for group in catalog.groups.values():
-        lines.append(f"| {group.title} | {', '.join(f'`{name}`' for name in group.metrics)} | {_cell(group.about)} |")
+        members = ", ".join(f"`{name}`" for name in group.metrics)
+        lines.append(f"| {group.title} (`{group.id}`) | {members} | {_cell(group.about)} |")
+    lines += ["", "## Algorithms", "", "| id | what | kind | vital signs |", "|---|---|---|---|"]
+    for algorithm in catalog.known_algorithms:
+        variant = f", a variant of `{algorithm.parent}`" if algorithm.parent else ""
+        signs = ", ".join(f"`{sign}`" for sign in algorithm.vitals)
+        lines.append(f"| `{algorithm.id}` | {algorithm.title}{variant} | {algorithm.kind} | {signs} |")
     lines += ["", "## Sources of names", "", "| id | what | read from |", "|---|---|---|"]
     for framework in catalog.frameworks.values():
         lines.append(f"| `{framework.id}` | {framework.title} | {_cell(framework.source) or '-'} |")
@@ -86,11 +90,11 @@ def _metric(metric: Metric, frameworks: dict[str, Framework]) -> list[str]:
     if metric.estimator:
         lines += [f"Estimator: {metric.estimator}", ""]
     if metric.bands:
-        lines += ["| healthy for | stage | low | high | source |", "|---|---|---|---|---|"]
+        lines += ["| typical for | low | high | source |", "|---|---|---|---|"]
         for band in metric.bands:
             source = f"{band.source}: {band.note}" if band.source and band.note else band.source or band.note
             low, high = ("" if edge is None else f"{edge:g}" for edge in (band.low, band.high))
-            lines.append(f"| {band.algorithm} | {band.stage} | {low} | {high} | {_cell(source)} |")
+            lines.append(f"| {band.scope or 'any run'} | {low} | {high} | {_cell(source)} |")
         lines.append("")
     if metric.symptoms:
         lines += ["| when | it means | do |", "|---|---|---|"]
@@ -121,23 +125,24 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or with --check only compare; returns the exit code."""
+def publish(wanted: dict[str, str], arguments: list[str], by_hand: str = "") -> int:
+    """Write the pages into the folder that is named, all but the one written by hand, or with --check only compare;
+    returns the exit code.
+    """
     folder = Path(next(word for word in arguments if not word.startswith("-")))
-    wanted = pages(load())
+    present = {path.name: path for path in folder.glob("*.md") if path.name != by_hand}
     if "--check" in arguments:
-        present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
-        if present != wanted:
+        if {name: path.read_text(encoding="utf-8") for name, path in present.items()} != wanted:
             print(f"{folder} is out of date; run: make catalog", file=sys.stderr)
             return 1
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.md"):
-        path.unlink()
+    for name in present.keys() - wanted.keys():
+        present[name].unlink()
     for name, text in wanted.items():
         (folder / name).write_text(text, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(pages(load()), sys.argv[1:]))

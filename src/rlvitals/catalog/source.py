@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from rlvitals.catalog.entries import (
     CAVEATS,
     CONVERTIBLE,
     DIRECTIONS,
+    KINDS,
     REDUCTIONS,
     STAGES,
     TIERS,
+    Algorithm,
     Alias,
     Band,
     Caveat,
@@ -28,6 +30,8 @@ from rlvitals.catalog.entries import (
 )
 from rlvitals.errors import CatalogError, did_you_mean
 
+Entry = TypeVar("Entry", Framework, Group, Algorithm)
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogData:
@@ -37,18 +41,19 @@ class CatalogData:
     metrics: tuple[Metric, ...] = ()
     frameworks: tuple[Framework, ...] = ()
     groups: tuple[Group, ...] = ()
+    algorithms: tuple[Algorithm, ...] = ()
 
 
-def parse(document: Mapping[str, Any], where: str) -> CatalogData:
-    """Turn one authored document (a mapping with `family` and `metrics`, `frameworks` or `groups`) into entries.
-
-    `where` names the file or plug-in in errors.
+def parse(document: Any, where: str) -> CatalogData:
+    """Turn one authored document (a mapping with `family` and `metrics`, or with `frameworks`, `groups` or
+    `algorithms`) into entries. `where` names the file or plug-in in errors.
     """
     if not isinstance(document, Mapping):
         raise CatalogError(
-            f"{where}: expected a mapping with 'metrics', 'frameworks' or 'groups', found {type(document).__name__}"
+            f"{where}: expected a mapping with 'metrics', 'frameworks', 'groups' or 'algorithms', "
+            f"found {type(document).__name__}"
         )
-    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups"}, where)
+    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups", "algorithms"}, where)
     family = str(document.get("family", "user"))
     raw_metrics = _items(document, "metrics", where)
     return CatalogData(
@@ -56,8 +61,9 @@ def parse(document: Mapping[str, Any], where: str) -> CatalogData:
         if raw_metrics
         else (),
         metrics=tuple(_metric(raw, family, where) for raw in raw_metrics),
-        frameworks=tuple(_framework(raw, where) for raw in _items(document, "frameworks", where)),
-        groups=tuple(_group(raw, where) for raw in _items(document, "groups", where)),
+        frameworks=tuple(_entry(Framework, raw, where) for raw in _items(document, "frameworks", where)),
+        groups=tuple(_entry(Group, raw, where, "metrics") for raw in _items(document, "groups", where)),
+        algorithms=tuple(_entry(Algorithm, raw, where) for raw in _items(document, "algorithms", where)),
     )
 
 
@@ -81,18 +87,15 @@ def _metric(raw: Mapping[str, Any], family: str, where: str) -> Metric:
         id=raw["id"],
         family=family,
         title=raw["title"],
-        what=raw["what"].strip(),
         unit=raw["unit"],
         direction=_one_of(raw.get("direction", "none"), DIRECTIONS, "direction", at),
         reduce=_one_of(raw.get("reduce", "mean"), REDUCTIONS, "reduce", at),
-        formula=str(raw.get("formula", "")).strip(),
-        estimator=str(raw.get("estimator", "")).strip(),
         tier=_one_of(raw.get("tier", "extended"), TIERS, "tier", at),
         quantity=str(raw.get("quantity", "")) or raw["id"],
         bands=tuple(_band(band, at) for band in raw.get("bands") or []),
         symptoms=tuple(_symptom(symptom, at) for symptom in raw.get("symptoms") or []),
-        notes=str(raw.get("notes", "")).strip(),
         names=tuple(alias for framework, given in names.items() for alias in _aliases(framework, given, at)),
+        **{key: str(raw.get(key, "")).strip() for key in ("what", "formula", "estimator", "notes")},
     )
 
 
@@ -103,14 +106,8 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
         if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
             raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
         _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
-        yield Alias(
-            framework=framework,
-            name=raw["name"],
-            when=str(raw.get("when", "")),
-            caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None,
-            definition=str(raw.get("definition", "")).strip(),
-            trap=str(raw.get("trap", "")).strip(),
-        )
+        texts = {key: str(raw.get(key, "")).strip() for key in ("name", "when", "definition", "trap")}
+        yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
 
 
 def _caveat(raw: Any, at: str) -> Caveat:
@@ -133,14 +130,9 @@ def _band(raw: Any, at: str) -> Band:
         raise CatalogError(f"{at}: a band needs 'low' or 'high'")
     if low is not None and high is not None and low > high:
         raise CatalogError(f"{at}: a band's low {low} is above its high {high}")
-    return Band(
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
-        algorithm=str(raw.get("algorithm", "any")),
-        stage=_one_of(raw.get("stage", "any"), STAGES, "stage", f"{at}, band"),
-        source=str(raw.get("source", "")),
-        note=str(raw.get("note", "")),
-    )
+    _one_of(raw.get("stage", "any"), STAGES, "stage", f"{at}, band")
+    numbers = {key: None if raw.get(key) is None else float(raw[key]) for key in ("low", "high", "min_parameters")}
+    return Band(**{**raw, **numbers})
 
 
 def _symptom(raw: Any, at: str) -> Symptom:
@@ -149,20 +141,16 @@ def _symptom(raw: Any, at: str) -> Symptom:
     return Symptom(when=str(raw["when"]), means=str(raw["means"]), do=str(raw["do"]))
 
 
-def _framework(raw: Mapping[str, Any], where: str) -> Framework:
-    at = f"{where}: framework {raw.get('id', '(no id)')!r}"
-    _known(raw, {field.name for field in fields(Framework)}, at)
-    if not raw.get("id") or not raw.get("title"):
-        raise CatalogError(f"{at}: 'id' and 'title' are needed")
-    return Framework(**{**raw, "inherits": tuple(raw.get("inherits") or ())})
-
-
-def _group(raw: Mapping[str, Any], where: str) -> Group:
-    at = f"{where}: group {raw.get('id', '(no id)')!r}"
-    _known(raw, {field.name for field in fields(Group)}, at)
-    if not raw.get("id") or not raw.get("title") or not raw.get("metrics"):
-        raise CatalogError(f"{at}: 'id', 'title' and 'metrics' are needed")
-    return Group(**{"about": "", **raw, "metrics": tuple(raw["metrics"])})
+def _entry(kind: type[Entry], raw: Mapping[str, Any], where: str, *needed: str) -> Entry:
+    """A framework, group or algorithm: its fields are the keys, and its lists are tuples."""
+    at = f"{where}: {kind.__name__.lower()} {raw.get('id', '(no id)')!r}"
+    _known(raw, {field.name for field in fields(kind)}, at)
+    if missing := [key for key in ("id", "title", *needed) if not raw.get(key)]:
+        raise CatalogError(f"{at}: {missing[0]!r} is missing")
+    if kind is Algorithm and not raw.get("parent"):
+        _one_of(raw.get("kind"), KINDS, "kind", at)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return kind(**values)
 
 
 def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from rlvitals.catalog.entries import Alias, Caveat
+from rlvitals.catalog.entries import OTHER_QUANTITIES, Alias, Caveat
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.values import Kind
 
 CANONICAL = "canonical"
 
-_OTHER_QUANTITY = frozenset({"space", "different", "count", "derived", "per_sequence"})
+_OTHER_QUANTITY = OTHER_QUANTITIES | {"space", "per_sequence"}
 """Caveats under which a framework's name means another number than ours."""
 
 _OWN_NAMES: dict[str, dict[str, str]] = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from rlvitals import catalog
 from rlvitals.health import conditions, entries
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.case import Case
@@ -103,5 +104,7 @@ def _bound(rule: Rule, case: Case) -> Bound:
 
 def _is_for(rule: Rule, case: Case) -> bool:
     if rule.algorithms and case.algorithm not in rule.algorithms:
-        return False
+        own = catalog.algorithm(case.algorithm)
+        if own is None or own not in map(catalog.algorithm, rule.algorithms):
+            return False
     return not rule.families or case.family in rule.families

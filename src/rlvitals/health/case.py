@@ -10,27 +10,18 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from rlvitals import catalog
 from rlvitals.catalog import Caveat
+from rlvitals.guard import guarded
 from rlvitals.health.statistics import Signal
 from rlvitals.records import OpenPhase
+from rlvitals.splits import is_held_out
 
 Family = Literal["policy", "preference", "other"]
-
-PREFERENCE = frozenset({"kto", "dpo", "orpo", "simpo", "ipo", "cpo", "bco", "rpo", "dpop", "apo", "sppo", "exo"})
-POLICY = frozenset(
-    {
-        "ppo", "grpo", "rloo", "reinforce", "reinforce++", "reinforce_plus_plus", "dapo", "gspo", "drgrpo", "dr_grpo",
-        "rlaif", "remax", "vpg", "pg", "cispo", "rlhf", "online_dpo", "opd", "gigpo", "starpo", "prime", "raft", "a2c",
-        "agent",
-    }
-)  # fmt: skip
-
-_UNUSABLE = frozenset({"count", "different", "derived"})
-"""Caveats after which a number is not the quantity its concept names."""
+_FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
+"""By kind of algorithm. The signals tell the family of the other kinds, and of an algorithm nobody knows."""
 
 _MEASUREMENT = re.compile(r"(^|[/_])(timing|timings|time|latency|memory|perf|profil\w*)(_\w+)?/")
 _MEASURED = frozenset(
@@ -42,7 +33,6 @@ _IN_RATIOS = frozenset({"grad_norm", "kl"})
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
-_HELD_OUT = re.compile(r"^(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
 _REWARD_PART = re.compile(
     r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?|gdpo)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
 )
@@ -131,8 +121,7 @@ class Case:
         """Seconds between rows."""
         self.raised: dict[str, tuple[str, int]] = {}
         """Rules in alarm: their severity and the point it began at."""
-        self._given_algorithm = self.algorithm is not None
-        self._given_framework = framework is not None
+        self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
         self._by_concept: dict[str, list[tuple[str, int]]] = {}
@@ -143,6 +132,7 @@ class Case:
         self._feeding: dict[str, tuple[str, int]] = {}
         self.changed = True
         """Whether signals or facts are new since the rules were last bound to them."""
+        self._read_as()
 
     def take(self, row: Mapping[str, Any]) -> None:
         """Read one row: every value of it goes to its signal."""
@@ -245,10 +235,8 @@ class Case:
     @property
     def family(self) -> Family:
         """Policy gradient, preference optimisation, or something else."""
-        if self.algorithm in PREFERENCE:
-            return "preference"
-        if self.algorithm in POLICY:
-            return "policy"
+        if self._family is not None:
+            return self._family
         pairs = "margin" in self.signals or {"chosen", "rejected"} <= self.signals.keys()
         if pairs and "reward" not in self.signals:
             return "preference"
@@ -279,11 +267,11 @@ class Case:
             )
         return self._numbers[names]
 
-    @property
-    def _trainer(self) -> str | None:
-        """Whose names these are, as closely as is known: TRL's `kl` means another thing in each of its trainers."""
-        trainer = f"{self.framework}_{self.algorithm}"
-        return trainer if trainer in _known_frameworks() else self.framework
+    def _read_as(self) -> None:
+        """Take what is known of framework and algorithm for how names are read."""
+        self.reader = catalog.reader(self.framework, self.algorithm)
+        kind = self.reader.algorithm.kind if self.reader.algorithm else ""
+        self._family = _FAMILIES.get(kind)
 
     def _recognise(self, row: Mapping[str, Any]) -> None:
         names = [key for key in row if key not in _RESERVED]
@@ -296,6 +284,7 @@ class Case:
         if not self._given_algorithm and found.algorithm and self.algorithm is None:
             self.algorithm = found.algorithm
             self.changed = True
+        self._read_as()
 
     def _resolve(self, key: str, value: Any) -> list[_Reading] | None:
         """Decide what a key that is new feeds."""
@@ -318,13 +307,13 @@ class Case:
 
     def _meanings(self, key: str) -> list[tuple[str, int, Caveat | None]]:
         """The signals a key can feed, with the rank of the claim and the conversion."""
-        held_out = _HELD_OUT.match(key) is not None
-        match = next(iter(catalog.matches(key, self._trainer)), None)
+        held_out = is_held_out(key)
+        match = self.reader.meaning(key)
         if match is not None:
             # Without its prefix a held-out name means the training metric, and the other way round.
             by_prefix = match.how == "prefix" and (held_out or match.metric.family == "eval")
-            caveat = match.alias.caveat if match.alias else None
-            if not by_prefix and not (caveat is not None and caveat.kind in _UNUSABLE):
+            caveat = match.caveat
+            if not by_prefix and not (caveat is not None and caveat.is_other_quantity):
                 claims = self._by_concept.get(match.metric.id, [])
                 if match.metric.id == "reward.component.mean" and _REWARD_PART.match(key):
                     return []  # a part of the reward, see _other
@@ -397,11 +386,6 @@ class Case:
             self._take_nonfinite(key, targets or [], step)
 
 
-@cache
-def _known_frameworks() -> frozenset[str]:
-    return frozenset(framework.id for framework in catalog.frameworks())
-
-
 def _number(value: Any) -> float | None:
     """A plain float of whatever a trainer logs, or None for what is no number."""
     if isinstance(value, float):
@@ -413,8 +397,7 @@ def _number(value: Any) -> float | None:
             return math.inf if value > 0 else -math.inf
     if value is None or isinstance(value, str | bytes | list | tuple | dict):
         return None
-    try:
+    with guarded():  # whatever a stranger's object does, the rest of the row counts
         number = getattr(value, "number", None)
         return float(number if isinstance(number, float | int) else value)
-    except Exception:  # noqa: BLE001 - whatever a stranger's object does, the rest of the row counts
-        return None
+    return None

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
 from rlvitals.errors import RuleError
 from rlvitals.health import conditions
@@ -171,20 +172,7 @@ def _sentence(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with --check only compare; returns the exit code."""
-    folder = Path(next(word for word in arguments if not word.startswith("-")))
-    wanted = pages()
-    present = {path.name: path for path in folder.glob("*.md") if path.name != BY_HAND}
-    if "--check" in arguments:
-        if {name: path.read_text(encoding="utf-8") for name, path in present.items()} != wanted:
-            print(f"{folder} is out of date; run: make catalog", file=sys.stderr)
-            return 1
-        return 0
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in present.keys() - wanted.keys():
-        present[name].unlink()
-    for name, text in wanted.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return 0
+    return publish(pages(), arguments, BY_HAND)
 
 
 if __name__ == "__main__":

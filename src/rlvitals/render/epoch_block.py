@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.render.numbers import number
+from rlvitals.splits import is_held_out
 from rlvitals.terminal import visible
 
 WIDTH = 80
@@ -115,10 +116,10 @@ def section_of(name: str) -> str:
     """
     from rlvitals import catalog  # tens of milliseconds, so not before a further metric is shown
 
-    if name.startswith(("eval", "val/", "test/")):
+    if is_held_out(name):
         return "Evaluation Metrics"
-    found = catalog.matches(name)
-    return _FAMILIES.get(found[0].metric.family if found else "", "Training Metrics")
+    found = catalog.reader().meaning(name)
+    return _FAMILIES.get(found.metric.family if found else "", "Training Metrics")
 
 
 _ALL = frozenset(name for section in _SECTIONS.values() for name in section)

@@ -63,12 +63,11 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
     for source in explanation.sources:
         yield from _source(source, titles)
     if explanation.bands:
-        yield _heading("Healthy")
+        yield _heading("Typical range")
         bands = _grid()
         for item in explanation.bands:
-            scope = " ".join(part for part in (item.algorithm, item.stage) if part != "any") or "any run"
             said = f"{band(item.low, item.high)}  ({item.source})" if item.source else band(item.low, item.high)
-            bands.add_row(scope, Text(f"{said}; {item.note}" if item.note else said))
+            bands.add_row(item.scope or "any run", Text(f"{said}; {item.note}" if item.note else said))
         yield bands
     if explanation.symptoms:
         yield _heading("When it is off")

@@ -31,7 +31,7 @@ from rlvitals.render.svg_panels import legend, panel_figure, sparkline
 from rlvitals.render.transcript import group_heading, rollout_heading
 from rlvitals.terminal import visible
 
-_STATUS = {"ok": ("healthy", "✔"), "watch": ("watch", "!"), "act": ("act", "✖"), "unknown": ("", "")}
+_STATUS = {"ok": ("", ""), "watch": ("watch", "!"), "act": ("act", "✖")}
 _CELLS = {"critical": "act", "warning": "watch", "info": "noticed"}
 
 _STYLE = """
@@ -116,7 +116,7 @@ def _vitals(report: RunReport) -> Iterator[str]:
             style, symbol = _STATUS[tile["status"]]
             change = tile["change"]
             moved = "" if change is None else f"{'+' if change > 0 else ''}{number(change)}" if change else "steady"
-            band = "" if tile["band"] is None else f"healthy: {said_band(*tile['band'])}"
+            band = "" if tile["band"] is None else f"typical: {said_band(*tile['band'])}"
             yield (
                 f'<div class="tile" title="{_said(tile["why"])}"><p>{_said(tile["title"])}</p>'
                 f'<span class="{style}">{symbol} <b>{number(tile["value"])}</b></span>'
@@ -155,7 +155,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
         yield from (f'<li class="{escape(severity)}">{_said(text)}</li>' for severity, text in picture.remarks)
         yield "</ul>"
     if any(panel.band for panel in picture.panels):
-        yield '<p class="faint">Green: the catalogue\'s healthy range.</p>'
+        yield '<p class="faint">Shaded: the catalogue\'s typical range.</p>'
     yield '<div class="panels">'
     yield from (panel_figure(panel, picture) for panel in picture.panels)
     yield "</div>"

@@ -32,7 +32,7 @@ from rlvitals.terminal import visible
 
 _VERDICTS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 _SEVERITIES = {"critical": "✖ critical", "warning": "! warning", "info": "· info"}
-_STATUS = {"ok": "✔", "watch": "!", "act": "✖", "unknown": ""}
+_STATUS = {"ok": "", "watch": "!", "act": "✖"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_LETTERS = 24
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
@@ -80,11 +80,11 @@ def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
     for tile in tiles:
         change = tile["change"]
         moved = "-" if change is None else f"{'+' if change > 0 else ''}{number(change)}"
-        healthy = "" if tile["band"] is None else said_band(*tile["band"])
+        typical = "" if tile["band"] is None else said_band(*tile["band"])
         value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
-        rows.append([tile["name"], value, moved, healthy, spark(tile["spark"])])
+        rows.append([tile["name"], value, moved, typical, spark(tile["spark"])])
     yield ""
-    yield from _table(Table(["vital sign", "now", "change", "healthy", "course"], rows))
+    yield from _table(Table(["vital sign", "now", "change", "typical", "course"], rows))
 
 
 def _findings(report: RunReport) -> Iterator[str]:

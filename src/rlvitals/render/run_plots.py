@@ -35,7 +35,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (1, 2)), "-")
 SEVERITY = {"critical": ("#B2182B", "-"), "warning": ("#B8860B", "--")}
 GREY = "#666666"
-HEALTHY = "#009E73"
+TYPICAL = "#7A8B99"
 FEW = 60
 """Up to so many points each one gets a mark."""
 MANY = 1200
@@ -311,15 +311,15 @@ def _step_tick(value: float, _: int | None = None) -> str:
 
 
 def _draw_band(ax: Axes, band: tuple[float | None, float | None]) -> None:
-    """The healthy range, as far as the axis shows it: it must not stretch the axis."""
+    """The typical range, as far as the axis shows it: it must not stretch the axis."""
     bottom, top = ax.get_ylim()
     low = bottom if band[0] is None else max(band[0], bottom)
     high = top if band[1] is None else min(band[1], top)
     if low < high:
-        ax.axhspan(low, high, color=HEALTHY, alpha=0.09, linewidth=0, zorder=0.5)
+        ax.axhspan(low, high, color=TYPICAL, alpha=0.13, linewidth=0, zorder=0.5)
     for edge in band:
         if edge is not None and bottom < edge < top:
-            ax.axhline(edge, color=HEALTHY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.6)
+            ax.axhline(edge, color=TYPICAL, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.6)
 
 
 def _draw_marks(ax: Axes, marks: list[Mark], limits: tuple[float, float]) -> None:

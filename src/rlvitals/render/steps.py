@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from unicodedata import east_asian_width
 
@@ -84,17 +84,6 @@ LAYOUTS: dict[str, Layout] = {
 }
 """By name. `kto` is the KTO guide's table to the character; one more is one more entry."""
 
-VITAL_GROUPS = {
-    "kto": "vitals.preference",
-    "dpo": "vitals.preference",
-    "online_dpo": "vitals.preference",
-    "ppo": "vitals.policy_gradient",
-    "grpo": "vitals.policy_gradient",
-    "rloo": "vitals.policy_gradient",
-    "rlaif": "vitals.policy_gradient",
-}
-"""Which metrics come first, by algorithm: groups of the catalogue."""
-
 MOST_METRICS = 10
 """A line with more is a wall, however wide the terminal."""
 
@@ -102,22 +91,24 @@ LONGEST_TITLE = 20
 NUMBER_WIDTH = 8
 WIDEST_ETA = "59 min 59 s"
 
-_ANOTHER_NUMBER = frozenset({"different", "complement", "count", "derived", "suspect", "sign", "scale"})
-"""Caveats under which a framework's number must not stand below a concept's title."""
-
 _STATISTICS = frozenset({"mean", "avg", "max", "min", "std", "var", "sum", "median", "total", "p50", "p90", "p99"})
 """Last parts of a name that say nothing alone: `critic/score/mean` is `score/mean`, not `mean`."""
 
 
 def step_text(
-    layout: Layout, *, as_table: bool = False, algorithm: str | None = None, total: int | None = None, encoding: str
+    layout: Layout,
+    *,
+    as_table: bool = False,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    total: int | None = None,
+    encoding: str,
 ) -> StepText:
     """What turns steps into lines, one after the other, and remembers what keeps them aligned. A layout with columns
     is always a table; the others are where `as_table` asks for it.
     """
-    if layout.columns or as_table:
-        return _Table(layout, algorithm, total, encoding)
-    return _Lines(algorithm, total, encoding)
+    order = _Order(framework, algorithm, encoding)
+    return _Table(layout, order, total, encoding) if layout.columns or as_table else _Lines(order, total)
 
 
 def plain(line: Line) -> str:
@@ -197,8 +188,8 @@ def clip(text: str, room: int, encoding: str) -> str:
 class _Lines:
     """`step 10/145  margins 0.027  loss 0.62  ...  eta 3 min`, with names because the metrics may change."""
 
-    def __init__(self, algorithm: str | None, total: int | None, encoding: str) -> None:
-        self._order = _Order(algorithm, encoding)
+    def __init__(self, order: _Order, total: int | None) -> None:
+        self._order = order
         self._total = total
         self._widths: dict[str, int] = {}
 
@@ -236,10 +227,10 @@ class _Lines:
 class _Table:
     """A header, and a row a step below it; the header comes again after a while, and when the columns change."""
 
-    def __init__(self, layout: Layout, algorithm: str | None, total: int | None, encoding: str) -> None:
+    def __init__(self, layout: Layout, order: _Order, total: int | None, encoding: str) -> None:
         self._layout = layout
-        self._fixed = [replace(column, shows=tuple(names_of(column.shows))) for column in layout.columns]
-        self._order = _Order(algorithm, encoding)
+        self._fixed = layout.columns
+        self._order = order
         self._total = total
         self._encoding = encoding
         self._gap = "" if layout.columns else "   "  # before the progress; columns bring theirs
@@ -247,7 +238,7 @@ class _Table:
         self._printed = 0
 
     def shows(self, numbers: Mapping[str, float]) -> bool:
-        return any(_value(column, numbers) is not None for column in self._fixed) if self._fixed else bool(numbers)
+        return any(self._value(column, numbers) is not None for column in self._fixed) if self._fixed else bool(numbers)
 
     def lines(self, step: int, numbers: Mapping[str, float], eta: float | None, width: int) -> list[Line]:
         if not self.shows(numbers):
@@ -262,7 +253,7 @@ class _Table:
         self._printed += 1
         line: Line = [Piece(f"{step} ".ljust(self._layout.step_width), "step")]
         for place, column in enumerate(columns):
-            value = _value(column, numbers)
+            value = self._value(column, numbers)
             text = "" if value is None else _fitted(value, column)  # missing is missing, not 0.000
             line.append(Piece(_aligned(text, column), _role(value, place == 0)))
         if has_note and self._total:
@@ -286,6 +277,11 @@ class _Table:
             room -= column.width
         return columns, 0 < note <= room and len(columns) == len(self._fixed)
 
+    def _value(self, column: Column, numbers: Mapping[str, float]) -> float | None:
+        self._order.of(numbers)
+        logged = (self._order.columns.get(shown, shown) for shown in column.shows)
+        return next((numbers[name] for name in logged if name in numbers), None)
+
     def _columns(self, numbers: Mapping[str, float], room: int) -> list[Column]:
         columns: list[Column] = []
         for name in self._order.of(numbers):
@@ -305,48 +301,24 @@ them where one is due; `eta` in seconds."""
 class _Order:
     """The metrics a run has shown so far, the vital signs first, each with the shortest name that is its alone."""
 
-    def __init__(self, algorithm: str | None, encoding: str) -> None:
+    def __init__(self, framework: str | None, algorithm: str | None, encoding: str) -> None:
         self.labels: dict[str, str] = {}
-        self._group = VITAL_GROUPS.get((algorithm or "").lower())
+        self._run = (framework, algorithm)
         self._encoding = encoding
         self._ranked: list[str] = []
+        self.columns: dict[str, str] = {}
+        """By concept, the name that may stand in its column."""
 
     def of(self, numbers: Mapping[str, float]) -> list[str]:
         """Every name seen, in order."""
         if not numbers.keys() <= self.labels.keys():
+            from rlvitals import catalog  # tens of milliseconds, so not before something is shown
+
             names = list(dict.fromkeys([*self.labels, *numbers]))
             self.labels = {name: printable(label, self._encoding) for name, label in short_names(names).items()}
-            places = self._places(names)
-            self._ranked = sorted(names, key=lambda name: places.get(_bare(name), len(places)))
+            reader = catalog.reader(*self._run, names)
+            self._ranked, self.columns = reader.ordered(names), reader.columns(names)
         return self._ranked
-
-    def _places(self, names: list[str]) -> dict[str, int]:
-        """The place of each name of a vital sign. Without an algorithm the group that knows most of the names is
-        meant.
-        """
-        from rlvitals import catalog  # tens of milliseconds, so not before something is shown
-
-        groups = [group for group in catalog.groups() if group.id.startswith("vitals.")]
-        known = {group.id: names_of(group.metrics) for group in groups}
-        if self._group in known:
-            return known[self._group]
-        return max(known.values(), key=lambda group: sum(_bare(name) in group for name in names), default={})
-
-
-def names_of(concepts: Iterable[str]) -> dict[str, int]:
-    """Every name under which frameworks log these concepts, with its place: the concepts' order, then the
-    catalogue's.
-    """
-    from rlvitals import catalog
-
-    metrics = {metric.id: metric for metric in catalog.metrics()}
-    found: dict[str, int] = {}
-    for concept in concepts:
-        found.setdefault(concept, len(found))
-        for alias in metrics[concept].names if concept in metrics else ():
-            if "{" not in alias.name and not (alias.caveat and alias.caveat.kind in _ANOTHER_NUMBER):
-                found.setdefault(_bare(alias.name), len(found))
-    return found
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
@@ -363,20 +335,6 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         tails = ("/".join(split[-count:]) for count in range(shortest, len(split) + 1))
         found[name] = next((tail for tail in tails if users[tail] == 1 and tail), name)
     return found
-
-
-def _bare(name: str) -> str:
-    # What Hugging Face's integrations put in front. Not `eval/` or `train_`: those are other numbers.
-    return name.removeprefix("train/")
-
-
-def _value(column: Column, numbers: Mapping[str, float]) -> float | None:
-    for name in column.shows:
-        if name in numbers:
-            return numbers[name]
-        if f"train/{name}" in numbers:
-            return numbers[f"train/{name}"]
-    return None
 
 
 def _fitted(value: float, column: Column) -> str:

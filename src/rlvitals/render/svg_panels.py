@@ -38,8 +38,8 @@ STYLE = f"""
 .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: .4rem 1.2rem; }}
 .panels figure {{ margin: .6rem 0 0; }}
 figcaption b {{ color: var(--ink); display: block; }}
-.band {{ fill: var(--healthy); opacity: .1; }}
-.edge {{ stroke: var(--healthy); stroke-dasharray: 4 3; opacity: .7; }}
+.band {{ fill: var(--faint); opacity: .14; }}
+.edge {{ stroke: var(--faint); stroke-dasharray: 4 3; opacity: .7; }}
 .ghost {{ fill: none; stroke: var(--faint); stroke-dasharray: 1 2.5; }}
 .boundary {{ stroke: var(--faint); stroke-dasharray: 6 2 1 2; opacity: .6; }}
 .mark {{ stroke: var(--faint); }}
@@ -138,7 +138,7 @@ def _axes(frame: Frame, x_label: str, values: Array) -> Iterator[str]:
 
 
 def _background(panel: Panel, picture: Picture, frame: Frame) -> Iterator[str]:
-    """The healthy range, as far as the axis shows it, and where another attempt took over."""
+    """The typical range, as far as the axis shows it, and where another attempt took over."""
     if panel.band is not None:
         bottom, top = frame.y_range
         low = bottom if panel.band[0] is None else max(panel.band[0], bottom)
@@ -223,14 +223,14 @@ def _keys(panel: Panel, picture: Picture) -> str:
 
 
 def _summary(panel: Panel, values: Array) -> str:
-    """The numbers behind the picture: last, lowest, highest, and the healthy range."""
+    """The numbers behind the picture: last, lowest, highest, and the typical range."""
     lasts = [number(float(line.y[-1])) for line in panel.lines if len(line.y)]
     lowest, highest = number(float(values.min())), number(float(values.max()))
     told = [f"last {' / '.join(lasts)}", f"{lowest} to {highest}" if lowest != highest else f"always {lowest}"]
     if lasts == [lowest] == [highest]:
         told = told[1:]
     if panel.band is not None:
-        told.append(f"healthy: {said_band(*panel.band)}")
+        told.append(f"typical: {said_band(*panel.band)}")
     return " · ".join(told)
 
 

@@ -102,6 +102,7 @@ class RunFacts:
     algorithm: str | None
     config: dict[str, Any]
     attempts: tuple[Attempt, ...] = field(default_factory=tuple)
+    framework: str | None = None
 
     def attempt(self, number: int) -> Attempt | None:
         """The record of one (re)start."""

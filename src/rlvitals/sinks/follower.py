@@ -248,7 +248,8 @@ def run_facts(run_dir: RunDir) -> RunFacts:
     """What trackers are told of a run."""
     info = read_info(run_dir)
     config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
-    return RunFacts(run_dir.root, info.id, info.name, info.algorithm, config, tuple(read_attempts(run_dir)))
+    attempts = tuple(read_attempts(run_dir))
+    return RunFacts(run_dir.root, info.id, info.name, info.algorithm, config, attempts, info.framework)
 
 
 def _is_recorded(run_dir: RunDir) -> bool:

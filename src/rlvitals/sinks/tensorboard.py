@@ -41,6 +41,7 @@ from rlvitals.sinks.base import (
     metric_name,
     stored_rows,
 )
+from rlvitals.splits import without_held_out_prefix
 from rlvitals.store.files import make_folder, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
@@ -200,10 +201,11 @@ class TensorBoardSink(Sink):
 
     def _extend_layout(self, new: set[str], when: float) -> None:
         """Write the Custom Scalars layout again when metrics of a group have appeared; the last one counts."""
-        members = self._members | {tag for tag in new if _groups_of(tag)}
+        reader = catalog.reader(self.facts.framework, self.facts.algorithm, sorted(self._looked_up))
+        members = self._members | {tag for tag in new if _groups_of(tag, reader)}
         if members != self._members:
             self._members = members
-            self._put(0, when, summary=self._protos.summary([self._protos.layout(sorted(members))]))
+            self._put(0, when, summary=self._protos.summary([self._protos.layout(sorted(members), reader)]))
 
     def _is_ghost(self, row: Row) -> bool:
         return any(number > row.attempt and row.step >= cut for number, cut in self._cuts.items())
@@ -294,11 +296,11 @@ class _Protos:
             tag=f"{tag}/text_summary", metadata=self._text.create_summary_metadata(tag, ""), tensor=tensor
         )
 
-    def layout(self, tags: list[str]) -> Any:
+    def layout(self, tags: list[str], reader: catalog.Reader) -> Any:
         """One category a group of the catalogue, one chart a metric in it."""
         charts: dict[str, dict[str, list[str]]] = {}
         for tag in tags:
-            for group, title in _groups_of(tag):
+            for group, title in _groups_of(tag, reader):
                 charts.setdefault(group, {}).setdefault(title, []).append(f"^{re.escape(tag)}$")
         categories = [
             self._layout.Category(
@@ -318,14 +320,13 @@ class _Protos:
         )
 
 
-def _groups_of(tag: str) -> list[tuple[str, str]]:
+def _groups_of(tag: str, reader: catalog.Reader) -> list[tuple[str, str]]:
     """The groups a metric is in, each with the title of its chart; an evaluation's goes beside the training one."""
     titles = {}
-    for name in (tag, tag.removeprefix("eval/")):
+    for name in (tag, without_held_out_prefix(tag)):
         titles[name] = name
-        for match in catalog.matches(name)[:1]:
-            metric = match.metric
-            titles[metric.id] = titles[name] = metric.title
+        if (match := reader.meaning(name)) is not None:
+            titles[match.metric.id] = titles[name] = match.metric.title
     return [
         (group.title, next(title for key, title in titles.items() if key in group.metrics))
         for group in catalog.groups()

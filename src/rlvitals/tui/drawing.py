@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from rlvitals.catalog import Limits
 from rlvitals.render.charts import Series, chart
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.terminal import cut_middle, visible
-from rlvitals.views.tree import Band
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-STATUS = {"ok": ("✔", "green"), "watch": ("!", "yellow"), "act": ("✖", "red"), "unknown": ("·", "")}
+STATUS = {"ok": ("·", ""), "watch": ("!", "yellow"), "act": ("✖", "red")}
 VERDICTS = {"act": ("✖", "bold red"), "watch": ("!", "bold yellow"), "healthy": ("✔", "bold green")}
 SEVERITIES = {"critical": ("✖", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "cyan")}
 CURVE = "cyan"
@@ -67,13 +67,13 @@ def chart_lines(
     series: Series | None,
     size: tuple[int, int],
     *,
-    band: Band | None = None,
+    band: Limits | None = None,
     mark: tuple[float, str] | None = None,
     log: bool = False,
     ascii_only: bool = False,
 ) -> list[Text]:
-    """A chart of this width and height, axis and steps included. The wall at the left is green where the healthy range
-    is.
+    """A chart of this width and height, axis and steps included. The wall at the left is bold where the typical
+    range is.
     """
     width, height = size
     drawn = (
@@ -90,13 +90,13 @@ def chart_lines(
     lines = []
     for place, line in enumerate(drawn):
         scale, found, curve = line.partition(wall) if place < len(drawn) - 2 else (line, "", "")
-        style = "green" if found and _is_healthy(series, band, place, len(drawn) - 2, log) else FAINT
+        style = "bold" if found and _is_typical(series, band, place, len(drawn) - 2, log) else FAINT
         lines.append(Text.assemble((scale, FAINT), (found, style), (curve, CURVE), no_wrap=True, overflow="crop"))
     return lines
 
 
-def _is_healthy(series: Series, band: Band | None, row: int, rows: int, log: bool) -> bool:
-    """Whether a row of the chart shows values of the healthy range."""
+def _is_typical(series: Series, band: Limits | None, row: int, rows: int, log: bool) -> bool:
+    """Whether a row of the chart shows values of the typical range."""
     limits = series.logarithms().range if log else series.range
     if band is None or limits is None:
         return False
@@ -108,21 +108,16 @@ def _is_healthy(series: Series, band: Band | None, row: int, rows: int, log: boo
     return (band[0] is None or top >= band[0]) and (band[1] is None or bottom <= band[1])
 
 
-def panel_title(name: str, title: str, value: float | None, band: Band | None, width: int) -> Text:
-    """A chart's head: what it is, what it is now, what would be healthy."""
+def panel_title(name: str, title: str, value: float | None, band: Limits | None, width: int) -> Text:
+    """A chart's head: what it is, what it is now, what is typical."""
     now = number(value)
-    healthy = f"  [{said_band(*band)}]" if band else ""
-    room = width - len(now) - len(healthy) - 1
+    typical = f"  [{said_band(*band)}]" if band else ""
+    room = width - len(now) - len(typical) - 1
     if room < 8:
-        healthy, room = "", width - len(now) - 1
+        typical, room = "", width - len(now) - 1
     words = name if title == name else f"{title}  {name}"
     label = cut(words if len(words) <= room else name, room)
-    is_inside = (
-        band is None
-        or value is None
-        or ((band[0] is None or value >= band[0]) and (band[1] is None or value <= band[1]))
-    )
-    return Text.assemble((label, "bold"), " ", (now, "" if is_inside else "bold yellow"), (healthy, "green"))
+    return Text.assemble((label, "bold"), " ", now, (typical, FAINT))
 
 
 def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | None, width: int) -> Text:

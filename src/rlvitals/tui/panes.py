@@ -116,7 +116,7 @@ def _expression(pattern: str) -> Expression | None:
 
 
 class VitalsPane(Pane):
-    """The vital signs, one a line: how it stands, value, change, healthy range, course."""
+    """The vital signs, one a line: how it stands, value, change, typical range, course."""
 
     @property
     def count(self) -> int:
@@ -139,16 +139,16 @@ class VitalsPane(Pane):
             return [Text(words, style=FAINT)]
         self.selected = min(self.selected, len(tiles) - 1)
         label = min(34, max(18, width // 4 + 3))
-        healthy = 22 if width >= 100 else 16 if width >= 76 else 0
-        room = width - label - 2 - 11 - 11 - healthy - 3
+        typical = 22 if width >= 100 else 16 if width >= 76 else 0
+        room = width - label - 2 - 11 - 11 - typical - 3
         lines = [
-            Text(f"  {'vital sign':<{label}}{'now':>11}{'change':>11}  {'healthy':<{healthy}}"[:width], style=FAINT)
+            Text(f"  {'vital sign':<{label}}{'now':>11}{'change':>11}  {'typical':<{typical}}"[:width], style=FAINT)
         ]
         for place in window(len(tiles), self.selected, height - 3):
             tile = tiles[place]
             symbol, style = STATUS[tile.status]
             change = "-" if tile.change is None else f"{'+' if tile.change > 0 else ''}{number(tile.change)}"
-            band = cut("" if tile.band is None else said_band(*tile.band), healthy - 1) if healthy else ""
+            band = cut("" if tile.band is None else said_band(*tile.band), typical - 1) if typical else ""
             series = self.watched.series(tile.name)
             lines.append(
                 Text.assemble(
@@ -156,14 +156,15 @@ class VitalsPane(Pane):
                     (f"{cut(tile.title, label - 1):<{label}}", "reverse" if place == self.selected else ""),
                     (f"{cut(number(tile.value), 11):>11}", style),
                     (f"{cut(change, 10):>11}", FAINT),
-                    f"  {band:<{healthy}}",
+                    f"  {band:<{typical}}",
                     (course(series, room) if series else "", CURVE),
                     no_wrap=True,
                 )
             )
         chosen = tiles[self.selected]
         lines.append(Text(""))
-        lines.append(Text(cut(f"{chosen.name}: {chosen.why}", width), style=STATUS[chosen.status][1] or FAINT))
+        said = f"{chosen.name}: {chosen.why or 'no finding'}"
+        lines.append(Text(cut(said, width), style=STATUS[chosen.status][1] or FAINT))
         return [*lines, *self._large(chosen.name, width, height - len(lines))]
 
     def _large(self, name: str, width: int, room: int) -> list[Text]:

@@ -25,8 +25,7 @@ from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.query import open_run
 from rlvitals.views.sources import Source, is_run, new_monitor
-from rlvitals.views.tree import Band, band_of, meaning_of
-from rlvitals.views.vitals import change, status_of, time_left, vital_names
+from rlvitals.views.vitals import change, standing_findings, status_of, time_left
 
 BUSY_SECONDS = 0.05
 """So long rows are taken before others may look: a long log must not freeze the screen."""
@@ -43,7 +42,7 @@ class Tile(NamedTuple):
     title: str
     value: float | None
     change: float | None
-    band: Band | None
+    band: catalog.Limits | None
     status: str
     why: str
 
@@ -89,6 +88,10 @@ class Watched:
         return self._judge.monitor.case.framework
 
     @property
+    def reader(self) -> catalog.Reader:
+        return catalog.reader(self.framework, self.algorithm)
+
+    @property
     def names(self) -> list[str]:
         """Every metric: the vital signs first, then as they came."""
         with self.lock:
@@ -98,8 +101,7 @@ class Watched:
     def vital_names(self) -> list[str]:
         with self.lock:
             both = self._feed.logged_names  # what is left of them is logged in training too
-            names = [name for name in self._traces if name not in both]
-            return vital_names(names, self.framework, self.algorithm)
+            return self.reader.vital_signs([name for name in self._traces if name not in both])
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -123,8 +125,9 @@ class Watched:
     @property
     def tokens_per_second(self) -> float | None:
         with self.lock:
+            reader = self.reader
             for name, value in self.latest.items():
-                meaning = meaning_of(name, self.framework)
+                meaning = reader.meaning(name)
                 if meaning is not None and meaning.metric.id == "perf.tokens_per_s":
                     return value
         return None
@@ -136,8 +139,8 @@ class Watched:
     def tiles(self) -> list[Tile]:
         """The vital signs as they are now."""
         with self.lock:
-            diagnosis = of_judge(self._judge)
-            return [self._tile(name, diagnosis) for name in self.vital_names]
+            standing = standing_findings(of_judge(self._judge))
+            return [self._tile(name, standing) for name in self.vital_names]
 
     def series(self, name: str) -> Series | None:
         """One metric, thinned; None for a name that never came."""
@@ -145,20 +148,20 @@ class Watched:
             trace = self._traces.get(name)
             return None if trace is None else Series.from_dict(trace.to_dict())
 
-    def band(self, name: str) -> Band | None:
-        """Its healthy range."""
-        return band_of(meaning_of(name, self.framework), self.algorithm)
+    def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
+        """Its typical range."""
+        band = self.reader.band(name, stage=stage, parameters=self._judge.monitor.case.number("model_parameters"))
+        return band.limits if band else None
 
     def title(self, name: str) -> str:
         """What people call it."""
-        meaning = meaning_of(name, self.framework)
-        return meaning.metric.title if meaning else name
+        metric = self.reader.named(name)
+        return metric.title if metric else name
 
     def explanation(self, name: str) -> catalog.Explanation | None:
         """What the catalogue says of it; None for a name nobody knows."""
-        known = {framework.id for framework in catalog.frameworks()}
         try:
-            return catalog.explain(name, self.framework if self.framework in known else None)
+            return self.reader.explain(name)
         except RlvitalsError:
             return None
 
@@ -250,11 +253,12 @@ class Watched:
             self._traces[held_out_name(name)] = self._traces.pop(name)
         return name
 
-    def _tile(self, name: str, diagnosis: Diagnosis) -> Tile:
-        value, band, trace = self.latest[name], self.band(name), self._traces[name]
-        status, why = status_of(name, value, band, diagnosis)
+    def _tile(self, name: str, standing: Sequence[Finding]) -> Tile:
+        trace = self._traces[name]
+        band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
         moved = change((np.array(trace.lows) + np.array(trace.highs)) / 2)
-        return Tile(name, self.title(name), value, moved, band, status, why)
+        told = status_of(name, standing, evaluated=name in self._evaluated_only)
+        return Tile(name, self.title(name), self.latest[name], moved, band, *told)
 
 
 def status_line(watched: Watched) -> str:

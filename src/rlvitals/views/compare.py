@@ -18,7 +18,6 @@ from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.best import Best
 from rlvitals.views.query import RunView
-from rlvitals.views.summary import ordered_metrics
 
 TOLERANCE = 1e-6
 """Relative difference from which two values count as different."""
@@ -62,7 +61,7 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
     base = views[0]
     rows = []
     paired: set[tuple[int, str]] = set()
-    for name in metrics or ordered_metrics(base):
+    for name in metrics or base.reader.ordered(base.metrics):
         base_name = base.resolve(name)
         partners = [_partner(base, base_name, other, name, bool(metrics)) for other in views[1:]]
         if all(partner is None for partner in partners):

@@ -1,4 +1,4 @@
-"""Metrics as lines to draw: thinned, over any x-axis, with the healthy band, findings and abandoned attempts."""
+"""Metrics as lines to draw: thinned, over any x-axis, with the typical range, findings and abandoned attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
 from rlvitals.views.query import AXIS_CONCEPTS, RunView, in_order
 from rlvitals.views.thinning import thin
-from rlvitals.views.tree import band_of, meaning_of, streams_of
+from rlvitals.views.tree import band_of, streams_of
 
 POINTS = 800
 GHOST_POINTS = 200
@@ -38,7 +38,7 @@ def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequenc
     for asked in names:
         name = view.resolve(asked)
         drawn += [_line(view, name, stream, window, place) for stream in streams_of(view, name)]
-        if (band := band_of(meaning_of(name, view.framework), view.algorithm)) is not None:
+        if (band := band_of(view, name)) is not None:
             bands[name] = band
     logged = {line["name"] for line in drawn}
     told = [found for found in findings if logged.intersection(found.metrics)]
@@ -78,8 +78,7 @@ class Axis:
 def _axis_name(view: RunView, x: str) -> str:
     columns, _ = view.columns("train")[0]
     for name in columns.names:
-        meaning = meaning_of(name, view.framework)
-        if name == x or (meaning and meaning.metric.id == AXIS_CONCEPTS[x]):
+        if name == x or view.concept(name) == AXIS_CONCEPTS[x]:
             return name
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 

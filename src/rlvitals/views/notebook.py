@@ -20,14 +20,13 @@ class ShownInNotebooks:
 
     def _repr_html_(self) -> str:
         from rlvitals.views.diagnosis import diagnose
-        from rlvitals.views.vitals import tile_names
 
         view = cast("RunView", self)
         try:
             step = "no rows yet" if view.last_step is None else f"step {number(view.last_step)}"
             about = [view.status, step, f"{number(view.rows)} rows", *filter(None, (view.algorithm, view.framework))]
             diagnosis = diagnose(view)
-            signs = [_sign(view, name) for name in tile_names(view)[:SHOWN_VALUES]]
+            signs = [_sign(view, name) for name in view.vital_signs[:SHOWN_VALUES]]
         except RlvitalsError as error:  # damaged since it was opened: still something to show
             return run_card(view.name, [str(error)], None, [], [])
         told = (diagnosis.verdict, diagnosis.reason)

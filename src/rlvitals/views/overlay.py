@@ -15,7 +15,6 @@ from rlvitals.errors import UnknownMetric
 from rlvitals.views.lines import Axis, Window, lines
 from rlvitals.views.query import RunView
 from rlvitals.views.thinning import plain_numbers
-from rlvitals.views.tree import meaning_of
 
 SEEDS = frozenset({"seed", "random_seed", "data_seed", "rng_seed"})
 PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"})
@@ -68,8 +67,7 @@ def _compared(base: tuple[RunView, str], view: RunView, logged: str) -> catalog.
     first, own = base
     if view is first:
         return catalog.Comparison("same")
-    here, there = meaning_of(own, first.framework), meaning_of(logged, view.framework)
-    return catalog.compare(here, there, same_name=own == logged)
+    return catalog.compare(first.meaning(own), view.meaning(logged), same_name=own == logged)
 
 
 def _band(views: Mapping[str, RunView], group: list[str], name: str, window: Window) -> SeedBand:

@@ -17,7 +17,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.spans import last_spans
 from rlvitals.views.query import RunView
 from rlvitals.views.thinning import thin
-from rlvitals.views.tree import MOST_LISTED, meaning_of
+from rlvitals.views.tree import MOST_LISTED
 
 MOST_SPANS = 2_000
 """Phases that are told one by one: the newest of the range."""
@@ -77,7 +77,7 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
     found: dict[str, Speed] = {}
     speeds: dict[str, tuple[str, str]] = {}
     for name in view.metrics[:MOST_LISTED]:
-        meaning = meaning_of(name, view.framework)
+        meaning = view.meaning(name)
         if meaning is None or meaning.metric.family != "throughput":
             continue
         steps, values = view.series(name)

@@ -4,7 +4,7 @@ several runs have in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,17 @@ from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Line, Mark, Panel, Picture
-from rlvitals.render.steps import VITAL_GROUPS
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.query import AXIS_CONCEPTS, Axis, RunView
-from rlvitals.views.tree import band_of
+from rlvitals.views.lines import Axis as LineAxis
+from rlvitals.views.query import Axis, RunView
+from rlvitals.views.tree import band_of, described
 
 Array = NDArray[np.float64]
 
 MOST_PANELS = 12
-ENOUGH_PANELS = 6
-"""With fewer vital signs, further metrics of the catalogue's core fill up."""
 MOST_LINES = 3
 MOST_FINDINGS = 8
 MOST_BOUNDARIES = 10
@@ -34,39 +32,33 @@ MOST_BOUNDARIES = 10
 TOGETHER = {"pref.reward.chosen": ("pref.reward.rejected",), "pref.logp.chosen": ("pref.logp.rejected",)}
 """Concepts that are read against each other share a panel."""
 
-_BORING = frozenset({"progress", "time", "memory", "system", "engine", "perf"})
-
-
-_OTHER_QUANTITIES = frozenset({"different", "derived", "count", "space", "suspect"})
-"""Caveats with which a number does not belong under the concept's title."""
-
-_OTHER_SIZES = _OTHER_QUANTITIES | {"per_sequence"}
-"""Caveats with which it does not belong on one axis with others."""
+_OTHER_SIZES = catalog.OTHER_QUANTITIES | {"space", "suspect", "per_sequence"}
+"""Caveats with which a number does not belong on one axis with others."""
 
 
 class PlotAxis:
-    """Turns steps into places on the chosen x-axis: a training row's own, and those between them in proportion."""
+    """Turns steps into places on the chosen x-axis, times into the unit that fits."""
 
     def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
-        train = view.table()
-        self.first_step = -(2**62)
-        steps = np.unique(train["step"])
-        if last is not None and len(steps):
-            self.first_step = int(steps[-min(last, len(steps))])
-        self.label = "epoch" if counts_epochs(view) else "step"
-        self._known: tuple[Array, Array] | None = None
-        if x == "time":
-            self._known, self.label = _times(train["step"], train["timestamp"], view)
-        elif x != "step":
-            if x not in AXIS_CONCEPTS:
-                raise ConfigError(f"there is no x-axis {x!r}. Axes: step, time, {', '.join(AXIS_CONCEPTS)}")
-            self._known, self.label = _metric_axis(view, x), x.replace("_", " ")
+        steps = np.unique(view.table()["step"])
+        self.first_step = int(steps[-min(last, len(steps))]) if last is not None and len(steps) else -(2**62)
+        self._places = LineAxis(view, x)
+        self._start, self._unit = 0.0, 1
+        if x == "step":
+            self.label = "epoch" if counts_epochs(view) else "step"
+        elif x == "time":
+            times = self._places(steps)
+            self._start, total = float(times.min()), float(times.max() - times.min())
+            units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+            self._unit, word = next((unit for unit in units if total >= 3 * unit[0]), (1, "seconds"))
+            self.label = f"{word} since the first row"
+        else:
+            self.label = x.replace("_", " ")
 
     def place(self, steps: NDArray[np.int64] | Array) -> Array:
         """Where steps are on the axis."""
-        if self._known is None:
-            return steps.astype(np.float64)
-        return np.interp(steps, *self._known)
+        places: Array = (self._places(steps).astype(np.float64) - self._start) / self._unit
+        return places
 
 
 def overview(
@@ -130,7 +122,7 @@ def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[F
     step = "" if view.last_step is None else f"step {number(view.last_step)}"
     known = [view.algorithm or "", step, f"{number(view.rows)} rows", view.status]
     if any(panel.band for panel in panels):
-        known.append("green: the catalogue's healthy range")
+        known.append("shaded: the catalogue's typical range")
     return Picture(
         title=view.name,
         about="  |  ".join(part for part in known if part),
@@ -145,54 +137,29 @@ def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[F
 
 
 def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
-    """The logged names of each panel: vital signs in their order, what findings are about, then core metrics while
-    there is room.
-    """
-    concepts = {name: view.concept(name) for name in view.metrics}
+    """The logged names of each panel: the vital signs in their order, then what findings are about."""
     by_concept: dict[str, list[str]] = {}
-    for name, concept in concepts.items():
-        if concept is not None and _has_points(view, name) and _meaning(view, name) is not None:
+    for name in view.metrics:
+        concept = view.concept(name)
+        if concept is not None and view.reader.named(name) is not None and _has_points(view, name):
             by_concept.setdefault(concept, []).append(name)
-    evaluated = next((name for name in view.metrics if _is_score(view, name)), None)
     panels: list[list[str]] = []
-    for concept in _vitals(view, by_concept):
-        names = [name for part in (concept, *TOGETHER.get(concept, ())) for name in by_concept.pop(part, [])]
-        if names:
-            panels.append(names[:MOST_LINES])
-    shown = {name for names in panels for name in names}
-    about = dict.fromkeys(name for found in findings for name in found.metrics if name in concepts)
+    shown: set[str] = set()
+    for name in view.vital_signs:
+        concept = view.concept(name)
+        if name in shown or not (_has_points(view, name) if concept else _moves(view, name)):
+            continue
+        relatives = [
+            other for part in (concept, *TOGETHER.get(concept or "", ())) for other in by_concept.get(part or "", ())
+        ]
+        panels.append(list(dict.fromkeys([name, *relatives]))[:MOST_LINES])
+        shown.update(panels[-1])
+    about = dict.fromkeys(name for found in findings for name in found.metrics if name in view.metrics)
     panels += [[name] for name in about if name not in shown]
-    shown |= about.keys()
-    for names in _fillers(view, by_concept):
-        if len(panels) >= ENOUGH_PANELS:
-            break
-        if not shown & set(names):
-            panels.append(names[:MOST_LINES])
+    evaluated = next((name for name in view.metrics if _is_score(view, name)), None)
     if evaluated is not None and not any(_is_evaluated(view, name) for names in panels for name in names):
         panels.insert(min(2, len(panels)), [evaluated])
     return panels[:MOST_PANELS]
-
-
-def _fillers(view: RunView, by_concept: dict[str, list[str]]) -> Iterator[list[str]]:
-    """Further metrics, the more telling first: distances to the reference, the catalogue's core, names nobody knows."""
-    known = {metric.id: metric for metric in catalog.metrics()}
-    telling = {concept: names for concept, names in by_concept.items() if known[concept].family not in _BORING}
-    yield from [names for concept, names in telling.items() if known[concept].family == "kl_ref"][:1]
-    yield from [names for concept, names in telling.items() if known[concept].tier == "core"]
-    yield from ([name] for name in view.metrics if view.concept(name) is None and _moves(view, name))
-
-
-def _vitals(view: RunView, known: Iterable[str]) -> list[str]:
-    groups = {group.id: group.metrics for group in catalog.groups()}
-    families = {concept.partition(".")[0] for concept in known}
-    first = VITAL_GROUPS.get(view.algorithm or "")
-    if first is None:
-        first = "vitals.preference" if "pref" in families else "vitals.policy_gradient"
-    wanted = [*groups[first]]
-    wanted.insert(1, "train.loss")
-    wanted += groups["vitals.agent"] if "agent" in families else ()
-    wanted += groups["vitals.value"] if "value" in families else ()
-    return list(dict.fromkeys(wanted))
 
 
 def _is_score(view: RunView, name: str) -> bool:
@@ -217,7 +184,6 @@ def _moves(view: RunView, name: str) -> bool:
 
 
 def _panel(view: RunView, names: list[str], axis: PlotAxis, findings: list[Finding]) -> Panel:
-    meaning = _meaning(view, names[0])
     lines = _distinct(_line(view, name, stream, axis) for name in names for stream in _streams(view, name))
     ghosts = [_line(view, name, "train", axis, ghosts=True) for name in names]
     return Panel(
@@ -225,7 +191,7 @@ def _panel(view: RunView, names: list[str], axis: PlotAxis, findings: list[Findi
         name=", ".join(names),
         lines=lines[:MOST_LINES],
         ghosts=[ghost for ghost in ghosts if len(ghost.y)],
-        band=band_of(meaning, view.algorithm),
+        band=band_of(view, names[0]),
         marks=[
             Mark(float(axis.place(np.array([found.onset_step]))[0]), found.severity, place, is_about)
             for place, found in enumerate(findings, start=1)
@@ -234,26 +200,8 @@ def _panel(view: RunView, names: list[str], axis: PlotAxis, findings: list[Findi
     )
 
 
-def _meaning(view: RunView, name: str) -> catalog.Match | None:
-    """What a name means in the run's own framework: a title or a band of something else would mislead."""
-    found = view.meaning(name)
-    if found is None or not found.in_framework:
-        return None
-    caveat = found.alias.caveat if found.alias else None
-    return None if caveat is not None and caveat.kind in _OTHER_QUANTITIES else found
-
-
 def _title(view: RunView, names: list[str]) -> str:
-    """The concepts' titles; the logged name where the number is the concept's opposite, such as a rate of successes
-    where the concept is failures.
-    """
-    titles: dict[str, None] = {}
-    for name in names:
-        meaning = _meaning(view, name)
-        caveat = meaning.alias.caveat if meaning and meaning.alias else None
-        is_opposite = caveat is not None and caveat.kind in ("complement", "sign")
-        titles[meaning.metric.title if meaning and not is_opposite else name] = None
-    first, *others = titles
+    first, *others = dict.fromkeys(described(view, name)["title"] for name in names)
     return " and ".join([first, *(title[:1].lower() + title[1:] for title in others)])
 
 
@@ -316,35 +264,9 @@ def _boundaries(view: RunView, axis: PlotAxis) -> list[tuple[float, str]]:
     return [(float(axis.place(np.array([step]))[0]), f"attempt {attempt}") for attempt, step in later]
 
 
-def _times(steps: NDArray[np.int64], stamps: Array, view: RunView) -> tuple[tuple[Array, Array], str]:
-    known = np.isfinite(stamps)
-    if not known.any():
-        raise ConfigError(f"{view.path} has no time axis: its rows carry no times")
-    seconds = np.maximum.accumulate(stamps[known] - stamps[known].min())
-    total = float(seconds.max())
-    size, word = next(
-        ((size, word) for size, word in ((86400, "days"), (3600, "hours"), (60, "minutes")) if total >= 3 * size),
-        (1, "seconds"),
-    )
-    return (steps[known].astype(np.float64), seconds / size), f"{word} since the first row"
-
-
-def _metric_axis(view: RunView, x: str) -> tuple[Array, Array]:
-    try:
-        steps, values = view.series(AXIS_CONCEPTS[x], stream="train")
-    except UnknownMetric:
-        raise ConfigError(
-            f"{view.path} has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}"
-        ) from None
-    known = np.isfinite(values)
-    if not known.any():
-        raise ConfigError(f"{view.path} has no {x} axis: {AXIS_CONCEPTS[x]!r} was never a number")
-    return steps[known].astype(np.float64), values[known]
-
-
 def _is_worth_a_panel(row: MetricRow) -> bool:
-    family = (row.concept or "").partition(".")[0]
-    return family not in _BORING and all(best is None or best.points > 1 for best in row.best)
+    family = catalog.find(row.concept)[0].metric.family if row.concept else ""
+    return family not in catalog.BACKGROUND and all(best is None or best.points > 1 for best in row.best)
 
 
 def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
@@ -352,7 +274,7 @@ def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
     kinds = set()
     for view, name in zip(views, row.names, strict=True):
         meaning = view.meaning(name) if name is not None else None
-        caveat = meaning.alias.caveat if meaning and meaning.alias else None
+        caveat = meaning.caveat if meaning else None
         if name is not None:
             kinds.add(caveat.kind if caveat is not None and caveat.kind in _OTHER_SIZES else "")
     return len(kinds) < 2
@@ -364,7 +286,6 @@ def _importance(row: MetricRow) -> int:
 
 
 def _compared(views: Sequence[RunView], row: MetricRow) -> Panel:
-    meaning = _meaning(views[0], row.name)
     lines = []
     for view, name in zip(views, row.names, strict=True):
         steps, values = view.series(name) if name is not None else (np.zeros(0), np.zeros(0))
@@ -374,7 +295,7 @@ def _compared(views: Sequence[RunView], row: MetricRow) -> Panel:
         lines.append(Line(view.name, steps.astype(np.float64), values))
     mark = {"caution": " (with care)", "convert": " (converted)"}.get(row.verdict, "")
     names = dict.fromkeys(name for name in row.names if name is not None)
-    return Panel(title=(meaning.metric.title if meaning else row.name) + mark, name=", ".join(names), lines=lines)
+    return Panel(title=described(views[0], row.name)["title"] + mark, name=", ".join(names), lines=lines)
 
 
 def counts_epochs(view: RunView) -> bool:

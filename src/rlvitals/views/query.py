@@ -236,11 +236,24 @@ class RunView(ShownInNotebooks):
         return meaning.metric.id if meaning else None
 
     def meaning(self, name: str) -> catalog.Match | None:
-        """What a logged name means in this run's framework; of what only evaluations have, as an evaluation's."""
-        found = next(iter(catalog.matches(name, self.framework)), None)
-        if name in self._evaluated_only and (found is None or not found.metric.id.startswith("eval.")):
-            return next(iter(catalog.matches(f"eval/{name}", self.framework)), found)
-        return found
+        """What a logged name means in this run's framework and algorithm; of what only evaluations have, as an
+        evaluation's.
+        """
+        return self.reader.meaning(name, evaluated=self.is_evaluated(name))
+
+    @cached_property
+    def reader(self) -> catalog.Reader:
+        """The catalogue, opened for this run's framework and algorithm."""
+        return catalog.reader(self.framework, self.algorithm)
+
+    @property
+    def vital_signs(self) -> list[str]:
+        """The logged names to look at, the most telling first."""
+        return self.reader.vital_signs(self.metrics)
+
+    def is_evaluated(self, name: str) -> bool:
+        """Whether evaluations alone log a name."""
+        return name in self._evaluated_only
 
     @cached_property
     def _logged(self) -> frozenset[str]:

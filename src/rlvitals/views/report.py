@@ -29,8 +29,7 @@ from rlvitals.views.plots import chosen, comparison, overview
 from rlvitals.views.query import RunView
 from rlvitals.views.rollouts import Hit
 from rlvitals.views.sources import source_of_log, source_of_run
-from rlvitals.views.summary import ordered_metrics
-from rlvitals.views.vitals import environment, step_bar, tile_names, tiles
+from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3
 """Best ones, and worst ones."""
@@ -51,8 +50,7 @@ def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]
     said = [*report.findings, *report.normal]
     diagnosis = Diagnosis(report.verdict, report.reason, said)
     is_large = len(view.metrics) > MANY_METRICS
-    vital = tile_names(view)
-    names = list(dict.fromkeys([*vital, *view.metrics])) if is_large else ordered_metrics(view)
+    vital, names = view.vital_signs, view.reader.ordered(view.metrics)
     views = [view, *map(open_any, others)]
     compared = compare_runs(views) if others else None
     return RunReport(

@@ -7,9 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvitals import catalog
 from rlvitals.records import Row
-from rlvitals.render.steps import VITAL_GROUPS
 from rlvitals.views.query import RunView
 
 LAST_FINDINGS = 5
@@ -54,21 +52,15 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in view.findings[-LAST_FINDINGS:]],
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
-        "metrics": [asdict(best) for name in ordered_metrics(view) if (best := view.best(name)) is not None],
+        "metrics": [
+            asdict(best) for name in view.reader.ordered(view.metrics) if (best := view.best(name)) is not None
+        ],
         "system": _row(sample) if (sample := view.last_sample) is not None else {},
         "texts": view.texts,
         "left_out": info.left_out,
         "rows_dropped": info.rows_dropped,
         "problems": view.problems,
     }
-
-
-def ordered_metrics(view: RunView) -> list[str]:
-    """The run's metrics: its algorithm's vital signs first, then as they were logged."""
-    group = VITAL_GROUPS.get(view.algorithm or "", "")
-    vitals = next((found.metrics for found in catalog.groups() if found.id == group), ())
-    places = {concept: place for place, concept in enumerate(vitals)}
-    return sorted(view.metrics, key=lambda name: places.get(view.concept(name) or "", len(places)))
 
 
 def _updated(view: RunView) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
-from rlvitals.contract import ListedMetric, Metrics
+from rlvitals.contract import Described, ListedMetric, Metrics
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import RunDir, Stream
@@ -35,8 +35,6 @@ READ_FIRST = (
 
 READ_LAST = ("progress", "throughput", "time", "memory", "system")
 
-Band = tuple[float | None, float | None]
-
 
 def metric_list(view: RunView, first: Collection[str] = ()) -> Metrics:
     """Every metric of both streams, chapter by chapter, in each those of `first` and then the others, as they were
@@ -44,13 +42,12 @@ def metric_list(view: RunView, first: Collection[str] = ()) -> Metrics:
     """
     listed: list[ListedMetric] = []
     count = 0
-    framework = view.framework
     for stream in STREAMS:
         columns, lives = view.columns(stream)[0]  # other ranks' values are merged into those of rank 0
         count += len(columns.names)
         names = columns.names[: MOST_LISTED - len(listed)]
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
-        listed += [_facts(view, name, stream, framework, ending(name)) for name in names]
+        listed += [_facts(view, name, stream, ending(name)) for name in names]
     places = _places()
     listed.sort(key=lambda facts: (places.get(facts["group"], 0), facts["group"], facts["name"] not in first))
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
@@ -62,39 +59,37 @@ def streams_of(view: RunView, name: str) -> list[Stream]:
     return found or ["train"]
 
 
-def meaning_of(name: str, framework: str | None) -> catalog.Match | None:
-    """What a logged name means in a framework, as `RunView.meaning`."""
-    return next(iter(catalog.matches(name, framework)), None)
-
-
-def band_of(meaning: catalog.Match | None, algorithm: str | None) -> Band | None:
-    """The healthy range for the whole of a run, in the logged number's own sign and scale."""
-    if meaning is None or (meaning.alias and meaning.alias.caveat):
-        return None
-    bands = [band for band in meaning.metric.bands if band.stage == "any"]
-    for wanted in (algorithm, "any"):
-        for band in bands:
-            if band.algorithm == wanted:
-                return band.low, band.high
-    return None
+def band_of(view: RunView, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
+    """The typical range of a metric at a stage, or for the whole of a run; None where none is known to hold for it."""
+    size = view.config.get("model_parameters")
+    parameters = size if isinstance(size, int | float) else None
+    band = view.reader.band(name, stage=stage, parameters=parameters, evaluated=view.is_evaluated(name))
+    return band.limits if band else None
 
 
 Ending = tuple[int | None, float | None]
 """How many points a metric has, where they are counted, and the last value."""
 
 
-def _facts(view: RunView, name: str, stream: Stream, framework: str | None, ending: Ending) -> ListedMetric:
-    meaning = meaning_of(name, framework)
-    metric = meaning.metric if meaning else None
+def described(view: RunView, name: str) -> Described:
+    """What a metric is: its name, concept, title, unit and direction."""
+    meaning, metric = view.meaning(name), view.reader.named(name, evaluated=view.is_evaluated(name))
     return {
         "name": name,
-        "stream": stream,
-        "concept": metric.id if metric else None,
-        "group": _group(name, metric),
+        "concept": meaning.metric.id if meaning else None,
         "title": metric.title if metric else name,
         "unit": metric.unit if metric else "",
         "direction": metric.direction if metric else "none",
-        "has_band": band_of(meaning, view.algorithm) is not None,
+    }
+
+
+def _facts(view: RunView, name: str, stream: Stream, ending: Ending) -> ListedMetric:
+    meaning = view.meaning(name)
+    return {
+        **described(view, name),
+        "stream": stream,
+        "group": _group(name, meaning.metric if meaning else None),
+        "has_band": band_of(view, name) is not None,
         "points": ending[0],
         "last": ending[1],
     }

@@ -10,8 +10,6 @@ from rlvitals.health.case import SignalSource
 from rlvitals.health.monitor import Monitor
 
 _NAMES_SHOWN = 2
-_UNUSABLE = frozenset({"count", "different", "derived", "test"})
-"""Caveats after which a name does not hold the quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +35,22 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
         for metric in missing.metrics:
             rules.setdefault(metric, {})[missing.rule] = missing.kind
     sources = {source.name: source for source in monitor.rulebook.sources}
-    framework = monitor.case.framework
     near: list[Unjudged] = []
     far: list[Unjudged] = []
     for metric, waiting in sorted(rules.items(), key=lambda item: -len(item[1])):
-        title, names, own = _what_to_log(metric, sources.get(metric), framework)
+        title, names, own = _what_to_log(metric, sources.get(metric), monitor.case.reader)
         kinds = tuple(dict.fromkeys(waiting.values()))
         found = Unjudged(metric, title, names or (own,), bool(names), kinds, tuple(waiting))
         (near if names else far).append(found)
     return near + far
 
 
-def _what_to_log(metric: str, source: SignalSource | None, framework: str | None) -> tuple[str, tuple[str, ...], str]:
+def _what_to_log(metric: str, source: SignalSource | None, reader: catalog.Reader) -> tuple[str, tuple[str, ...], str]:
     """A metric's title, its names in the run's framework, and the catalogue's own."""
     concepts = [found for concept in (source.concepts if source else ()) if (found := _concept(concept)) is not None]
     if not concepts:
         return metric.replace("_", " "), (), metric
-    relatives = _relatives(framework)
-    names = [
-        alias.name
-        for concept in concepts
-        for alias in concept.names
-        if alias.framework in relatives
-        and "{" not in alias.name
-        and not (alias.caveat and alias.caveat.kind in _UNUSABLE)
-    ]
+    names = [name for concept in concepts for name in reader.names_for(concept)]
     return concepts[0].title, tuple(dict.fromkeys(names))[:_NAMES_SHOWN], concepts[0].id
 
 
@@ -70,12 +59,3 @@ def _concept(identity: str) -> catalog.Metric | None:
         return catalog.find(identity)[0].metric
     except RlvitalsError:
         return None
-
-
-def _relatives(framework: str | None) -> set[str]:
-    """A framework and those whose names it logs too."""
-    known = {item.id: item for item in catalog.frameworks()}
-    if framework not in known:
-        return set()
-    entry = known[framework]
-    return {framework, *entry.inherits, *(item.id for item in known.values() if item.parent == framework)}

@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 from rlvitals import catalog
 from rlvitals.contract import Now, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.records import SEVERITIES, Finding, Severity
-from rlvitals.render.numbers import band as said_band
-from rlvitals.render.numbers import number
-from rlvitals.render.steps import VITAL_GROUPS
+from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.query import RunView
 from rlvitals.views.thinning import thin
-from rlvitals.views.tree import MOST_LISTED, Band, band_of, meaning_of
+from rlvitals.views.tree import MOST_LISTED, band_of, described
 
-FEWEST_TILES, MOST_TILES = 8, 12
 SPARK_POINTS = 60
 BAR_CELLS = 60
 NOISE_POINTS, FEWEST_JUMPS = 10, 5
@@ -33,9 +30,6 @@ NOISE_POINTS, FEWEST_JUMPS = 10, 5
 
 ETA_ROWS = 50
 """Rows at the end whose pace is the pace."""
-
-FURTHER_GROUPS = ("vitals.agent", "vitals.value", "vitals.sync", "vitals.preference", "vitals.policy_gradient")
-"""Where more tiles come from when an algorithm's own group leaves room."""
 
 
 def vitals(view: RunView, diagnosis: Diagnosis) -> Vitals:
@@ -76,58 +70,26 @@ def environment(view: RunView) -> dict[str, object]:
 
 
 def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
-    """The vital signs a run has: its algorithm's first, others of the catalogue's groups while there is room."""
-    return [_tile(view, name, diagnosis) for name in tile_names(view)]
+    """The vital signs a run has, each with what the doctor says of it."""
+    standing = standing_findings(diagnosis)
+    stage = catalog.stage_at(view.last_step, view.info.total_steps)
+    return [_tile(view, name, stage, standing) for name in view.vital_signs]
 
 
-def tile_names(view: RunView) -> list[str]:
-    """The logged names of the tiles, 8 to 12 where the run has as many vital signs."""
-    return vital_names(view.metrics, view.framework, view.algorithm)
-
-
-def vital_names(names: Sequence[str], framework: str | None, algorithm: str | None) -> list[str]:
-    """Which of some logged names are the vital signs, in their order."""
-    logged: dict[str, str] = {}
-    prefixed: dict[str, str] = {}
-    for name in names[:MOST_LISTED]:
-        meaning = meaning_of(name, framework)
-        if meaning is not None:
-            (prefixed if meaning.how == "prefix" else logged).setdefault(meaning.metric.id, name)
-    logged = prefixed | logged  # rewards/margins before eval_rewards/margins, whichever was logged first
-    groups = {group.id: group.metrics for group in catalog.groups() if group.id.startswith("vitals.")}
-    own = VITAL_GROUPS.get((algorithm or "").lower())
-    if own is None:
-        own = max(groups, key=lambda group: sum(concept in logged for concept in groups[group]))
-    chosen = [logged[concept] for concept in groups[own] if concept in logged]
-    for group in FURTHER_GROUPS:
-        more = [logged[concept] for concept in groups.get(group, ()) if concept in logged]
-        chosen += more if len(chosen) < FEWEST_TILES else []
-    chosen = list(dict.fromkeys(chosen))
-    if len(chosen) < FEWEST_TILES:  # names nobody knows are still somebody's numbers
-        chosen = list(dict.fromkeys([*chosen, *names[: MOST_TILES * 2]]))[:FEWEST_TILES]
-    return chosen[:MOST_TILES]
-
-
-def _tile(view: RunView, name: str, diagnosis: Diagnosis) -> TileFacts:
+def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Finding]) -> TileFacts:
     series = view.series(name)
-    meaning = meaning_of(name, view.framework)
-    metric = meaning.metric if meaning else None
     value = float(series.values[-1]) if len(series.values) else math.nan
-    band = band_of(meaning, view.algorithm)
-    status, why = status_of(name, value, band, diagnosis)
+    band = band_of(view, name, stage)
+    status, why = status_of(name, standing, evaluated=view.is_evaluated(name))
     spark = thin(series.steps, series.values, series.steps, SPARK_POINTS)
     return {
-        "name": name,
-        "concept": metric.id if metric else None,
-        "title": metric.title if metric else name,
+        **described(view, name),
         "value": value if math.isfinite(value) else None,
         "change": change(series.values),
         "band": band,
         "status": status,
         "why": why,
         "spark": list(zip(spark.x, spark.y, strict=True)),
-        "unit": metric.unit if metric else "",
-        "direction": metric.direction if metric else "none",
         "points": spark.total,
     }
 
@@ -154,21 +116,21 @@ def change(values: NDArray[np.float64]) -> float | None:
     return moved if abs(moved) > 2 * noise else 0.0
 
 
-def status_of(name: str, value: float, band: Band | None, diagnosis: Diagnosis) -> tuple[TileStatus, str]:
-    """ok, watch, act or unknown, and the sentence that says why: findings first, the catalogue's band second."""
-    about = [found for found in diagnosis.findings if name in found.metrics and found.severity != "info"]
-    about = [found for found in about if found.recovered_step is None]
-    if about:
-        worst = max(about, key=lambda found: SEVERITIES.index(found.severity))
-        return ("act" if worst.severity == "critical" else "watch"), worst.title
-    if not math.isfinite(value):
-        return ("unknown", "no point yet") if math.isnan(value) else ("watch", f"the last value is {value}")
-    if band is None:
-        return "unknown", "no healthy range is known for it"
-    low, high = band
-    said = f"{number(value)}; healthy is {said_band(low, high)}"
-    is_inside = (low is None or value >= low) and (high is None or value <= high)
-    return ("ok", said) if is_inside else ("watch", said)
+def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings that have not recovered."""
+    return [found for found in diagnosis.findings if found.recovered_step is None]
+
+
+def status_of(name: str, standing: Sequence[Finding], *, evaluated: bool = False) -> tuple[TileStatus, str]:
+    """act, watch or ok, and the title of the worst standing finding about a metric. Nothing else colours a tile: a
+    typical range is information. `evaluated`: only evaluations log the name, which the doctor knows as held out.
+    """
+    known = held_out_name(name) if evaluated else name
+    about = [found for found in standing if known in found.metrics and found.severity != "info"]
+    if not about:
+        return "ok", ""
+    worst = max(about, key=lambda found: SEVERITIES.index(found.severity))
+    return ("act" if worst.severity == "critical" else "watch"), worst.title
 
 
 def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:
@@ -230,11 +192,8 @@ def time_left(stamps: Sequence[tuple[int, float]], total: int | None) -> float |
 
 
 def _speed(view: RunView) -> float | None:
-    for name in view.metrics[:MOST_LISTED]:
-        meaning = meaning_of(name, view.framework)
-        if meaning is not None and meaning.metric.id == "perf.tokens_per_s":
-            return _last_finite(view.series(name))
-    return None
+    speeds = (name for name in view.metrics[:MOST_LISTED] if view.concept(name) == "perf.tokens_per_s")
+    return next((_last_finite(view.series(name)) for name in speeds), None)
 
 
 def _last_finite(series: Series) -> float | None:

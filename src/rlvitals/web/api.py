@@ -19,7 +19,7 @@ from rlvitals.views.diagnosis import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
 from rlvitals.views.query import RunView
 from rlvitals.views.tree import metric_list
-from rlvitals.views.vitals import tile_names, vitals
+from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
 from rlvitals.web.folder import Folder
 
@@ -45,7 +45,7 @@ def run(folder: Folder, query: Query) -> contract.Vitals:
 
 def metrics(folder: Folder, query: Query) -> contract.Metrics:
     """The metrics there are."""
-    return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view, tile_names(run.view)))
+    return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view, run.view.vital_signs))
 
 
 def series(folder: Folder, query: Query) -> contract.Lines:
@@ -61,9 +61,8 @@ def explain(folder: Folder, query: Query) -> contract.Explained:
     """The catalogue's entry for a name, in the run's framework where one is named."""
     name = query.needed("name")
     run_name = query.text("run")
-    framework = folder.view(run_name).framework if run_name is not None else None
-    known = {item.id for item in catalog.frameworks()}
-    return cast(contract.Explained, catalog.explain(name, framework if framework in known else None).to_dict())
+    reader = folder.view(run_name).reader if run_name is not None else catalog.reader()
+    return cast(contract.Explained, reader.explain(name).to_dict())
 
 
 def findings(folder: Folder, query: Query) -> contract.Findings:

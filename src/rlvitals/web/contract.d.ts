@@ -66,19 +66,19 @@ export interface Vitals {
   problems: string[];
 }
 
-/** One vital sign. */
+/** One vital sign; `band` is its typical range, `status` what the doctor says of it. */
 export interface TileFacts {
   name: string;
   concept: string | null;
   title: string;
+  unit: string;
+  direction: string;
   value: number | null;
   change: number | null;
   band: [number | null, number | null] | null;
-  status: "ok" | "watch" | "act" | "unknown";
+  status: "ok" | "watch" | "act";
   why: string;
   spark: [number, number | null][];
-  unit: string;
-  direction: string;
   points: number;
 }
 
@@ -130,12 +130,12 @@ export interface Metrics {
 /** One metric of one stream; `points` is None in a run too large to count them. */
 export interface ListedMetric {
   name: string;
-  stream: "train" | "eval";
   concept: string | null;
-  group: string;
   title: string;
   unit: string;
   direction: string;
+  stream: "train" | "eval";
+  group: string;
   has_band: boolean;
   points: number | null;
   last: number | null;
@@ -207,12 +207,15 @@ export interface Explained {
   is_ambiguous: boolean;
 }
 
-/** A healthy range, for one algorithm and stage, with its source. */
+/** A typical range with its source, and what it holds for. Information: the doctor judges, not a band. */
 export interface Band {
   low: number | null;
   high: number | null;
   algorithm: string;
   stage: "any" | "start" | "early" | "mid" | "late" | "end";
+  min_parameters: number | null;
+  estimator: string;
+  is_typical: boolean;
   source: string;
   note: string;
 }

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal
-from rlvitals.health.weights import median
+from rlvitals.health.statistics import Signal, median
 
 __all__ = [
     "epochs_without_fall",

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal
-from rlvitals.health.weights import FAST_SHARE
+from rlvitals.health.statistics import FAST_SHARE, Signal
 
 __all__ = [
     "eval_falls",

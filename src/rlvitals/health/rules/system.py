@@ -6,8 +6,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal
-from rlvitals.health.weights import FAST_SHARE
+from rlvitals.health.statistics import FAST_SHARE, Signal
 
 __all__ = [
     "gpu_idle",

@@ -1,5 +1,5 @@
 /**
- * One chart: lines with the range of what thinning left out, the raw line behind a smoothed one, the healthy band,
+ * One chart: lines with the range of what thinning left out, the raw line behind a smoothed one, the typical range,
  * findings, ghosts of abandoned attempts, and a zoom that is handed on so that all charts share it.
  */
 
@@ -14,7 +14,7 @@ import {symbolOf} from "./pieces.js";
 /**
  * @typedef {Object} Picture What a chart shows.
  * @property {Line[]} lines
- * @property {readonly (number | null)[] | null} [band] The healthy range.
+ * @property {readonly (number | null)[] | null} [band] The typical range.
  * @property {Mark[]} [marks] Findings.
  * @property {boolean} [isTime] x is unix seconds.
  * @property {boolean} [log]

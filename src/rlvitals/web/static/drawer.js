@@ -12,7 +12,7 @@ const DIRECTIONS = /** @type {Record<string, string>} */ ({
   up: "higher is better",
   down: "lower is better",
   none: "neither direction is better",
-  band: "healthy within its band",
+  band: "best within a range",
 });
 let asked = "";
 let wasPanel = false;
@@ -91,7 +91,7 @@ function content(name, entry) {
       [DIRECTIONS[entry.direction], entry.unit && `in ${entry.unit}`].filter(Boolean).join(" · "),
     ),
     part("Formula", entry.formula && el("pre", {}, entry.formula), entry.estimator && el("p", {}, entry.estimator)),
-    part("Healthy", ...entry.bands.map(band)),
+    part("Typical range", ...entry.bands.map(band)),
     part(
       "When it is off",
       ...entry.symptoms.map((symptom) =>
@@ -134,7 +134,8 @@ function part(title, ...content) {
 
 /** @param {Band} given */
 function band(given) {
-  const where = [given.algorithm, given.stage].filter((word) => word && word !== "any").join(", ");
+  const size = given.min_parameters && `from ${number(given.min_parameters)} parameters`;
+  const where = [given.algorithm, given.stage, size, given.estimator].filter((word) => word && word !== "any").join(", ");
   return el(
     "p",
     {},

@@ -15,8 +15,6 @@ const WORDS = {
   critical: ["✖", "Critical", "act"],
   warning: ["!", "Warning", "watch"],
   info: ["·", "Info", "unsure"],
-  ok: ["✔", "In its band", "healthy"],
-  unknown: ["?", "No band to judge by", "unsure"],
 };
 
 /**

@@ -1,4 +1,4 @@
-/** Small pictures in SVG: a tile's curve with its band, bars of shares. No script runs after they are made. */
+/** Small pictures in SVG: a tile's curve with its typical range, bars of shares. No script runs after they are made. */
 
 import {svg} from "./dom.js";
 

@@ -141,7 +141,7 @@ export function drawTraces(holder, charts) {
           "figcaption",
           {class: "faint small"},
           el("span", {class: "mono"}, line.name),
-          range(line.band) ? ` · healthy ${range(line.band)} ` : " ",
+          range(line.band) ? ` · typical ${range(line.band)} ` : " ",
           readout,
         ),
         body,

@@ -1,4 +1,4 @@
-/** One vital sign: its value, its curve in its band, how it changes, and why it worries where it does. */
+/** One vital sign: its value, its curve with its typical range, how it changes, and what the doctor says of it. */
 
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
@@ -10,14 +10,15 @@ import {spark} from "../spark.js";
 
 /** @param {TileFacts} tile */
 export function tile(tile) {
+  const isFound = tile.status !== "ok";
   return el(
     "article",
-    {class: `tile ${styleOf(tile.status)}`, data: {tile: tile.name}},
+    {class: `tile ${isFound ? styleOf(tile.status) : ""}`, data: {tile: tile.name}},
     el(
       "header",
       {},
       el("h2", {}, explainable(tile.name, tile.title)),
-      tile.status !== "unknown" && badge(tile.status, true),
+      isFound && badge(tile.status, true),
     ),
     el(
       "p",
@@ -31,8 +32,8 @@ export function tile(tile) {
       "metrics",
       spark(tile.spark, tile.band),
     ),
-    el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · healthy ${range(tile.band)}`),
-    (tile.status === "watch" || tile.status === "act") && el("p", {class: "small why"}, tile.why),
+    el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · typical ${range(tile.band)}`),
+    isFound && el("p", {class: "small why"}, tile.why),
   );
 }
 

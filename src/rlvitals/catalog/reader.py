@@ -1,0 +1,178 @@
+"""Answers the three questions that views, rules and trackers have about a run's names: what does a name mean here,
+which are the vital signs, which band applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from rlvitals.catalog import explanation
+from rlvitals.catalog.entries import Algorithm, Band, Metric, Stage
+from rlvitals.catalog.explanation import Explanation
+from rlvitals.catalog.lookup import Catalog, Match
+from rlvitals.splits import held_out_name, is_held_out
+
+MOST_LOOKED_AT = 20_000
+"""Names in which vital signs are looked for; a run with more has logged something else than metrics."""
+
+FEWEST_SIGNS, MOST_SIGNS = 8, 12
+"""With fewer vital signs further metrics fill up; more are too many to look at."""
+
+FURTHER = ("vitals.agent", "vitals.value", "vitals.sync")
+"""Groups that come after an algorithm's own signs."""
+
+BACKGROUND = frozenset({"progress", "time", "memory", "system", "engine", "throughput"})
+"""Chapters that tell how the machine does, not the training."""
+
+STAGE_ENDS: tuple[tuple[float, Stage], ...] = (
+    (10 / 145, "start"),
+    (50 / 145, "early"),
+    (100 / 145, "mid"),
+    (1.0, "late"),
+)
+"""The share of the planned steps up to which each stage lasts, as in the KTO guide's table of 145 steps."""
+
+
+def stage_at(step: int | None, total: int | None) -> Stage:
+    """How far a run is; "any" where that is not known.
+
+    >>> stage_at(5, 145), stage_at(80, 145), stage_at(145, 145), stage_at(80, None)
+    ('start', 'mid', 'end', 'any')
+    """
+    if not total or step is None:
+        return "any"
+    share = step / total
+    return "end" if share >= 1.0 else next(stage for end, stage in STAGE_ENDS if share <= end)
+
+
+class Reader:
+    """Reads the names of one run, as its framework and algorithm mean them."""
+
+    def __init__(self, catalog: Catalog, framework: str | None = None, algorithm: str | None = None) -> None:
+        self._catalog = catalog
+        self.algorithm: Algorithm | None = catalog.algorithm(algorithm)
+        self._algorithm = self.algorithm.id if self.algorithm else None
+        self.framework = catalog.trainer(framework, self._algorithm)
+        """The trainer whose names the run logs, or its framework; None where neither is known."""
+
+    def matches(self, name: str) -> list[Match]:
+        """Every meaning of a name, the likeliest first; none for a name nobody knows."""
+        return self._catalog.matches(name, self.framework, self._algorithm)
+
+    def meaning(self, name: str, *, evaluated: bool = False) -> Match | None:
+        """What a logged name means here; None for a name nobody knows. `evaluated` says that evaluations alone log
+        it.
+        """
+        found = next(iter(self.matches(name)), None)
+        if evaluated and (found is None or found.metric.family != "eval"):
+            return next(iter(self.matches(held_out_name(name))), found)
+        return found
+
+    def explain(self, name: str) -> Explanation:
+        """Everything the catalogue can say of a name. Raises UnknownMetric with the nearest names."""
+        return explanation.explain(self._catalog, name, self.framework)
+
+    def named(self, name: str, *, evaluated: bool = False) -> Metric | None:
+        """The concept whose title, unit and band a logged number may stand under. None where they would mislead: the
+        number is another quantity or its opposite, or other frameworks alone use the name, and not for one thing.
+        """
+        found = self.meaning(name, evaluated=evaluated)
+        if found is None or (found.caveat is not None and found.caveat.is_misleading):
+            return None
+        return found.metric if found.in_framework or self._is_unambiguous(name) else None
+
+    def _is_unambiguous(self, name: str) -> bool:
+        return len({match.metric.id for match in self.matches(name)}) == 1
+
+    def names_for(self, metric: Metric) -> list[str]:
+        """What the run's framework calls a concept."""
+        scope = self._catalog.scope(self.framework) if self.framework else set()
+        own = (alias for alias in metric.names if alias.framework in scope and "{" not in alias.name)
+        return list(dict.fromkeys(a.name for a in own if not (a.caveat and a.caveat.is_other_quantity)))
+
+    def band(
+        self, name: str, *, stage: Stage = "any", parameters: float | None = None, evaluated: bool = False
+    ) -> Band | None:
+        """The typical range of a logged number at a stage of training, in a model of so many parameters; None where
+        the catalogue has none that is known to hold here.
+        """
+        metric, found = self.named(name, evaluated=evaluated), self.meaning(name, evaluated=evaluated)
+        if metric is None or found is None or (is_held_out(name) and found.how == "prefix"):
+            return None
+        if found.caveat is not None and found.caveat.kind != "estimator":
+            return None
+        estimator = self.algorithm.estimators.get(metric.id, "") if self.algorithm else ""
+        fitting = {
+            (band.algorithm, band.stage): band
+            for band in reversed(metric.bands)
+            if band.is_typical
+            and band.estimator in ("", estimator)
+            # An algorithm's own band is about the estimator that it uses.
+            and (found.caveat is None or band.algorithm != "any")
+            and (band.min_parameters is None or (parameters is not None and parameters >= band.min_parameters))
+        }
+        wanted = ((algorithm, at) for algorithm in (self._algorithm or "any", "any") for at in (stage, "any"))
+        return next((fitting[key] for key in wanted if key in fitting), None)
+
+    def vital_signs(self, names: Sequence[str]) -> list[str]:
+        """Which of a run's logged names to look at, the most telling first, at most MOST_SIGNS.
+
+        First the algorithm's own; of an unknown algorithm, those of the one that most of the names belong to. Then an
+        agent's, a critic's and an engine's. What is missing to FEWEST_SIGNS is filled up from the catalogue's core,
+        then with names that nobody knows.
+        """
+        logged = self._by_concept(names)
+        chosen = [logged[concept] for concept in self._signs(logged) if concept in logged]
+        if len(chosen) < FEWEST_SIGNS:
+            core = [name for concept, name in logged.items() if self._is_telling(concept)]
+            unknown = (name for name in names if self.meaning(name) is None)
+            chosen = list(dict.fromkeys([*chosen, *core, *islice(unknown, FEWEST_SIGNS)]))[:FEWEST_SIGNS]
+        return (chosen or list(names[:FEWEST_SIGNS]))[:MOST_SIGNS]
+
+    def ordered(self, names: Sequence[str]) -> list[str]:
+        """All names: the vital signs first, then as they were logged."""
+        return list(dict.fromkeys([*self.vital_signs(names), *names]))
+
+    def columns(self, names: Sequence[str]) -> dict[str, str]:
+        """By concept, the name whose number may stand in a column of that title: spelled as its framework does, of
+        training, and in the concept's own sign and scale.
+        """
+        return self._by_concept([name for name in names if self._fits_a_column(name)])
+
+    def _fits_a_column(self, name: str) -> bool:
+        found = self.meaning(name)
+        if found is None or (found.caveat and (found.caveat.is_misleading or found.caveat.is_convertible)):
+            return False
+        spelling = found.alias.name if found.alias else found.metric.id
+        return spelling.removeprefix("train/") == name.removeprefix("train/")
+
+    def _by_concept(self, names: Sequence[str]) -> dict[str, str]:
+        """The name that speaks for each concept: the framework's own before another's, training before evaluation."""
+        best: dict[str, tuple[tuple[bool, bool], str]] = {}
+        for name in names[:MOST_LOOKED_AT]:
+            found = self.meaning(name)
+            if found is None or (found.caveat is not None and found.caveat.is_other_quantity):
+                continue
+            rank = (is_held_out(name) and found.how == "prefix", not found.in_framework)
+            if found.metric.id not in best or rank < best[found.metric.id][0]:
+                best[found.metric.id] = (rank, name)
+        return {concept: name for concept, (_, name) in best.items()}
+
+    def _signs(self, logged: Iterable[str]) -> list[str]:
+        known = set(logged)
+        if self.algorithm is not None and self.algorithm.vitals:
+            own = self._concepts(self.algorithm.vitals)
+        else:
+            lists = dict.fromkeys(algorithm.vitals for algorithm in self._catalog.known_algorithms)
+            own = max(map(self._concepts, lists), key=lambda signs: len(known.intersection(signs)), default=[])
+        return list(dict.fromkeys([*own, *self._concepts(FURTHER)]))
+
+    def _concepts(self, vitals: Iterable[str]) -> list[str]:
+        groups = self._catalog.groups
+        found = (concept for sign in vitals for concept in (groups[sign].metrics if sign in groups else (sign,)))
+        return list(dict.fromkeys(found))
+
+    def _is_telling(self, concept: str) -> bool:
+        metric = self._catalog.metrics[concept]
+        return metric.tier == "core" and metric.family not in BACKGROUND
