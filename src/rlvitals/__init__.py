@@ -16,7 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rlvitals.version import __version__ as __version__
 
 __all__ = [
     "Actions", "MetricsTracker", "Monitor", "catalog", "check", "errors", "explain", "find_runs", "finish", "init",
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlvitals.health.monitor import Monitor
     from rlvitals.views.check import check
     from rlvitals.views.discovery import find_runs
-    from rlvitals.views.query import open_run
+    from rlvitals.views.run import open_run
 
 _HOMES = {
     "Actions": "rlvitals.capture.actions",
@@ -45,7 +45,7 @@ _HOMES = {
     "explain": "rlvitals.catalog",
     "Monitor": "rlvitals.health.monitor",
     "check": "rlvitals.views.check",
-    "open_run": "rlvitals.views.query",
+    "open_run": "rlvitals.views.run",
     "find_runs": "rlvitals.views.discovery",
 }
 

@@ -28,7 +28,7 @@ from rlvitals.store import past
 from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.past import FIRST_ROWS, LAST_ROWS
-from rlvitals.views.sources import open_source
+from rlvitals.views.places import open_source
 
 FINDINGS = Path("logs/findings.jsonl")
 OWN_RULE = "kl > 0.5 for 3: critical"

@@ -13,7 +13,7 @@ from rlvitals.cli.main import main
 from rlvitals.importers import read_log
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 ROWS = [
     {"step": 1, "timestamp": 1764000001.0, "loss": 0.5, "kl": 0.1},

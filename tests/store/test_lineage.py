@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import rlvitals
 from rlvitals.records import Attempt
 from rlvitals.store.lineage import Lineage, trace
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 
 
 def mark(attempt: int, step: int) -> float:

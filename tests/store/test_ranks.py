@@ -18,7 +18,7 @@ from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.ranks import merge_metric
 from rlvitals.values import last, mean, of
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 
 KINDS = ["mean", "sum", "min", "max", "std", "sample_std", "var", "count"]
 

@@ -24,7 +24,8 @@ from rlvitals.records import Finding, HealthEvent
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
-from rlvitals.views.sources import Source, new_monitor, open_source, places_in
+from rlvitals.views.places import open_source, places_in
+from rlvitals.views.sources import RowSource, new_monitor
 
 
 def test_a_run_that_learns_is_healthy(tmp_path):
@@ -96,9 +97,9 @@ def test_what_is_missing_is_named_as_the_framework_calls_it(tmp_path):
 
 def test_nothing_is_hindsight(tmp_path):
     rows = dying_rows()
-    whole = check_source(Source(tmp_path, "jsonl", rows))
+    whole = check_source(RowSource(tmp_path, "jsonl", rows))
     for cut in (20, 45, 55):
-        part = check_source(Source(tmp_path, "jsonl", rows[:cut]))
+        part = check_source(RowSource(tmp_path, "jsonl", rows[:cut]))
         assert part.findings == [finding for finding in whole.findings if finding.step <= cut]
 
 
@@ -236,7 +237,7 @@ def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_p
 def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
     said = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
     for own, expected in (([HealthEvent("raised", 5, finding=said)], True), ([], False)):
-        source = Source(tmp_path, "run", healthy_rows(), recorded=own)
+        source = RowSource(tmp_path, "run", healthy_rows(), recorded=own)
         report = check_source(source)
         assert any("own monitor said 'watch'" in note for note in report.notes) == expected
 
@@ -435,7 +436,7 @@ def test_a_finding_before_a_restart_inside_the_file_is_marked_in_its_own_part(sh
 
 
 def test_the_verdict_of_a_judge_can_be_asked_for_at_any_row(tmp_path):
-    source = Source(tmp_path, "jsonl", ())
+    source = RowSource(tmp_path, "jsonl", ())
     judge = Judge(new_monitor(source))
     verdicts = []
     for row in dying_rows():

@@ -13,7 +13,7 @@ from rlvitals.records import Finding, HealthEvent, Request
 from rlvitals.store.findings import answer_facts, append_event, event_line, request_facts
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import MOST_TOLD, Diagnosis, diagnose, findings_told
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="stop", metrics=("zq",))
 

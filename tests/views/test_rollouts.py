@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import rlvitals
 from rlvitals.records import Group, Rollout
-from rlvitals.views.rollouts import changes, open_rollouts, outcomes, with_moments
+from rlvitals.views.places import open_rollouts
+from rlvitals.views.rollouts import changes, outcomes, with_moments
 
 
 def record(folder, steps, word, *, rows=True, resume=False):

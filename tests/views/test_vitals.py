@@ -12,7 +12,7 @@ from rlvitals.health.history import verdict_of
 from rlvitals.records import Finding
 from rlvitals.views.diagnosis import Diagnosis, diagnose
 from rlvitals.views.headlines import Headlines
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 from rlvitals.views.vitals import change, now, step_bar, time_left, vitals
 
 QUIET = {"monitor": False, "hardware": False, "display": "none"}

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import rlvitals
 from rlvitals.capture import console, identity
 from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
 from rlvitals.capture.live_monitor import check_rules, kept_rules
@@ -32,6 +31,7 @@ from rlvitals.store.lock import RunLock, read_holder
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
 from rlvitals.terminal import logger
+from rlvitals.version import __version__
 
 Resume = bool | int | str | os.PathLike[str]
 
@@ -176,7 +176,7 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
         status="running",
         created=old.created if old else now,
         updated=now,
-        written_by=rlvitals.__version__,
+        written_by=__version__,
         attempt=attempt.number,
         algorithm=settings.algorithm or (old.algorithm if old else None),
         framework=settings.framework or (old.framework if old else None),

@@ -23,7 +23,8 @@ from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.sources import new_monitor, places_in
+from rlvitals.views.places import places_in
+from rlvitals.views.sources import new_monitor
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
 

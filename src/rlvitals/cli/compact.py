@@ -11,7 +11,7 @@ from rlvitals.store.archive import compact_logs, expand_logs
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url
 from rlvitals.terminal import say
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

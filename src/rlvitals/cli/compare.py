@@ -16,7 +16,7 @@ from rlvitals.views.compare import TOLERANCE, RunComparison, compare_runs
 from rlvitals.views.logs import open_any
 from rlvitals.views.plots import comparison as comparison_picture
 from rlvitals.views.plots import counts_epochs
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 
 PICTURE = "comparison.png"
 

@@ -12,7 +12,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_data, say
 from rlvitals.views.export import export
 from rlvitals.views.lake import export_runs
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlvitals import __version__
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import RunError
@@ -13,6 +12,7 @@ from rlvitals.importers import read_log
 from rlvitals.importers.into_run import write_run
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import say
+from rlvitals.version import __version__
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

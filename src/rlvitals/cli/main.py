@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from rlvitals import __version__
 from rlvitals.cli.flags import Parser
 from rlvitals.errors import NotComparable, RlvitalsError, UnknownMetric, did_you_mean
 from rlvitals.guard import guarded
 from rlvitals.terminal import message as harmless
 from rlvitals.terminal import say, survive_narrow_encodings, warn
+from rlvitals.version import __version__
 
 EXIT_NO = 1
 EXIT_USAGE = 64

@@ -13,7 +13,8 @@ from rlvitals.store.layout import RunDir
 from rlvitals.terminal import say
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, overview
-from rlvitals.views.query import AXIS_CONCEPTS, RunView
+from rlvitals.views.query import AXIS_CONCEPTS
+from rlvitals.views.run import RunView
 
 FORMATS = ("png", "svg", "pdf")
 

@@ -18,7 +18,8 @@ from rlvitals.render.transcript import folded, group_heading, rollout_heading, t
 from rlvitals.render.turn_table import turn_table
 from rlvitals.store.rollout_forms import plain
 from rlvitals.terminal import warn
-from rlvitals.views.rollouts import SHOWN, Hit, Source, changes, open_rollouts, outcomes, pick
+from rlvitals.views.places import open_rollouts
+from rlvitals.views.rollouts import SHOWN, Hit, RolloutSource, changes, outcomes, pick
 
 _SIGNED = r"(?<![\w.])\+\d+\.\d{3}\b"
 _NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _step(source: Source, arguments: argparse.Namespace) -> None:
+def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
     groups = _groups(source, arguments.step)
     chosen = [pick(groups, arguments.group)] if arguments.group is not None else list(enumerate(groups, 1))
     if arguments.json:
@@ -68,7 +69,7 @@ def _step(source: Source, arguments: argparse.Namespace) -> None:
             _say(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
 
 
-def _found(source: Source, arguments: argparse.Namespace) -> None:
+def _found(source: RolloutSource, arguments: argparse.Namespace) -> None:
     is_worst = arguments.worst is not None
     hits = source.find(
         step=arguments.step,
@@ -90,7 +91,7 @@ def _found(source: Source, arguments: argparse.Namespace) -> None:
         show(render_hits(hits))
 
 
-def _difference(source: Source, arguments: argparse.Namespace) -> None:
+def _difference(source: RolloutSource, arguments: argparse.Namespace) -> None:
     after, before = _groups(source, arguments.step), _groups(source, arguments.diff)
     if arguments.group is None:
         found = changes(before, after)
@@ -110,7 +111,7 @@ def _difference(source: Source, arguments: argparse.Namespace) -> None:
         _say(text_changes(arguments.diff, old, arguments.step, group, full=arguments.full))
 
 
-def _groups(source: Source, step: int) -> list[Group]:
+def _groups(source: RolloutSource, step: int) -> list[Group]:
     groups = source.at(step)
     if groups:
         return groups
@@ -144,7 +145,7 @@ def _brief(group: Group | None) -> dict[str, Any] | None:
     return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}
 
 
-def _hit(source: Source, hit: Hit) -> dict[str, Any]:
+def _hit(source: RolloutSource, hit: Hit) -> dict[str, Any]:
     rollout = source.at(hit.step)[hit.group - 1].rollouts[hit.rollout - 1]
     return hit._asdict() | {"turns": plain(rollout).get("turns", [])}
 

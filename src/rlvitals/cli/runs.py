@@ -9,7 +9,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.render.tables import render_runs
 from rlvitals.terminal import warn
 from rlvitals.views.discovery import find_runs
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 from rlvitals.views.summary import headline, unreadable_headline
 
 

@@ -12,7 +12,7 @@ from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
 from rlvitals.views.logs import open_any
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 from rlvitals.views.summary import summarise
 
 

@@ -19,7 +19,7 @@ from rlvitals.sinks.follower import follow
 from rlvitals.store.fields import checked
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_status, say
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 
 EXIT_BEHIND = 1
 LINGER_SECONDS = 20.0

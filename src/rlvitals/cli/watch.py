@@ -14,7 +14,7 @@ from rlvitals.importers import NotALog
 from rlvitals.terminal import say
 from rlvitals.tui.plain import Event, follow, line
 from rlvitals.tui.watched import Watched
-from rlvitals.views.sources import places_in
+from rlvitals.views.places import places_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.terminal import logger, put
 from rlvitals.train.mailbox.reward import Rubric
 from rlvitals.views.evaluations import COUNTS
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 PATIENCE = 5
 

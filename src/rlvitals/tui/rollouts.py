@@ -13,9 +13,9 @@ from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, cut, window, wrapped
 from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched
-from rlvitals.views.query import open_run
+from rlvitals.views.discovery import is_run
 from rlvitals.views.rollouts import Hit
-from rlvitals.views.sources import is_run
+from rlvitals.views.run import open_run
 
 SHOWN_HITS = 200
 

@@ -21,10 +21,11 @@ from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
 from rlvitals.splits import held_out_name
 from rlvitals.views.diagnosis import Diagnosis, of_judge
+from rlvitals.views.discovery import is_run
 from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.query import open_run
-from rlvitals.views.sources import Source, is_run, new_monitor
+from rlvitals.views.run import open_run
+from rlvitals.views.sources import RowSource, new_monitor
 from rlvitals.views.vitals import change, standing_findings, status_of, time_left
 
 BUSY_SECONDS = 0.05
@@ -190,7 +191,7 @@ class Watched:
         with self.lock:
             return bool(self._judge.tick(time.time())) or changed
 
-    def _take(self, news: News, source: Source | None) -> None:
+    def _take(self, news: News, source: RowSource | None) -> None:
         if source is not None:  # only now is it known what the log says of itself
             with self.lock:
                 self._start_again(source)
@@ -209,7 +210,7 @@ class Watched:
             for event in news.events:
                 self._judge.take_recorded(event)
 
-    def _start_again(self, source: Source | None) -> None:
+    def _start_again(self, source: RowSource | None) -> None:
         self._judge = Judge(new_monitor(source, self._rules, self._algorithm))
         self.total_steps = source.total_steps if source else None
         self._traces: dict[str, Trace] = {}

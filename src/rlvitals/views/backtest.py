@@ -13,7 +13,8 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Finding
 from rlvitals.views.judge import Judge, Said
 from rlvitals.views.labels import Label
-from rlvitals.views.sources import Rules, Source, new_monitor, open_all, places_in
+from rlvitals.views.places import open_all, places_in
+from rlvitals.views.sources import RowSource, Rules, new_monitor
 
 EARLY_POINTS = 12
 """Trouble that begins by then was there from the start."""
@@ -114,7 +115,7 @@ def backtest(rules: Sequence[str], paths: Iterable[str | Path], labels: dict[str
         places += [Path(path)] if found is None else found
     results, passed_over = [], {}
     for place, opened in zip(places, open_all(places), strict=True):
-        if isinstance(opened, Source):
+        if isinstance(opened, RowSource):
             results.append(_result(place, opened, chosen, (labels or {}).get(place.name)))
         else:
             passed_over[str(place)] = str(opened[1])
@@ -123,7 +124,7 @@ def backtest(rules: Sequence[str], paths: Iterable[str | Path], labels: dict[str
     return Backtest(list(rules), results, passed_over)
 
 
-def _result(place: Path, source: Source, rules: Rules, label: Label | None) -> Result:
+def _result(place: Path, source: RowSource, rules: Rules, label: Label | None) -> Result:
     judge = Judge(new_monitor(source, rules))
     onset_point = None
     for row in source.rows:

@@ -17,18 +17,10 @@ from rlvitals.health.history import VERDICTS, History, worst
 from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
+from rlvitals.views.discovery import is_run
 from rlvitals.views.judge import Judge, Said, Trace
-from rlvitals.views.sources import (
-    RUN,
-    Rules,
-    Source,
-    is_run,
-    judge_source,
-    new_monitor,
-    open_all,
-    open_source,
-    places_in,
-)
+from rlvitals.views.places import open_all, open_source, places_in
+from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
 from rlvitals.views.unjudged import Unjudged, unjudged
 
 KEPT_OF_A_RULE = 10
@@ -139,7 +131,7 @@ def check(
     reports, passed_over = [], {}
     new_monitor(None, rules, algorithm, framework, config)  # a wrong rule is to be said once, and first
     for opened in open_all(places):
-        if not isinstance(opened, Source):
+        if not isinstance(opened, RowSource):
             place, reason = opened
             if isinstance(reason, RunUnreadable) or (isinstance(reason, OSError) and is_run(place)):
                 reports.append(_unreadable(place, reason))
@@ -175,7 +167,7 @@ def _unreadable(place: Path, error: Exception) -> Report:
 
 
 def check_source(
-    source: Source,
+    source: RowSource,
     rules: Rules = None,
     algorithm: str | None = None,
     framework: str | None = None,
@@ -185,7 +177,7 @@ def check_source(
     return report_on(judge_source(source, new_monitor(source, rules, algorithm, framework, config)), source)
 
 
-def report_on(judge: Judge, source: Source) -> Report:
+def report_on(judge: Judge, source: RowSource) -> Report:
     """The report after the rows taken so far."""
     monitor = judge.monitor
     diagnosis = of_judge(judge)

@@ -17,7 +17,7 @@ from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.best import Best
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 
 TOLERANCE = 1e-6
 """Relative difference from which two values count as different."""

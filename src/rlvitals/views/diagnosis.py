@@ -17,7 +17,7 @@ from rlvitals.records import Finding, HealthEvent, Verdict
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.judge import Judge
 from rlvitals.views.lines import Window, lines
-from rlvitals.views.query import RunView
+from rlvitals.views.query import StoredRun
 from rlvitals.views.sources import judge_source, source_of_run
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
@@ -49,7 +49,7 @@ def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     return all(states.get(attempt, False) for attempt in attempts)
 
 
-def diagnose(view: RunView) -> Diagnosis:
+def diagnose(view: StoredRun) -> Diagnosis:
     """What is on record of a run that was watched, or what the doctor says of its rows."""
     if is_on_record(view):
         return recorded(view)
@@ -61,12 +61,12 @@ def diagnose(view: RunView) -> Diagnosis:
     return of_judge(judge_source(source_of_run(view)))
 
 
-def is_on_record(view: RunView) -> bool:
+def is_on_record(view: StoredRun) -> bool:
     """Whether the run's own monitor looked at every row of it."""
     return was_watched(view.health_events, view.living_attempts)
 
 
-def recorded(view: RunView) -> Diagnosis:
+def recorded(view: StoredRun) -> Diagnosis:
     """The diagnosis by what is on record."""
     findings = view.findings
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
@@ -81,7 +81,7 @@ def of_judge(judge: Judge) -> Diagnosis:
     return Diagnosis(verdict, reason, findings)
 
 
-def findings_told(view: RunView, diagnosis: Diagnosis) -> Findings:
+def findings_told(view: StoredRun, diagnosis: Diagnosis) -> Findings:
     """What `/api/findings` answers."""
     history = History(view.health_events)
     told = diagnosis.findings[-MOST_TOLD:]
@@ -107,7 +107,7 @@ def findings_told(view: RunView, diagnosis: Diagnosis) -> Findings:
     }
 
 
-def _trace(view: RunView, finding: Finding) -> list[TracedLine]:
+def _trace(view: StoredRun, finding: Finding) -> list[TracedLine]:
     """The series around a finding: as far before its onset and after its word as the two are apart, and a bit."""
     around = max(20, 2 * (finding.step - finding.onset_step))
     window = Window("step", finding.onset_step - around, finding.step + around, TRACE_POINTS)

@@ -37,6 +37,11 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
             yield from _search(Path(child), depth - 1)
 
 
+def is_run(path: Path) -> bool:
+    """Whether a recorded run is there."""
+    return os.path.isdir(path) and RunDir(path).holds_run
+
+
 def near_metrics(name: str, logged: list[str]) -> list[str]:
     """The logged names most like one that is not there, among the first: comparing takes the square of the length."""
     if len(name) > LONGEST_COMPARED:

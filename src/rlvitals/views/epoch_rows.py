@@ -19,7 +19,7 @@ from rlvitals.records import MAX_STEP
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.ranks import finish
-from rlvitals.views.query import RunView
+from rlvitals.views.query import StoredRun
 
 Weight = Literal["counts", "samples", "rows"]
 """What an average is weighted by, from exact to rough: the counts its values carry, the samples of a row, nothing."""
@@ -48,7 +48,7 @@ class Sums:
 class EpochRows:
     """The living training rows with the epoch each belongs to."""
 
-    def __init__(self, view: RunView, steps_per_epoch: int | None, by: str | None) -> None:
+    def __init__(self, view: StoredRun, steps_per_epoch: int | None, by: str | None) -> None:
         self.view = view
         self._ranks = [(columns, _by_step(columns, alive)) for columns, alive in view.columns("train")]
         self.columns, self._alive = self._ranks[0]

@@ -18,7 +18,7 @@ from rlvitals.contract import EpochFacts, EpochsFacts
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
 from rlvitals.views.epoch_trend import Ending, Trend, judge
-from rlvitals.views.query import RunView
+from rlvitals.views.query import StoredRun
 
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 
@@ -91,7 +91,7 @@ class Epochs(Sequence[Epoch]):
         }
 
 
-def gather(view: RunView, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
+def gather(view: StoredRun, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
     """The epochs of a run's living training rows."""
     table = EpochRows(view, steps_per_epoch, by)
     sums = {name: table.sum_up(name) for name in table.columns.names}

@@ -21,7 +21,7 @@ from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 
 COUNTS = {
     "attempted_answer": "attempted_answer_fraction",

@@ -14,7 +14,7 @@ from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import Stream
 from rlvitals.store.lines import NONFINITE, write_nonfinite
 from rlvitals.store.spreadsheet import csv_line
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 
 Format = Literal["csv", "json", "parquet"]
 

@@ -28,7 +28,7 @@ from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
 from rlvitals.views.diagnosis import NOT_MONITORED, was_watched
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 
 END_ROWS = 4
 """Rows looked at at either end of a log."""

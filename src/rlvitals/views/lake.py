@@ -29,7 +29,7 @@ from rlvitals.store.files import replace_file
 from rlvitals.store.layout import Stream
 from rlvitals.views.discovery import find_runs
 from rlvitals.views.export import arrow_columns, parquet_bytes, require_pyarrow
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 
 OWN = frozenset({"run", "run_name", "run_path", "run_algorithm", "run_framework", "run_status", "run_config"})
 """Columns that tell of the run. A metric with such a name is kept as `metric/NAME`."""

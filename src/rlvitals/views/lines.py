@@ -12,7 +12,7 @@ from rlvitals.contract import Bounds, DrawnLine, Ghost, Lines, finding_facts
 from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
-from rlvitals.views.query import AXIS_CONCEPTS, RunView, in_order
+from rlvitals.views.query import AXIS_CONCEPTS, StoredRun, in_order
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import band_of, streams_of
 
@@ -30,7 +30,7 @@ class Window(NamedTuple):
     points: int = POINTS
 
 
-def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> Lines:
+def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> Lines:
     """What `/api/series` answers. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
     place = Axis(view, window.x)
     drawn: list[DrawnLine] = []
@@ -54,7 +54,7 @@ def lines(view: RunView, names: Sequence[str], window: Window, findings: Sequenc
 class Axis:
     """Places steps on an x-axis. Rows between two that carry the axis, evaluations among them, lie between them."""
 
-    def __init__(self, view: RunView, x: str) -> None:
+    def __init__(self, view: StoredRun, x: str) -> None:
         self._known: tuple[NDArray[Any], NDArray[Any]] | None = None
         if x == "step":
             return
@@ -75,7 +75,7 @@ class Axis:
         return steps if self._known is None else np.interp(steps, *self._known)
 
 
-def _axis_name(view: RunView, x: str) -> str:
+def _axis_name(view: StoredRun, x: str) -> str:
     columns, _ = view.columns("train")[0]
     for name in columns.names:
         if name == x or view.concept(name) == AXIS_CONCEPTS[x]:
@@ -83,7 +83,7 @@ def _axis_name(view: RunView, x: str) -> str:
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 
 
-def _line(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
+def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
     steps, values = view.series(name, stream=stream)
     x = place(steps)
     seen = _within(x, window)
@@ -91,7 +91,7 @@ def _line(view: RunView, name: str, stream: Stream, window: Window, place: Axis)
     return {"name": name, "stream": stream, **line.facts, "ghosts": _ghosts(view, name, stream, window, place)}
 
 
-def _ghosts(view: RunView, name: str, stream: Stream, window: Window, place: Axis) -> list[Ghost]:
+def _ghosts(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> list[Ghost]:
     """What abandoned attempts logged, in one line."""
     if len(view.attempts) < 2:
         return []

@@ -20,8 +20,9 @@ from rlvitals.store.findings import event_of
 from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
-from rlvitals.views.query import open_run
-from rlvitals.views.sources import Source, is_run, source_of_run
+from rlvitals.views.discovery import is_run
+from rlvitals.views.run import open_run
+from rlvitals.views.sources import RowSource, source_of_run
 
 STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
@@ -60,7 +61,7 @@ class Feed(Protocol):
         """What waited for more: a row of a step that may go on, a last line. For the end."""
         ...
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         """What is known of it by now; its rows come with the polls."""
         ...
 
@@ -102,9 +103,9 @@ class LogFeed:
             before = list(rows_of_log(growth.before, self._reader))
         return News(list(rows_of_log(growth.rows, self._reader)), before)
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         config = self._tail.config
-        return Source(
+        return RowSource(
             path=self._path,
             format=self._tail.format,
             rows=(),
@@ -139,7 +140,7 @@ class RunFeed:
         note = f": {view.status_note}" if view.status_note else ""
         return "" if view.status == "running" else f"the run is {view.status}{note}"
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         return source_of_run(open_run(as_named(self._named, self._dir.root)))
 
     def flush(self) -> News:

@@ -22,9 +22,8 @@ from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.store.remote import local_path
-from rlvitals.views.discovery import near_directory
-from rlvitals.views.query import RunView, open_run
-from rlvitals.views.sources import is_run
+from rlvitals.views.discovery import is_run, near_directory
+from rlvitals.views.run import RunView, open_run
 
 
 class LogView(RunView):

@@ -13,7 +13,7 @@ from rlvitals.config import flatten
 from rlvitals.contract import OverlaidLine, Overlay, Refusal, SeedBand
 from rlvitals.errors import UnknownMetric
 from rlvitals.views.lines import Axis, Window, lines
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 from rlvitals.views.thinning import plain_numbers
 
 SEEDS = frozenset({"seed", "random_seed", "data_seed", "rng_seed"})

@@ -15,7 +15,7 @@ from rlvitals.records import Span
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import RunDir
 from rlvitals.store.spans import last_spans
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED
 

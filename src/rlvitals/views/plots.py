@@ -19,7 +19,8 @@ from rlvitals.store.layout import Stream
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.lines import Axis as LineAxis
-from rlvitals.views.query import Axis, RunView
+from rlvitals.views.query import Axis
+from rlvitals.views.run import RunView
 from rlvitals.views.tree import band_of, described
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Open a run and ask it for series, frames and facts.
+"""A stored run, to be asked for series, frames and facts. `views.run` opens one.
 
 Reading never writes to a run, except for its derived `index/`. What is shown is the living line of the run: rows that a
 resumed attempt overtook are ghosts, asked for by name.
@@ -7,7 +7,6 @@ resumed attempt overtook are ghosts, asked for by name.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.contract import TrackerFacts
-from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
+from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.health.history import History
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, Finding, Group, HealthEvent, Row, RunInfo, Span, Status
+from rlvitals.records import Attempt, Finding, HealthEvent, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
@@ -33,17 +32,13 @@ from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_row, last_rows, read_rows
-from rlvitals.store.remote import local_path
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
-from rlvitals.views.discovery import near_directory, near_metrics
-from rlvitals.views.notebook import ShownInNotebooks
+from rlvitals.views.discovery import near_metrics
 
 if TYPE_CHECKING:
     import pandas
 
-    from rlvitals.views.epochs import Epochs
-    from rlvitals.views.rollouts import RunRollouts
 
 Axis = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
 
@@ -56,8 +51,8 @@ AXIS_CONCEPTS: dict[str, str] = {
 """The x-axes a row may carry as metrics, by the concept their names resolve to."""
 
 
-class RunView(ShownInNotebooks):
-    """A stored run, finished or still being written. Made by `rlvitals.open_run`."""
+class StoredRun:
+    """A stored run, finished or still being written: its rows, its settings and what its names mean."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)
@@ -371,24 +366,6 @@ class RunView(ShownInNotebooks):
         """The phases that ended, in that order."""
         return list(read_spans(self._dir.log("phases", rank)))
 
-    def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
-        """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
-        from rlvitals.views.epochs import gather
-
-        return gather(self, steps_per_epoch, by)
-
-    def rollouts(self, step: int | None = None) -> list[Group]:
-        """The groups of rollouts of a step, of the newest that has some unless one is given. See `rollout_log`."""
-        wanted = self.rollout_log.last_step if step is None else step
-        return [] if wanted is None else self.rollout_log.at(wanted)
-
-    @cached_property
-    def rollout_log(self) -> RunRollouts:
-        """The run's rollouts, to be asked for the worst, for a text, step by step."""
-        from rlvitals.views.rollouts import RunRollouts
-
-        return RunRollouts(self._dir, self._lineage)
-
     def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
         """Every rank's rows as columns, rank 0's first, each with which of them live."""
         ranks = (0, *self._dir.rank_numbers(stream))
@@ -452,14 +429,6 @@ class RunView(ShownInNotebooks):
     @cached_property
     def _ghost_rows(self) -> dict[tuple[Stream, int], NDArray[np.bool_]]:
         return {}
-
-
-def open_run(path: str | os.PathLike[str]) -> RunView:
-    """Open a run's directory, or its URL, for reading. Raises RunNotFound or RunUnreadable with what to do."""
-    root = local_path(path)
-    if not os.path.lexists(root):
-        raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")
-    return RunView(RunDir(root))
 
 
 def in_order(steps: NDArray[Any], values: FieldArray) -> Series:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from rlvitals import __version__
 from rlvitals.config import flatten
 from rlvitals.contract import BestFacts, EpochsFacts
 from rlvitals.errors import ConfigError, RlvitalsError
@@ -19,16 +18,18 @@ from rlvitals.health.history import History
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
 from rlvitals.splits import is_held_out
+from rlvitals.version import __version__
 from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
 from rlvitals.views.evaluations import Evaluations, read_trend
 from rlvitals.views.logs import LogView, open_any
+from rlvitals.views.places import source_of_log
 from rlvitals.views.plots import chosen, comparison, overview
-from rlvitals.views.query import RunView
 from rlvitals.views.rollouts import Hit
-from rlvitals.views.sources import source_of_log, source_of_run
+from rlvitals.views.run import RunView
+from rlvitals.views.sources import source_of_run
 from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3

@@ -6,7 +6,6 @@ of one step, the later one's count. A step's groups are read from its own file; 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -49,7 +48,7 @@ class Hit(NamedTuple):
     prompt: str
 
 
-class Source(Protocol):
+class RolloutSource(Protocol):
     """Rollouts to look at: a run's, or a file of others."""
 
     @property
@@ -205,16 +204,6 @@ class DumpedRollouts:
         if worst:
             hits = sorted((hit for hit in hits if hit.reward is not None), key=lambda hit: hit.reward or 0.0)
         return hits[:limit]
-
-
-def open_rollouts(path: str | os.PathLike[str]) -> Source:
-    """The rollouts of a run's directory, or of a dump: TRL's completions, verl's rollout data, lists of messages."""
-    from rlvitals.views.query import open_run
-
-    place = Path(path)
-    if RunDir(place).holds_run or not os.path.exists(place):
-        return open_run(path).rollout_log
-    return DumpedRollouts(place)
 
 
 def pick(groups: list[Group], wanted: str) -> tuple[int, Group]:

@@ -1,11 +1,10 @@
-"""Where the rows to judge come from: a recorded run, a log another tool wrote, a folder of either."""
+"""Rows to judge and what is known about them, and their judgement."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,10 @@ from rlvitals.errors import ConfigError, RlvitalsError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
-from rlvitals.importers import ForeignLog, is_one_log, not_a_log, read_log
+from rlvitals.health.rows import Fields, rows_of_run
 from rlvitals.records import HealthEvent
-from rlvitals.store.layout import RunDir
-from rlvitals.store.remote import local_path
-from rlvitals.views.discovery import find_runs, near_directory
 from rlvitals.views.judge import Judge
-from rlvitals.views.labels import is_labels
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.query import StoredRun
 
 Rules = str | Path | Sequence[Any] | None
 
@@ -33,7 +27,7 @@ RUN = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """Rows and what is known about them."""
 
     path: Path
@@ -51,38 +45,11 @@ class Source:
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
 
 
-def open_source(path: str | os.PathLike[str]) -> Source:
-    """A run's directory, a foreign log file, or a folder that holds one. Raises NotALog or RunError."""
-    place = local_path(path)
-    if is_run(place):
-        return source_of_run(open_run(place))
-    if not os.path.lexists(place):
-        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return source_of_log(read_log(place))
-
-
-def is_run(path: Path) -> bool:
-    """Whether a recorded run is there."""
-    return os.path.isdir(path) and RunDir(path).holds_run
-
-
-def source_of_log(log: ForeignLog) -> Source:
-    """A foreign log."""
-    return Source(
-        path=log.path,
-        format=log.format,
-        rows=rows_of_log(log.rows),
-        total_steps=planned_steps(log.config),
-        config=by_last_name(log.config),
-        notes=list(log.notes),
-    )
-
-
-def source_of_run(view: RunView) -> Source:
+def source_of_run(view: StoredRun) -> RowSource:
     """A recorded run: the living line of its rows, training and evaluation together."""
     config = {key: value for key, value in view.config.items() if key != "rlvitals"}
     rules, notes = _own_rules(view.config.get("rlvitals"))
-    return Source(
+    return RowSource(
         path=view.path,
         format=RUN,
         rows=rows_of_run(view.iterate(stream="train"), view.iterate(stream="eval"), view.iterate(stream="system")),
@@ -114,7 +81,7 @@ def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
         return None, [*notes, f"the rules it was watched with cannot be used: {error}"]
 
 
-def judge_source(source: Source, monitor: Monitor | None = None) -> Judge:
+def judge_source(source: RowSource, monitor: Monitor | None = None) -> Judge:
     """Have all rows of a source judged, with what only its own clock and epochs could see."""
     judge = Judge(monitor or new_monitor(source))
     outside = deque(event for event in source.recorded if event.seen_in != "rows")
@@ -128,7 +95,7 @@ def judge_source(source: Source, monitor: Monitor | None = None) -> Judge:
 
 
 def new_monitor(
-    source: Source | None,
+    source: RowSource | None,
     rules: Rules = None,
     algorithm: str | None = None,
     framework: str | None = None,
@@ -150,43 +117,3 @@ def new_monitor(
         config=(source.config if source else {}) | given,
         rules=source.own_rules if rules is None and source else rules,
     )
-
-
-def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
-    """The runs and logs of a folder, sorted; None where the path is one run or one log itself.
-
-    Files that are no logs are left to the caller to meet: telling needs reading.
-    """
-    folder = Path(path)
-    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
-        return None
-    runs = list(find_runs(folder))
-    logs = [
-        child
-        for child in _children(folder)
-        if not child.name.startswith(".")
-        and (
-            (os.path.isfile(child) and not is_labels(child))
-            or (os.path.isdir(child) and not is_run(child) and is_one_log(child))
-        )
-    ]
-    found = sorted({*runs, *logs})
-    if not found:
-        raise not_a_log(folder, "the folder holds neither runs nor logs")
-    return found
-
-
-def _children(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise not_a_log(folder, f"it cannot be read ({error.strerror or error})") from error
-
-
-def open_all(places: Iterable[Path]) -> Iterator[Source | tuple[Path, Exception]]:
-    """Each place opened, or the reason why it could not be: one bad file must not hide the others."""
-    for place in places:
-        try:
-            yield open_source(place)
-        except (RlvitalsError, OSError) as error:
-            yield place, error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.records import Row
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 
 LAST_FINDINGS = 5
 

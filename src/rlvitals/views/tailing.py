@@ -17,7 +17,7 @@ from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.tail import RowTail, file_size
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 LONGEST_CATCH_UP = 4 * 2**20
 """Bytes of a log read at one look; whoever is further behind gets the newest."""

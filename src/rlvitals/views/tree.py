@@ -15,7 +15,7 @@ from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.reader import last_rows
-from rlvitals.views.query import RunView
+from rlvitals.views.query import StoredRun
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 
@@ -36,7 +36,7 @@ READ_FIRST = (
 READ_LAST = ("progress", "throughput", "time", "memory", "system")
 
 
-def metric_list(view: RunView, first: Collection[str] = ()) -> Metrics:
+def metric_list(view: StoredRun, first: Collection[str] = ()) -> Metrics:
     """Every metric of both streams, chapter by chapter, in each those of `first` and then the others, as they were
     logged. `left_out` counts those beyond MOST_LISTED.
     """
@@ -53,13 +53,13 @@ def metric_list(view: RunView, first: Collection[str] = ()) -> Metrics:
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
 
 
-def streams_of(view: RunView, name: str) -> list[Stream]:
+def streams_of(view: StoredRun, name: str) -> list[Stream]:
     """The streams that have a metric."""
     found = [stream for stream in STREAMS if any(columns.has(name) for columns, _ in view.columns(stream))]
     return found or ["train"]
 
 
-def band_of(view: RunView, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
+def band_of(view: StoredRun, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
     """The typical range of a metric at a stage, or for the whole of a run; None where none is known to hold for it."""
     size = view.config.get("model_parameters")
     parameters = size if isinstance(size, int | float) else None
@@ -71,7 +71,7 @@ Ending = tuple[int | None, float | None]
 """How many points a metric has, where they are counted, and the last value."""
 
 
-def described(view: RunView, name: str) -> Described:
+def described(view: StoredRun, name: str) -> Described:
     """What a metric is: its name, concept, title, unit and direction."""
     meaning, metric = view.meaning(name), view.reader.named(name, evaluated=view.is_evaluated(name))
     return {
@@ -83,7 +83,7 @@ def described(view: RunView, name: str) -> Described:
     }
 
 
-def _facts(view: RunView, name: str, stream: Stream, ending: Ending) -> ListedMetric:
+def _facts(view: StoredRun, name: str, stream: Stream, ending: Ending) -> ListedMetric:
     meaning = view.meaning(name)
     return {
         **described(view, name),
@@ -132,7 +132,7 @@ def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], Endi
     return ending
 
 
-def _glimpsed(view: RunView, stream: Stream) -> Callable[[str], Ending]:
+def _glimpsed(view: StoredRun, stream: Stream) -> Callable[[str], Ending]:
     """The last value as far as the newest rows have it, and nothing of how many there are."""
     newest: dict[str, float] = {}
     for row in last_rows(RunDir(view.path).log(stream), GLIMPSED_ROWS):

@@ -19,7 +19,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED, band_of, described
 

@@ -17,7 +17,7 @@ from rlvitals.records import Group
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.diagnosis import findings_told
 from rlvitals.views.lines import POINTS, Window, lines
-from rlvitals.views.query import RunView
+from rlvitals.views.run import RunView
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query

@@ -26,7 +26,7 @@ from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
 from rlvitals.views.discovery import find_runs
 from rlvitals.views.headlines import Headlines, stamp, unreadable_line
-from rlvitals.views.query import RunView, open_run
+from rlvitals.views.run import RunView, open_run
 from rlvitals.views.tree import STREAMS
 
 T = TypeVar("T", bound=Mapping[str, object])

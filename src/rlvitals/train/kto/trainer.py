@@ -31,7 +31,7 @@ from rlvitals.train.models import Loaded
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
-from rlvitals.views.query import open_run
+from rlvitals.views.run import open_run
 
 DEFAULT_FOLDER = "out/kto"
 

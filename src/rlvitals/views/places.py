@@ -1,0 +1,89 @@
+"""What is at a path: a recorded run, a log another tool wrote, a dump of rollouts, a folder of these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rlvitals.config import by_last_name, planned_steps
+from rlvitals.errors import RlvitalsError
+from rlvitals.health.rows import rows_of_log
+from rlvitals.importers import ForeignLog, is_one_log, not_a_log, read_log
+from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import local_path
+from rlvitals.views.discovery import find_runs, is_run, near_directory
+from rlvitals.views.labels import is_labels
+from rlvitals.views.rollouts import DumpedRollouts, RolloutSource
+from rlvitals.views.run import open_run
+from rlvitals.views.sources import RowSource, source_of_run
+
+
+def open_source(path: str | os.PathLike[str]) -> RowSource:
+    """A run's directory, a foreign log file, or a folder that holds one. Raises NotALog or RunError."""
+    place = local_path(path)
+    if is_run(place):
+        return source_of_run(open_run(place))
+    if not os.path.lexists(place):
+        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+    return source_of_log(read_log(place))
+
+
+def source_of_log(log: ForeignLog) -> RowSource:
+    """A foreign log."""
+    return RowSource(
+        path=log.path,
+        format=log.format,
+        rows=rows_of_log(log.rows),
+        total_steps=planned_steps(log.config),
+        config=by_last_name(log.config),
+        notes=list(log.notes),
+    )
+
+
+def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
+    """The runs and logs of a folder, sorted; None where the path is one run or one log itself.
+
+    Files that are no logs are left to the caller to meet: telling needs reading.
+    """
+    folder = Path(path)
+    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
+        return None
+    runs = list(find_runs(folder))
+    logs = [
+        child
+        for child in _children(folder)
+        if not child.name.startswith(".")
+        and (
+            (os.path.isfile(child) and not is_labels(child))
+            or (os.path.isdir(child) and not is_run(child) and is_one_log(child))
+        )
+    ]
+    found = sorted({*runs, *logs})
+    if not found:
+        raise not_a_log(folder, "the folder holds neither runs nor logs")
+    return found
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise not_a_log(folder, f"it cannot be read ({error.strerror or error})") from error
+
+
+def open_all(places: Iterable[Path]) -> Iterator[RowSource | tuple[Path, Exception]]:
+    """Each place opened, or the reason why it could not be: one bad file must not hide the others."""
+    for place in places:
+        try:
+            yield open_source(place)
+        except (RlvitalsError, OSError) as error:
+            yield place, error
+
+
+def open_rollouts(path: str | os.PathLike[str]) -> RolloutSource:
+    """The rollouts of a run's directory, or of a dump: TRL's completions, verl's rollout data, lists of messages."""
+    place = Path(path)
+    if RunDir(place).holds_run or not os.path.exists(place):
+        return open_run(path).rollout_log
+    return DumpedRollouts(place)

@@ -1,0 +1,67 @@
+"""Opens a run: what is stored of it, with its epochs, its rollouts and its card for notebooks."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+
+from rlvitals.errors import RlvitalsError, RunNotFound
+from rlvitals.health.history import by_gravity
+from rlvitals.records import Group
+from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
+from rlvitals.render.numbers import number
+from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import local_path
+from rlvitals.views.diagnosis import diagnose
+from rlvitals.views.discovery import near_directory
+from rlvitals.views.epochs import Epochs, gather
+from rlvitals.views.query import StoredRun
+from rlvitals.views.rollouts import RunRollouts
+from rlvitals.views.thinning import thin
+
+CARD_POINTS = 40
+"""Points of a curve in a notebook's card."""
+
+
+class RunView(StoredRun):
+    """A stored run with everything it can be asked. Made by `rlvitals.open_run`."""
+
+    def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
+        """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
+        return gather(self, steps_per_epoch, by)
+
+    def rollouts(self, step: int | None = None) -> list[Group]:
+        """The groups of rollouts of a step, of the newest that has some unless one is given. See `rollout_log`."""
+        wanted = self.rollout_log.last_step if step is None else step
+        return [] if wanted is None else self.rollout_log.at(wanted)
+
+    @cached_property
+    def rollout_log(self) -> RunRollouts:
+        """The run's rollouts, to be asked for the worst, for a text, step by step."""
+        return RunRollouts(self._dir, self._lineage)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the verdict, its vital signs, what was found."""
+        try:
+            step = "no rows yet" if self.last_step is None else f"step {number(self.last_step)}"
+            about = [self.status, step, f"{number(self.rows)} rows", *filter(None, (self.algorithm, self.framework))]
+            diagnosis = diagnose(self)
+            signs = [self._sign(name) for name in self.vital_signs[:SHOWN_VALUES]]
+        except RlvitalsError as error:  # damaged since it was opened: still something to show
+            return run_card(self.name, [str(error)], None, [], [])
+        told = (diagnosis.verdict, diagnosis.reason)
+        return run_card(self.name, about, told, signs, by_gravity(diagnosis.findings))
+
+    def _sign(self, name: str) -> Sign:
+        steps, values = self.series(name)
+        few = thin(steps, values, steps, CARD_POINTS)
+        course = [(x, y) for x, y in zip(few.x, few.y, strict=True) if x is not None and y is not None]
+        return Sign(name, float(values[-1]) if len(values) else None, course)
+
+
+def open_run(path: str | os.PathLike[str]) -> RunView:
+    """Open a run's directory, or its URL, for reading. Raises RunNotFound or RunUnreadable with what to do."""
+    root = local_path(path)
+    if not os.path.lexists(root):
+        raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")
+    return RunView(RunDir(root))
