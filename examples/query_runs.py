@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import rlvitals
-from rlvitals.views.lake import export_runs
+from rlvitals.views.dataset import export_runs
 
 LEARNING_RATES = (1e-7, 3e-7, 1e-6, 3e-6, 1e-5)
 STEPS = 20

@@ -518,7 +518,7 @@ class Bench:
         """Every address of the dashboard's API, as its server answers them."""
         from starlette.requests import Request
 
-        from rlvitals.views.tailing import RunTail
+        from rlvitals.views.run_tail import RunTail
         from rlvitals.web.api import ANSWERS
         from rlvitals.web.folder import Folder
         from rlvitals.web.server import _endpoint

@@ -29,7 +29,7 @@ from rlvitals.sinks.local_file import begin
 from rlvitals.store import chunks
 from rlvitals.store.archive import open_log
 from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.views.tailing import RunTail
+from rlvitals.views.run_tail import RunTail
 from rlvitals.web.folder import Folder
 
 pytestmark = pytest.mark.slow

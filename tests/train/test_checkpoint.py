@@ -168,7 +168,8 @@ def test_nothing_is_unpickled_that_could_run_code(tmp_path):
 
 def test_where_a_training_writes_and_resumes_from_does_not_move_with_the_working_directory(tmp_path, monkeypatch):
     from rlvitals.train import recipe
-    from rlvitals.train.kto.trainer import Settings, folder_of
+    from rlvitals.train.kto.trainer import KTOSettings as Settings
+    from rlvitals.train.kto.trainer import folder_of
 
     place = tmp_path / "out" / "checkpoint-3"
     place.mkdir(parents=True)

@@ -18,7 +18,7 @@ from rlvitals.records import Group, Rollout, Turn
 from rlvitals.train import grpo, models, recipe
 from rlvitals.train.grpo import warm_start
 from rlvitals.train.grpo.conversation import Dialogue, Sampling, Trajectory, as_message, converse
-from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.settings import GRPOSettings as Settings
 from rlvitals.train.grpo.update import Played, batch_of, token_weights
 from rlvitals.train.mailbox.episode import Episode, Observation, SimpleEpisode
 from rlvitals.train.mailbox.graders import OFFLINE

@@ -21,7 +21,8 @@ from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import functions, models, recipe, rlaif
 from rlvitals.train.loop import open_accelerator
 from rlvitals.train.rlaif import metrics
-from rlvitals.train.rlaif.settings import Settings, check
+from rlvitals.train.rlaif.settings import RLAIFSettings as Settings
+from rlvitals.train.rlaif.settings import check
 from rlvitals.train.rlaif.tasks import split_tasks, warmed_up
 from rlvitals.train.rlaif.trainer import load_student, start_run
 from rlvitals.train.teachers.base import WEIGHTS, Judgement

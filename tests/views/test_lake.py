@@ -14,7 +14,7 @@ import pytest
 import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.errors import RunNotFound
-from rlvitals.views.lake import export_runs
+from rlvitals.views.dataset import export_runs
 
 
 @pytest.fixture

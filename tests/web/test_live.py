@@ -8,7 +8,7 @@ import pytest
 from serving import serving
 
 import rlvitals
-from rlvitals.views.tailing import RunTail
+from rlvitals.views.run_tail import RunTail
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ def test_a_run_that_was_replaced_is_read_from_its_beginning(tmp_path):
 
 
 def test_who_is_far_behind_gets_the_newest(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlvitals.views.tailing.LONGEST_CATCH_UP", 1000)
+    monkeypatch.setattr("rlvitals.views.run_tail.LONGEST_CATCH_UP", 1000)
     log = tmp_path / "run" / "logs" / "training_metrics.jsonl"
     log.parent.mkdir(parents=True)
     log.write_text("".join(f'{{"step":{step},"loss":1.0}}\n' for step in range(1000)))

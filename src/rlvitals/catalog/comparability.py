@@ -11,7 +11,7 @@ from typing import Literal
 
 from rlvitals.catalog.lookup import Match
 
-Verdict = Literal["same", "convert", "caution", "different"]
+Relation = Literal["same", "convert", "caution", "different"]
 """same: lay them over each other. convert: after turning both into the concept's own sign and scale. caution: one
 concept, but counted differently. different: not the same quantity."""
 
@@ -20,7 +20,7 @@ concept, but counted differently. different: not the same quantity."""
 class Comparison:
     """The verdict, and the reason in a person's words."""
 
-    verdict: Verdict
+    verdict: Relation
     reason: str = ""
 
 

@@ -10,8 +10,8 @@ from rlvitals.cli.output import add_json_flag, print_json, write_file
 from rlvitals.errors import RunError
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_data, say
+from rlvitals.views.dataset import export_runs
 from rlvitals.views.export import export
-from rlvitals.views.lake import export_runs
 from rlvitals.views.run import open_run
 
 

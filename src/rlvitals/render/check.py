@@ -28,19 +28,19 @@ _EVIDENCE_WORDS = {"value": "now", "level": "recent level", "base": "start", "no
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleFindings:
     """What one rule said, at its worst, with the steps at which it said other things."""
 
     finding: dict[str, Any]
     others: tuple[dict[str, Any], ...]
 
 
-def cases(findings: Iterable[dict[str, Any]]) -> list[Case]:
+def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
     """One case for each rule, in the order of its worst finding; the findings come worst first."""
     said: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
         said.setdefault(finding["rule"], []).append(finding)
-    return [Case(found[0], tuple(found[1:])) for found in said.values()]
+    return [RuleFindings(found[0], tuple(found[1:])) for found in said.values()]
 
 
 class ReportView:
@@ -180,7 +180,7 @@ def kind(finding: dict[str, Any]) -> str:
     return f"{finding['kind']}{rule}, {finding['confidence']:.0%} sure"
 
 
-def _case(case: Case, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
     finding = case.finding
     head = _grid()
     head.add_row(_severity(finding["severity"], options.ascii_only), Text(finding["title"], style="bold"))

@@ -10,7 +10,18 @@ from html import escape
 from typing import Any
 
 from rlvitals.render.charts import Series, short
-from rlvitals.render.check import Case, below, cases, counted, evidence, gravest_first, joined, kind, unseen, when
+from rlvitals.render.check import (
+    RuleFindings,
+    below,
+    cases,
+    counted,
+    evidence,
+    gravest_first,
+    joined,
+    kind,
+    unseen,
+    when,
+)
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, stretches
 
@@ -130,7 +141,7 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
         yield bullets(facts["notes"])
 
 
-def finding_card(case: Case, series: dict[str, Any], asked: str = "") -> Iterator[str]:
+def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") -> Iterator[str]:
     """One finding with its evidence; `asked` tells what was asked of the trainer, and its answer."""
     finding = case.finding
     severity = finding["severity"]

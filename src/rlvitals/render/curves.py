@@ -12,8 +12,38 @@ Array = NDArray[np.float64]
 BUCKETS = 400
 
 
+class Buckets(NamedTuple):
+    """A series in buckets of as many points each: where each begins, its lowest, highest and mean finite value; NaN
+    where it has none.
+    """
+
+    starts: NDArray[np.intp]
+    low: Array
+    high: Array
+    mean: Array
+
+
+def in_buckets(values: Array, most: int) -> Buckets:
+    """Thin a series to at most so many buckets without hiding a spike; the last may hold fewer points.
+
+    >>> in_buckets(np.array([1.0, 9.0, 2.0, np.nan]), 2).high.tolist()
+    [9.0, 2.0]
+    """
+    starts = np.arange(0, len(values), max(1, -(-len(values) // most)))
+    numbers = np.where(np.isfinite(values), values, np.nan)
+    known = ~np.isnan(numbers)
+    counts = np.add.reduceat(known, starts, dtype=np.int64)
+    low, high = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
+    numbers[~known] = 0.0  # its own copy, and not a third one: a series may be long
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.add.reduceat(numbers, starts) / np.where(counts, counts, np.nan)
+    return Buckets(
+        starts, low, high, np.clip(mean, low, high)
+    )  # the sum of numbers near the largest there is overflows
+
+
 class Envelope(NamedTuple):
-    """A series in buckets: where each is, its lowest, highest and mean finite value; NaN where it has none."""
+    """A series in buckets, each drawn at its middle."""
 
     x: Array
     low: Array
@@ -22,20 +52,8 @@ class Envelope(NamedTuple):
 
 
 def envelope(x: Array, y: Array, buckets: int = BUCKETS) -> Envelope:
-    """Thin a series without hiding a spike.
-
-    >>> envelope(np.arange(4.0), np.array([1.0, 9.0, 2.0, np.nan]), buckets=2).high.tolist()
-    [9.0, 2.0]
-    """
-    starts = np.unique(np.linspace(0, len(y), min(buckets, len(y)), endpoint=False).astype(np.intp))
-    finite = np.isfinite(y)
-    counts = np.add.reduceat(finite.astype(np.float64), starts)
-    low = np.minimum.reduceat(np.where(finite, y, np.inf), starts)
-    high = np.maximum.reduceat(np.where(finite, y, -np.inf), starts)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = np.add.reduceat(np.where(finite, y, 0.0), starts) / counts
-    empty = counts == 0
-    low[empty] = high[empty] = mean[empty] = np.nan
+    """A series as a band of its extremes with the mean inside."""
+    starts, low, high, mean = in_buckets(y, buckets)
     middles = (starts + np.append(starts[1:], len(y)) - 1) // 2
     return Envelope(x[middles], low, high, mean)
 

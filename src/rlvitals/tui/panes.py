@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from rlvitals.errors import ConfigError
 from rlvitals.render.charts import Series
-from rlvitals.render.check import Case, cases, evidence, joined, kind, when
+from rlvitals.render.check import RuleFindings, cases, evidence, joined, kind, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
@@ -262,7 +262,7 @@ class FindingsPane(Pane):
         lines.append(Text("─" * width, style=FAINT))
         return [*lines, *self.page(self._details(found[self.selected], width), height - len(lines))]
 
-    def _details(self, case: Case, width: int) -> list[Text]:
+    def _details(self, case: RuleFindings, width: int) -> list[Text]:
         finding = case.finding
         symbol, style = SEVERITIES[finding["severity"]]
         told = [

@@ -15,8 +15,8 @@ from rlvitals.contract import AskedFacts, Findings, TracedLine, finding_facts
 from rlvitals.health.history import History, verdict_of
 from rlvitals.records import Finding, HealthEvent, Verdict
 from rlvitals.store.rollout_forms import plain
+from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge
-from rlvitals.views.lines import Window, lines
 from rlvitals.views.query import StoredRun
 from rlvitals.views.sources import judge_source, source_of_run
 

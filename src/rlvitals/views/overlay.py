@@ -12,7 +12,7 @@ from rlvitals import catalog
 from rlvitals.config import flatten
 from rlvitals.contract import OverlaidLine, Overlay, Refusal, SeedBand
 from rlvitals.errors import UnknownMetric
-from rlvitals.views.lines import Axis, Window, lines
+from rlvitals.views.chart_lines import Axis, Window, lines
 from rlvitals.views.run import RunView
 from rlvitals.views.thinning import plain_numbers
 

@@ -16,9 +16,9 @@ from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Line, Mark, Panel, Picture
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
+from rlvitals.views.chart_lines import Axis as LineAxis
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.lines import Axis as LineAxis
 from rlvitals.views.query import Axis
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import band_of, described

@@ -12,7 +12,6 @@ from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
-from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.epochs import Epochs, gather
 from rlvitals.views.query import StoredRun
@@ -42,6 +41,8 @@ class RunView(StoredRun):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the verdict, its vital signs, what was found."""
+        from rlvitals.views.diagnosis import diagnose  # the doctor: who reads a series does not wait for it
+
         try:
             step = "no rows yet" if self.last_step is None else f"step {number(self.last_step)}"
             about = [self.status, step, f"{number(self.rows)} rows", *filter(None, (self.algorithm, self.framework))]

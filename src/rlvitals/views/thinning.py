@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.contract import Curve
+from rlvitals.render.curves import in_buckets
 
 MOST_POINTS = 10_000
 """Buckets of one line, however many are asked for: more than any screen has columns."""
@@ -52,19 +53,11 @@ def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], poin
     """
     total = len(values)
     points = min(max(points, 1), MOST_POINTS)
-    numbers = np.where(np.isfinite(values), values, np.nan)
-    nonfinite = int(np.isnan(numbers).sum())
+    nonfinite = total - int(np.isfinite(values).sum())
     if total <= points:
-        line = plain_numbers(numbers)
+        line = plain_numbers(values)
         return Thinned(total, total, nonfinite, x.tolist(), line, line, line, _whole(steps))
-    starts = np.arange(0, total, -(-total // points))
-    known = ~np.isnan(numbers)
-    counts = np.add.reduceat(known, starts, dtype=np.int64)
-    low, high = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
-    numbers[~known] = 0.0  # its own copy, and not a third one: a series may be long
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = np.add.reduceat(numbers, starts) / np.where(counts, counts, np.nan)
-    mean = np.clip(mean, low, high)  # the sum of numbers near the largest there is overflows
+    starts, low, high, mean = in_buckets(values, points)
     return Thinned(
         total,
         len(starts),

@@ -15,8 +15,8 @@ from rlvitals import catalog, contract
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.records import Group
 from rlvitals.store.rollout_forms import plain
+from rlvitals.views.chart_lines import POINTS, Window, lines
 from rlvitals.views.diagnosis import findings_told
-from rlvitals.views.lines import POINTS, Window, lines
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rlvitals.contract import NewFindings, NewRows
 from rlvitals.errors import RlvitalsError, RunNotFound
-from rlvitals.views.tailing import RunTail
+from rlvitals.views.run_tail import RunTail
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.folder import Folder
 

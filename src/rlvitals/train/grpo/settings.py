@@ -15,7 +15,7 @@ GENERATED = ("mini", "generated")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(ClippedSettings):
+class GRPOSettings(ClippedSettings):
     """What `recipes/grpo.yaml` explains."""
 
     mode: Literal["masked", "simple", "rollout"]
@@ -62,7 +62,7 @@ class Settings(ClippedSettings):
         return self.mode != "rollout"
 
 
-def check(settings: Settings) -> None:
+def check(settings: GRPOSettings) -> None:
     """Raise ConfigError for what cannot work."""
     check_limits(settings)
     if settings.grader == "judge" and not (settings.judge_url and settings.judge_model):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.settings import GRPOSettings
 from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
 from rlvitals.train.mailbox.graders import OFFLINE, Grader, Judge, token_recall
 from rlvitals.train.mailbox.mail import Question, read_enron_csv, read_mbox, read_questions
@@ -31,7 +31,7 @@ class Task(NamedTuple):
     question: Question
     mailbox: Mailbox
 
-    def episode(self, settings: Settings, grader: Grader = token_recall) -> Episode:
+    def episode(self, settings: GRPOSettings, grader: Grader = token_recall) -> Episode:
         """One attempt at it."""
         kind, turns = (SimpleEpisode, 1) if settings.mode == "simple" else (Episode, settings.max_turns)
         return kind(self.question, self.mailbox, max_turns=turns, grader=grader, style=settings.style)
@@ -90,7 +90,7 @@ class ListedTasks:
         return [Task(self._training[place], self._mailbox) for place in places]
 
 
-def tasks_of(settings: Settings) -> Tasks:
+def tasks_of(settings: GRPOSettings) -> Tasks:
     """The questions that the settings ask for."""
     seed, held_out = settings.seed, settings.held_out
     if settings.mailbox == "mini":
@@ -116,7 +116,7 @@ def _own_mailbox(name: str) -> Mailbox:
     return Mailbox.build(read_mbox(name)) if suffix in (".mbox", ".mbx") else Mailbox.open(name)
 
 
-def grader_of(settings: Settings) -> Grader:
+def grader_of(settings: GRPOSettings) -> Grader:
     """Who says whether an answer is right."""
     if settings.grader != "judge":
         return OFFLINE[settings.grader]

@@ -28,7 +28,7 @@ from rlvitals.render import step_summary
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
-from rlvitals.train.grpo.settings import Settings, check
+from rlvitals.train.grpo.settings import GRPOSettings, check
 from rlvitals.train.grpo.tasks import Task, Tasks, grader_of, tasks_of
 from rlvitals.train.grpo.update import Played, Updates, batch_of
 from rlvitals.train.grpo.warm_start import dialogue_of, start_of
@@ -45,7 +45,7 @@ DOCUMENTS = {
 """The names these have in the document, whatever the rest is called."""
 
 
-def train(settings: Settings) -> Outcome:
+def train(settings: GRPOSettings) -> Outcome:
     """Train, and say how it went. What cannot work is an error before anything is written."""
     check(settings)
     tasks = tasks_of(settings)
@@ -59,10 +59,10 @@ def train(settings: Settings) -> Outcome:
         return Trainer(settings, tasks, run, accelerator).learn(origin)
 
 
-class Trainer(Loop[Settings]):
+class Trainer(Loop[GRPOSettings]):
     """One training: the model, the optimizer, and the step it has reached."""
 
-    def __init__(self, settings: Settings, tasks: Tasks, run: Run, accelerator: Any) -> None:
+    def __init__(self, settings: GRPOSettings, tasks: Tasks, run: Run, accelerator: Any) -> None:
         super().__init__(settings, run, accelerator)
         self.tasks, self.grader = tasks, grader_of(settings)
         self.is_verbose = step_summary.is_verbose(settings.verbose or None)

@@ -17,7 +17,7 @@ from rlvitals.compute import merge, optim, policy
 from rlvitals.records import Group, Rollout
 from rlvitals.train import losses, sharded
 from rlvitals.train.grpo.conversation import Trajectory
-from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.settings import GRPOSettings
 from rlvitals.train.sampling import Answered, answer_stats, answered, left_padded
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import right_padded
@@ -125,7 +125,7 @@ class Updates:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GRPOSettings,
         run: Run,
         accelerator: Any,
         *,

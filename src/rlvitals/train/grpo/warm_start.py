@@ -21,7 +21,7 @@ from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import warn
 from rlvitals.train import models, tiny
 from rlvitals.train.grpo.conversation import Dialogue, Trajectory, recite
-from rlvitals.train.grpo.settings import Settings
+from rlvitals.train.grpo.settings import GRPOSettings
 from rlvitals.train.grpo.tasks import Tasks
 from rlvitals.train.mailbox import worlds
 from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
@@ -49,14 +49,14 @@ SIMPLE = 0.1
 IDK = "I don't know"
 
 
-def dialogue_of(settings: Settings, tokenizer: Any) -> Dialogue:
+def dialogue_of(settings: GRPOSettings, tokenizer: Any) -> Dialogue:
     """How the model is spoken to. Where one message is all there is, the answer is the only tool."""
     if settings.style == "tags":
         return Dialogue(tokenizer, None)
     return Dialogue(tokenizer, TOOLS[-1:] if settings.mode == "simple" else TOOLS)
 
 
-def start_of(settings: Settings, tasks: Tasks, device: Any, *, is_anew: bool) -> models.Loaded:
+def start_of(settings: GRPOSettings, tasks: Tasks, device: Any, *, is_anew: bool) -> models.Loaded:
     """The model before GRPO. One that was warmed up is kept in the run's folder: the KL is to it."""
     if settings.warm_up_steps is not None:
         folder = kept_folder(settings.output_dir) / FOLDER
@@ -64,7 +64,7 @@ def start_of(settings: Settings, tasks: Tasks, device: Any, *, is_anew: bool) ->
     return models.load(str(SHIPPED) if settings.is_tiny else settings.model, settings.model_size)
 
 
-def _warmed_up(settings: Settings, tasks: Tasks, device: Any) -> models.Loaded:
+def _warmed_up(settings: GRPOSettings, tasks: Tasks, device: Any) -> models.Loaded:
     steps, batch = settings.warm_up_steps or 0, settings.warm_up_batch
     loaded = build(settings.seed) if settings.is_tiny else models.load(settings.model, settings.model_size)
     dialogue = dialogue_of(settings, loaded.tokenizer)

@@ -1,5 +1,6 @@
 """KTO: `rlvitals train kto`. Read `trainer.py` from top to bottom."""
 
-from rlvitals.train.kto.trainer import Settings, train
+from rlvitals.train.kto.trainer import KTOSettings as Settings
+from rlvitals.train.kto.trainer import train
 
 __all__ = ["Settings", "train"]

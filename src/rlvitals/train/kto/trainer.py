@@ -43,13 +43,13 @@ WARM_UP_BATCH = 32
 
 SAME_IN_TRL = ("beta", "loss_type", "max_grad_norm", "max_length", "gradient_checkpointing", "logging_steps",
                "save_steps", "seed")  # fmt: skip
-"""Settings that KTOConfig has under the same name."""
+"""KTOSettings that KTOConfig has under the same name."""
 
 MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(TrainerSettings):
+class KTOSettings(TrainerSettings):
     """What `recipes/kto.yaml` explains."""
 
     output_dir: str | None
@@ -75,7 +75,7 @@ class Settings(TrainerSettings):
     display_every: Count
 
 
-def train(settings: Settings) -> Outcome:
+def train(settings: KTOSettings) -> Outcome:
     """Train, and leave `logs/`, `checkpoint-N/` and `final_model/` in the run's folder."""
     check(settings)
     recording = checked_recording(settings)
@@ -123,7 +123,7 @@ def _finish_early(recorder: Any, error: BaseException | None) -> None:
         recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
 
-def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
+def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
     """TRL's trainer with everything it needs, before its first step."""
     from datasets import Dataset
     from trl.trainer.kto_trainer import KTOTrainer
@@ -144,7 +144,7 @@ def build_trainer(settings: Settings, args: Any, data: Preferences, loaded: Load
     return trainer
 
 
-def check(settings: Settings) -> None:
+def check(settings: KTOSettings) -> None:
     """Raise ConfigError for what cannot work."""
     check_limits(settings)
     if settings.examples < 4:
@@ -153,14 +153,14 @@ def check(settings: Settings) -> None:
         raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
 
 
-def batch_size(settings: Settings) -> int:
+def batch_size(settings: KTOSettings) -> int:
     """Examples a step on each device."""
     if settings.batch_size is not None:
         return settings.batch_size
     return TINY_BATCH if settings.is_tiny else BATCH
 
 
-def checked_recording(settings: Settings) -> dict[str, Any]:
+def checked_recording(settings: KTOSettings) -> dict[str, Any]:
     """How the run is recorded: what `rlvitals.start` takes, checked now and not after the model was built."""
     given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
     resolved = resolve(None, given)
@@ -170,7 +170,7 @@ def checked_recording(settings: Settings) -> dict[str, Any]:
     return given
 
 
-def folder_of(settings: Settings) -> tuple[Path, Path | None]:
+def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
     """The run's folder, and the checkpoint it goes on from. Without output_dir it is the folder of the checkpoint."""
     from rlvitals.train import checkpoint  # torch comes with it
 
@@ -181,7 +181,7 @@ def folder_of(settings: Settings) -> tuple[Path, Path | None]:
     return kept_folder(folder), checkpoint.origin(folder, settings.resume_from, marker="trainer_state.json")
 
 
-def read_data(settings: Settings) -> Preferences:
+def read_data(settings: KTOSettings) -> Preferences:
     """The examples to train and to evaluate on, checked."""
     share = settings.eval_share if settings.eval_steps else 0.0
     if settings.dataset is None:
@@ -196,7 +196,7 @@ def read_data(settings: Settings) -> Preferences:
 
 
 def arguments(
-    settings: Settings, folder: Path, data: Preferences, weights: ClassWeights, *, is_resumed: bool
+    settings: KTOSettings, folder: Path, data: Preferences, weights: ClassWeights, *, is_resumed: bool
 ) -> dict[str, Any]:
     """What KTOConfig is given."""
     import torch
@@ -227,7 +227,7 @@ def arguments(
     }
 
 
-def the_model(settings: Settings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
+def the_model(settings: KTOSettings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
     """The model as it is before KTO; a resume loads the trained weights over it, and keeps it as the reference."""
     if not settings.is_tiny:
         halves = settings.lora and args.bf16  # frozen weights need no more; trained ones do
@@ -235,7 +235,7 @@ def the_model(settings: Settings, folder: Path, data: Preferences, args: Any, *,
     return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
 
 
-def build_tiny(settings: Settings, data: Preferences) -> Loaded:
+def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
     """A tiny model that writes answers like those of the data, good and bad alike."""
     import torch
 
@@ -258,7 +258,7 @@ def build_tiny(settings: Settings, data: Preferences) -> Loaded:
     return Loaded(model, tokenizer)
 
 
-def adapters(settings: Settings) -> Any:
+def adapters(settings: KTOSettings) -> Any:
     """Low-rank adapters on every linear layer but the head."""
     try:
         from peft import LoraConfig
@@ -333,7 +333,7 @@ def _tokens(tokenizer: Any, example: Example, longest: int) -> tuple[list[int], 
     return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
 
 
-def _tell(settings: Settings, args: Any, data: Preferences, model: Any) -> None:
+def _tell(settings: KTOSettings, args: Any, data: Preferences, model: Any) -> None:
     good = sum(example.label for example in data.train)
     _say(
         settings,
@@ -343,7 +343,7 @@ def _tell(settings: Settings, args: Any, data: Preferences, model: Any) -> None:
     _say(settings, f"model: {models.parameters(model):,} parameters, learning rate {args.learning_rate:.3g}")
 
 
-def _say(settings: Settings, sentence: str) -> None:
+def _say(settings: KTOSettings, sentence: str) -> None:
     from accelerate import PartialState
 
     if not settings.is_quiet and PartialState().is_main_process:

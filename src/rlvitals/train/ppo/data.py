@@ -15,7 +15,7 @@ from rlvitals.train import functions
 from rlvitals.train.functions import Task
 from rlvitals.train.jsonl import read_rows
 from rlvitals.train.judge_guard import JudgeGuard
-from rlvitals.train.ppo.settings import Settings
+from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.teachers.runner import Runner
 
 PREFERENCES_A_TASK = 3
@@ -54,7 +54,7 @@ class Data:
     held_out_preferences: list[Preference]
 
 
-def data_of(settings: Settings) -> Data:
+def data_of(settings: PPOSettings) -> Data:
     """What the settings name, checked before anything is trained."""
     if settings.dataset is None:
         return made(settings.seed, families=settings.families, held_out=settings.held_out)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlvitals import values
 from rlvitals.compute import advantage, policy, rollout
-from rlvitals.train.ppo.settings import Settings
+from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered
 
 Reward = Callable[[Answered, list[int]], Tensor]
@@ -69,7 +69,7 @@ class Rollout:
         return Rollout(*(each if each.dim() == 1 else each[:, : each.shape[1] - surplus] for each in tensors))
 
 
-def token_rewards(settings: Settings, scores: Tensor, finished: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
+def token_rewards(settings: PPOSettings, scores: Tensor, finished: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
     """The KL penalty of each token taken off, and on the last one the score: clipped, and less a penalty where the
     answer was cut off.
     """
@@ -97,7 +97,7 @@ def kl_of_answers(batch: Rollout) -> Tensor:
     return found[batch.is_scored]
 
 
-def stats(batch: Rollout, settings: Settings) -> dict[str, Any]:
+def stats(batch: Rollout, settings: PPOSettings) -> dict[str, Any]:
     """What was sampled, as mergeable values under ROLL's names; of answers without a score their share alone."""
     limit, kept = settings.reward_clip or None, batch.is_scored
     missing = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}

@@ -18,7 +18,7 @@ Scorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(ClippedSettings):
+class PPOSettings(ClippedSettings):
     """What `recipes/ppo.yaml` explains."""
 
     dataset: str | None
@@ -55,7 +55,7 @@ class Settings(ClippedSettings):
     plots: bool
 
 
-def check(settings: Settings) -> None:
+def check(settings: PPOSettings) -> None:
     """Raise ConfigError for what cannot work."""
     check_limits(settings)
     check_divides(settings, "minibatch_size", "batch_size")

@@ -20,7 +20,7 @@ from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
-from rlvitals.train.ppo.settings import Settings, reward_function
+from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, left_padded, sample
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import warm_up
@@ -59,7 +59,7 @@ class Texts:
         texts: list[str] = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return texts
 
-    def sampling(self, settings: Settings) -> dict[str, Any]:
+    def sampling(self, settings: PPOSettings) -> dict[str, Any]:
         """How answers are sampled: arguments of `sampling.sample`."""
         return {
             "max_new_tokens": settings.max_new_tokens,
@@ -72,7 +72,7 @@ class Texts:
 class Stages:
     """The stages of one run; `told` is what they came to."""
 
-    def __init__(self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
+    def __init__(self, settings: PPOSettings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         self._settings, self._data, self._grader = settings, data, grader
         self._run, self._accelerator, self._is_anew = run, accelerator, not settings.resume_from
         folder = kept_folder(settings.output_dir)

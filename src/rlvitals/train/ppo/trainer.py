@@ -34,7 +34,7 @@ from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.data import Data, Grader, data_of
 from rlvitals.train.ppo.evaluation import Epochs, Evaluation, computable
 from rlvitals.train.ppo.experience import Rollout
-from rlvitals.train.ppo.settings import Settings, check
+from rlvitals.train.ppo.settings import PPOSettings, check
 from rlvitals.train.ppo.stages import Stages
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.sampling import answer_stats, answered, left_padded
@@ -47,7 +47,7 @@ PATIENCE = 5
 UNSCORABLE = "reward.unscorable_fraction"
 
 
-def train(settings: Settings) -> Outcome:
+def train(settings: PPOSettings) -> Outcome:
     """Train, and report how it went. What cannot work is an error before anything is written."""
     check(settings)
     data = data_of(settings)
@@ -58,10 +58,10 @@ def train(settings: Settings) -> Outcome:
         return Trainer(settings, data, grader, run, accelerator).learn(origin)
 
 
-class Trainer(Loop[Settings]):
+class Trainer(Loop[PPOSettings]):
     """One training: the models, the optimizer, and where it stands."""
 
-    def __init__(self, settings: Settings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
+    def __init__(self, settings: PPOSettings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         super().__init__(settings, run, accelerator)
         self.data, self.grader = data, grader
         self.scored_texts = computable(settings.text_scores) if self.is_main else []

@@ -14,7 +14,7 @@ from rlvitals.train.teachers.base import Teacher
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(LoopSettings):
+class RLAIFSettings(LoopSettings):
     """What `recipes/rlaif.yaml` explains."""
 
     dataset: str | None
@@ -49,7 +49,7 @@ class Settings(LoopSettings):
     teacher_patience: Count
 
 
-def check(settings: Settings) -> None:
+def check(settings: RLAIFSettings) -> None:
     """Raise ConfigError for what cannot be trained with."""
     check_limits(settings)
     if not 0 < settings.eval_share < 1:
@@ -62,7 +62,7 @@ def check(settings: Settings) -> None:
         raise ConfigError("the teacher 'local' needs teacher_model")
 
 
-def open_teacher(settings: Settings) -> Teacher:
+def open_teacher(settings: RLAIFSettings) -> Teacher:
     """The teacher that the settings name."""
     if settings.teacher == "endpoint":
         from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient

@@ -13,7 +13,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import functions, models, supervised, tiny
 from rlvitals.train.functions import Task
 from rlvitals.train.jsonl import Row, read_rows
-from rlvitals.train.rlaif.settings import Settings
+from rlvitals.train.rlaif.settings import RLAIFSettings
 
 CONTEXT = 128
 """Tokens a tiny student can read and write; the longest task with the longest answer has fewer than 100."""
@@ -57,7 +57,7 @@ class Split(NamedTuple):
     held_out: list[Task]
 
 
-def split_tasks(settings: Settings) -> Split:
+def split_tasks(settings: RLAIFSettings) -> Split:
     """The tasks that the settings name; at most `eval_tasks` of them are held out."""
     seed, most = settings.seed, settings.eval_tasks
     train = functions.tasks(settings.tasks, seed=seed) if settings.dataset is None else read_tasks(settings.dataset)

@@ -34,14 +34,14 @@ from rlvitals.train.functions import Task
 from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.rlaif import metrics
-from rlvitals.train.rlaif.settings import Settings, check, open_teacher
+from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.teachers.base import Judgement, Question, Teacher
 from rlvitals.train.teachers.cache import CachedTeacher
 
 
-def train(settings: Settings) -> Outcome:
+def train(settings: RLAIFSettings) -> Outcome:
     """Train, evaluate, save; what is wrong with settings, data or teacher is an error before anything is trained."""
     check(settings)
     tasks = split_tasks(settings)
@@ -56,7 +56,7 @@ def train(settings: Settings) -> Outcome:
             return Trainer(settings, tasks, teacher, student, run=run, accelerator=accelerator).learn(origin)
 
 
-def load_student(settings: Settings, accelerator: Any) -> models.Loaded:
+def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
     """The student before training. A tiny one is kept in the run's folder: a resume needs it as the reference."""
     if not settings.is_tiny:
         return models.load(settings.model, settings.model_size)
@@ -70,13 +70,13 @@ def load_student(settings: Settings, accelerator: Any) -> models.Loaded:
     return models.keep(kept_folder(settings.output_dir) / models.TINY_FOLDER, build, anew=settings.resume_from is None)
 
 
-def start_run(settings: Settings, student: models.Loaded, origin: Path | None) -> Run:
+def start_run(settings: RLAIFSettings, student: models.Loaded, origin: Path | None) -> Run:
     """Start recording; the configuration says which learning rate the student's size came to."""
     own = {"learning_rate": learning_rate(settings, student.model), "num_generations": settings.group_size}
     return open_run(settings, origin, config=own, algorithm="rlaif", framework="rlvitals", names="rlaif")
 
 
-def learning_rate(settings: Settings, model: Any) -> float:
+def learning_rate(settings: RLAIFSettings, model: Any) -> float:
     """As given, or what fits the model's size."""
     return settings.learning_rate or rate_by_size(models.parameters(model), tiny=7e-4)
 
@@ -92,11 +92,18 @@ class Batch(NamedTuple):
     groups: list[int]
 
 
-class Trainer(Loop[Settings]):
+class Trainer(Loop[RLAIFSettings]):
     """One run: the student, its reference, the teacher, and where it stands."""
 
     def __init__(
-        self, settings: Settings, tasks: Split, teacher: Teacher, student: models.Loaded, *, run: Run, accelerator: Any
+        self,
+        settings: RLAIFSettings,
+        tasks: Split,
+        teacher: Teacher,
+        student: models.Loaded,
+        *,
+        run: Run,
+        accelerator: Any,
     ) -> None:
         super().__init__(settings, run, accelerator)
         self.tasks, self.held_out = tasks
