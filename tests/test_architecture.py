@@ -1,0 +1,162 @@
+"""The house as its plan says: `docs/design/architecture.md` names every room, what it imports and its modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conftest import REPO
+
+SOURCE = REPO / "src" / "rlvitals"
+PLAN = REPO / "docs" / "design" / "architecture.md"
+
+MOST_BLANKET_HANDLERS = 25
+"""Handlers of Exception or BaseException. Use `rlvitals.guard`: it is the one place that keeps the promise."""
+
+ONLY_FOR_TYPES = "TYPE_CHECKING"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name; a package is its `__init__`."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = ("rlvitals", *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """The modules of ours that one imports: at its top, inside functions, and for types."""
+    found = set()
+    for node in ast.walk(tree_of(modules()[module])):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else node.module for name in names}
+    return frozenset(found & modules().keys()) - {module}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "rlvitals"
+
+
+def cycles() -> list[list[str]]:
+    """Groups of modules that import each other, by Tarjan's algorithm."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for other in imports_of(module):
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            place = stack.index(module)
+            group = stack[place:]
+            del stack[place:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in sorted(modules()):
+        if module not in order:
+            visit(module)
+    return found
+
+
+def test_no_modules_import_each_other_not_inside_functions_and_not_for_types_either():
+    assert cycles() == []
+
+
+def is_blanket(node: ast.AST) -> bool:
+    """Whether it handles or suppresses every exception."""
+    if isinstance(node, ast.ExceptHandler):
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        return node.type is None or any(isinstance(kind, ast.Name) and kind.id in EVERYTHING for kind in kinds)
+    is_suppress = isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "suppress"
+    return is_suppress and any(isinstance(kind, ast.Name) and kind.id in EVERYTHING for kind in node.args)
+
+
+EVERYTHING = ("Exception", "BaseException")
+
+
+def test_blanket_handlers_are_few():
+    found = [
+        f"{name}:{node.lineno}"
+        for name, path in sorted(modules().items())
+        for node in ast.walk(tree_of(path))
+        if is_blanket(node)
+    ]
+    assert len(found) <= MOST_BLANKET_HANDLERS, found
+
+
+def plan() -> dict[str, tuple[set[str], set[str]]]:
+    """By room: the rooms it imports and the modules in it, as the plan names them."""
+    rooms = {}
+    for section in re.split(r"^### ", PLAN.read_text(), flags=re.MULTILINE)[1:]:
+        heading = re.match(r"`([\w/.]+?)/?`", section)
+        told = re.search(r"^Imports: (.*)$", section, re.MULTILINE)
+        if heading is None or told is None:
+            continue
+        listed = re.findall(r"^- ((?:`[\w./]+`(?:, )?)+)", section, re.MULTILINE)
+        names = {name for line in listed for name in re.findall(r"`([\w./]+)`", line)}
+        rooms[heading[1]] = (set(re.findall(r"`(\w+)`", told[1])), names)
+    for name, imported in re.findall(r"^\| `(\w+)\.py` \|(.*?)\|", PLAN.read_text(), re.MULTILINE):
+        rooms[name] = (set(re.findall(r"`(\w+)`", imported)), set())
+    return rooms
+
+
+def built() -> dict[str, tuple[set[str], set[str]]]:
+    """The same, as it is."""
+    rooms: dict[str, tuple[set[str], set[str]]] = {}
+    for module in modules():
+        room = room_of(module)
+        if room == "rlvitals":
+            continue
+        imported, names = rooms.setdefault(room, (set(), set()))
+        imported |= {room_of(other) for other in imports_of(module)} - {room, "rlvitals"}
+        inner = "/".join(module.split(".")[2:])
+        if inner and modules()[module].name != "__init__.py":
+            names.add(inner)
+    return rooms
+
+
+def test_the_plan_names_every_room():
+    assert plan().keys() == built().keys()
+
+
+@pytest.mark.parametrize("room", sorted(built()))
+def test_the_plan_of_a_room_is_true(room):
+    imported, names = plan().get(room, (set(), set()))
+    assert imported == built()[room][0]
+    assert names == built()[room][1]
+
+
+def test_rooms_import_in_one_direction():
+    """A room imports only rooms that do not import it, directly or through others."""
+    graph = {room: imported for room, (imported, _) in built().items()}
+
+    def reach(room: str, seen: set[str]) -> set[str]:
+        for other in graph.get(room, set()) - seen:
+            seen.add(other)
+            reach(other, seen)
+        return seen
+
+    assert [room for room in graph if room in reach(room, set())] == []
