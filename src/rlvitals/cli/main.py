@@ -29,7 +29,7 @@ EXIT_DEFECT = 1
 VERBS = {
     "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
     "backtest": "hits, delay and false alarms of a set of rules over logs",
-    "explain": "what a metric is, how it is computed, healthy bands, causes, fixes, other names",
+    "explain": "what a metric is, how it is computed, typical ranges, causes, fixes, other names",
     "runs": "list the runs below a directory",
     "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
     "show": "status, last rows, best and final values of a run",
@@ -38,7 +38,7 @@ VERBS = {
     "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
-    "train": "train a model with KTO, PPO/RLHF or RLAIF, recorded and watched",
+    "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
     "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
     "export": "every point of a run as CSV, JSON or Parquet",
