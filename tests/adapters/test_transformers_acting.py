@@ -31,7 +31,8 @@ def told(folder, kind):
     """The lines of one type in the findings' log."""
     path = Path(folder) / "logs" / "findings.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [line for line in lines if line["type"] == kind]
+    kinds = ("raised", "escalated") if kind == "finding" else (kind,)
+    return [line for line in lines if line["type"] in kinds]
 
 
 def rule(action, when, **more):

@@ -536,7 +536,7 @@ def test_a_full_disk_is_told_of_when_it_takes_lines_again(tmp_path, small_disk, 
         log_rows(run, clock, range(10), wall)
         filler = fill(small_disk)
         hang(clock, 60, wall)
-        assert not [event for event in read_events(RunDir(folder)) if event.type == "finding"]
+        assert not [event for event in read_events(RunDir(folder)) if event.finding is not None]
         filler.unlink()
         clock.look()
         assert [event.step for event in read_events(RunDir(folder))] == [9]

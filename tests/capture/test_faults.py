@@ -1162,7 +1162,7 @@ def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_
     assert json.loads(done.stdout) == {}
     assert {row["loss"] for row in rows_of(tmp_path)} == {1.0}
     assert [row["accuracy"] for row in rows_of(tmp_path, "logs/eval_metrics.jsonl")] == [1.0]
-    assert [row["type"] for row in rows_of(tmp_path, "logs/findings.jsonl")] == ["finding", "request"]
+    assert [row["type"] for row in rows_of(tmp_path, "logs/findings.jsonl")] == ["monitor", "raised", "request"]
     assert not (tmp_path / "logs/rollouts").exists()
     assert card_of(tmp_path)["status"] == "finished"
 

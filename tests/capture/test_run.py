@@ -810,6 +810,7 @@ def test_a_finished_run_leaves_no_lock_and_no_drafts(tmp_path):
         "eval_logs/eval_step_0000.json",
         "heartbeat",
         "logs/eval_metrics.jsonl",
+        "logs/findings.jsonl",
         "logs/training_metrics.jsonl",
         "run.json",
     ]

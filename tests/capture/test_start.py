@@ -309,7 +309,7 @@ def test_overwrite_removes_our_files_and_keeps_the_user_s(tmp_path):
     new = record(tmp_path, [0], overwrite=True)
     assert new.id != old.id
     assert new.attempt == 1
-    ours = {"run.json", "config.json", "attempts.jsonl", LOG.as_posix()}
+    ours = {"run.json", "config.json", "attempts.jsonl", LOG.as_posix(), "logs/findings.jsonl"}
     assert files_of(tmp_path) - {"heartbeat"} == ours | mine.keys()
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert len(rows_of(tmp_path)) == 1

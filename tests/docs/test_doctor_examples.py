@@ -58,7 +58,8 @@ def record(folder: str) -> None:
 def run_python(page: str) -> dict[str, Any]:
     """Run a page's blocks one after the other, with a trainer's few names around them; what they have made."""
     trained = iter(rows())
-    names = {"rlvitals": rlvitals, "steps": 10, "lr": 5e-7, "set_lr": float, "train_step": lambda: next(trained)}
+    names = {"rlvitals": rlvitals, "steps": 10, "train_step": lambda: next(trained)}
+    names |= dict.fromkeys(("optimizer", "scheduler", "save_checkpoint", "load_checkpoint"))
     for block in blocks(page, "python"):
         exec(compile(block, page, "exec"), names)
     if "run" in names:
@@ -121,4 +122,4 @@ def test_the_command_lines_of_a_page_are_understood(page, desk, capsys):
 
 def test_the_lines_of_the_findings_file_are_strict_json():
     lines = [line for block in blocks("actions.md", "json") for line in block.splitlines()]
-    assert {json.loads(line)["type"] for line in lines} == {"finding", "request", "answer"}
+    assert {json.loads(line)["type"] for line in lines} == {"monitor", "raised", "request", "answer"}

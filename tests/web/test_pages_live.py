@@ -11,7 +11,7 @@ from serving import serving
 
 from conftest import until
 from rlvitals.compute import groups
-from rlvitals.views import findings
+from rlvitals.views import diagnosis
 from rlvitals.web import live
 
 pytest_plugins = ["page_fixtures"]
@@ -137,7 +137,7 @@ def test_the_verdict_on_a_long_log_comes_to_the_open_page(tmp_path, browser, mon
 
     def diagnose(view):
         assert is_done.wait(60)
-        return findings.diagnose(view)
+        return diagnosis.diagnose(view)
 
     monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
     monkeypatch.setattr("rlvitals.web.folder.PATIENCE", 0.05)
