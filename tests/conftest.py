@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from warm_python import Warm
 
 # CI draws the same examples every time: a new one that fails should be met by a person, not by a release.
 settings.register_profile(
@@ -41,6 +44,28 @@ def unexplained(folder):
     sampled = [name for name in view.system() if name not in ("timestamp", "step", "attempt")]
     assert view.metrics, "nothing was logged"
     return [name for name in (*view.metrics, *sampled) if not catalog.matches(name, view.framework)]
+
+
+WARM = pytest.StashKey[Warm]()
+IMPORTING_TORCH = ("tests/train/", "tests/adapters/test_transformers")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Programs that import torch are forked from an interpreter that has; see warm_python.py."""
+    is_cold = sys.platform != "linux" or item.get_closest_marker("cold") or "OMP_NUM_THREADS" not in os.environ
+    if is_cold or not item.nodeid.startswith(IMPORTING_TORCH):
+        return (yield)
+    with item.config.stash[WARM].taking_over():
+        return (yield)
+
+
+def pytest_configure(config):
+    config.stash[WARM] = Warm()
+
+
+def pytest_unconfigure(config):
+    config.stash[WARM].close()
 
 
 @pytest.fixture(autouse=True)
