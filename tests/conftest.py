@@ -60,6 +60,38 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
+LONGEST = Path(__file__).with_name("longest.txt")
+"""Seconds of the longest pieces of work, measured; what is not named there is short."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Under xdist, tests that share a fixture of their module share a process, and the longest work comes first."""
+    if not hasattr(config, "workerinput"):
+        return
+    lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
+    seconds = {name: float(number) for number, name in lines}
+    started: dict[str, int] = {}
+    places = {}
+    for number, item in enumerate(items):
+        file, fixtures = item.path.name, _fixtures_of_its_module(item)
+        if fixtures and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(f"{file} {' '.join(fixtures)}"))
+        group = item.get_closest_marker("xdist_group")
+        work = group.args[0] if group else f"{file}::{getattr(item, 'originalname', item.name)}"
+        first = started.setdefault(work, number) if group else number
+        places[item] = (-seconds.get(work, 0.0), first, number)
+    items.sort(key=places.__getitem__)
+
+
+def _fixtures_of_its_module(item):
+    found = getattr(item, "_fixtureinfo", None)
+    made = found.name2fixturedefs if found else {}
+    return sorted(
+        name for name, (*_, last) in made.items() if last.scope == "module" and not name.startswith("_")
+    )  # fmt: skip
+
+
 def pytest_configure(config):
     config.stash[WARM] = Warm()
 
