@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def unexplained(folder):
 
 
 WARM = pytest.StashKey[Warm]()
-IMPORTING_TORCH = ("tests/train/", "tests/adapters/test_transformers")
+IMPORTING_TORCH = ("tests/train/", "tests/adapters/")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,6 +59,13 @@ def pytest_runtest_protocol(item):
         return (yield)
     with item.config.stash[WARM].taking_over():
         return (yield)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A file of slow tests alone is not even imported where they are left out."""
+    if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
+        return bool(re.search(r"^pytestmark = .*\bmark\.slow\b", collection_path.read_text(), re.MULTILINE)) or None
+    return None
 
 
 LONGEST = Path(__file__).with_name("longest.txt")

@@ -411,7 +411,7 @@ def test_a_program_that_is_too_large_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
-    ["(" * 300_000, "x = " + " + ".join(["a"] * 80_000), "\n".join(f"if a{i}:\n    x = b" for i in range(20_000))],
+    ["(" * 100_000, "x = " + " + ".join(["a"] * 30_000), "\n".join(f"if a{i}:\n    x = b" for i in range(8_000))],
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
