@@ -61,6 +61,12 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
+LONGEST = Path(__file__).with_name("longest.txt")
+"""Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
+LONG = 0.4
+"""Seconds from which on a test that stands alone is slow, marked or not."""
+
+
 def pytest_ignore_collect(collection_path, config):
     """A file of slow tests alone is not even imported where they are left out."""
     if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
@@ -68,36 +74,36 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-LONGEST = Path(__file__).with_name("longest.txt")
-"""Seconds of the longest pieces of work, measured; what is not named there is short."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Under xdist, tests that share a fixture of their module share a process, and the longest work comes first."""
-    if not hasattr(config, "workerinput"):
-        return
+    """What takes long is slow. Under xdist, tests that share a fixture of their module share a process, and the longest
+    work comes first: the processes are busy to the end.
+    """
     lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
     seconds = {name: float(number) for number, name in lines}
-    started: dict[str, int] = {}
+    first: dict[str, int] = {}
     places = {}
     for number, item in enumerate(items):
-        file, fixtures = item.path.name, _fixtures_of_its_module(item)
-        if fixtures and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(f"{file} {' '.join(fixtures)}"))
-        group = item.get_closest_marker("xdist_group")
-        work = group.args[0] if group else f"{file}::{getattr(item, 'originalname', item.name)}"
-        first = started.setdefault(work, number) if group else number
-        places[item] = (-seconds.get(work, 0.0), first, number)
-    items.sort(key=places.__getitem__)
+        work, is_shared = work_of(item)
+        if is_shared and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(work))
+        if not is_shared and seconds.get(work, 0.0) >= LONG:
+            item.add_marker("slow")
+        places[item] = (-seconds.get(work, 0.0), first.setdefault(work, number) if is_shared else number, number)
+    if hasattr(config, "workerinput"):
+        items.sort(key=places.__getitem__)
 
 
-def _fixtures_of_its_module(item):
-    found = getattr(item, "_fixtureinfo", None)
-    made = found.name2fixturedefs if found else {}
-    return sorted(
-        name for name, (*_, last) in made.items() if last.scope == "module" and not name.startswith("_")
-    )  # fmt: skip
+def work_of(item):
+    """The name of what one process has to do at a stretch, and whether other tests belong to it."""
+    if group := item.get_closest_marker("xdist_group"):
+        return group.args[0], True
+    info = getattr(item, "_fixtureinfo", None)
+    made = info.name2fixturedefs if info else {}
+    shared = [name for name, found in made.items() if found[-1].scope == "module" and not name.startswith("_")]
+    if shared:
+        return f"{item.path.name} {' '.join(sorted(shared))}", True
+    return f"{item.path.name}::{getattr(item, 'originalname', item.name)}", False
 
 
 def pytest_configure(config):
