@@ -415,9 +415,9 @@ def test_a_program_that_is_too_large_is_refused():
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
-    start = time.monotonic()
+    start = time.process_time()  # its own time: a clock on the wall runs on while others have the processor
     assert codebleu(program, program).parts["syntax"] == 1
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 60
 
 
 @settings(max_examples=60, deadline=None)

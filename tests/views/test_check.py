@@ -388,8 +388,7 @@ def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
             file.write(json.dumps({**rows[step % 300], "step": step}) + "\n")
     report = check(log, "reward > 0.1 for 5: warning")
     assert report.points == 30_000
-    print("SIZE", len(to_json(report.to_dict())))
-    assert len(to_json(report.to_dict())) < 300_000
+    assert len(to_json(report.to_dict())) < 100_000
     assert any("came and went" in note for note in report.notes)  # the reward falls back every 300 rows
 
 
