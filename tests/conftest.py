@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -76,22 +77,30 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """What takes long is slow. Under xdist, tests that share a fixture of their module share a process, and the longest
-    work comes first: the processes are busy to the end.
+    """What takes long is slow. Under xdist a process gets a piece of work at a time, the longest first, so that all are
+    busy to the end: one long test, the tests that share a fixture of their module, or all short tests of a file.
     """
     lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
     seconds = {name: float(number) for number, name in lines}
-    first: dict[str, int] = {}
-    places = {}
-    for number, item in enumerate(items):
+    groups = {}
+    for item in items:
         work, is_shared = work_of(item)
-        if is_shared and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(work))
         if not is_shared and seconds.get(work, 0.0) >= LONG:
             item.add_marker("slow")
-        places[item] = (-seconds.get(work, 0.0), first.setdefault(work, number) if is_shared else number, number)
-    if hasattr(config, "workerinput"):
-        items.sort(key=places.__getitem__)
+            groups[item] = item.nodeid
+            seconds[item.nodeid] = seconds[work]
+        else:
+            groups[item] = work if is_shared else item.path.name
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(groups.values())
+    first: dict[str, int] = {}
+    for number, (item, work) in enumerate(groups.items()):
+        first.setdefault(work, number)
+        if work != item.nodeid and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(work))
+    order = {work: (-max(seconds.get(work, 0.0), 0.01 * size), first[work]) for work, size in sizes.items()}
+    items.sort(key=lambda item: order[groups[item]])
 
 
 def work_of(item):
