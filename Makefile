@@ -3,6 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+# The tests start hundreds of processes: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+# One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test learn quick lint bench bench-doctor catalog clean
 
@@ -58,14 +62,13 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
-	@# One thread each: the processes share the cores already.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore tests/learn
+	$(PYTEST) --ignore tests/learn
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s
 
 quick: $(BIN)/.dev  ## the inner loop, under a minute
-	HYPOTHESIS_PROFILE=quick OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) -m "not slow" -q --ignore tests/learn --ignore tests/train
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/train
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff format --check .

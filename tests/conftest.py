@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from warm_python import Warm
 
 # CI draws the same examples every time: a new one that fails should be met by a person, not by a release.
 settings.register_profile(
@@ -41,6 +46,81 @@ def unexplained(folder):
     sampled = [name for name in view.system() if name not in ("timestamp", "step", "attempt")]
     assert view.metrics, "nothing was logged"
     return [name for name in (*view.metrics, *sampled) if not catalog.reader(view.framework).matches(name)]
+
+
+WARM = pytest.StashKey[Warm]()
+IMPORTING_TORCH = ("tests/train/", "tests/adapters/")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Programs that import torch are forked from an interpreter that has; see warm_python.py."""
+    is_cold = sys.platform != "linux" or item.get_closest_marker("cold") or "OMP_NUM_THREADS" not in os.environ
+    if is_cold or not item.nodeid.startswith(IMPORTING_TORCH):
+        return (yield)
+    with item.config.stash[WARM].taking_over():
+        return (yield)
+
+
+LONGEST = Path(__file__).with_name("longest.txt")
+"""Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
+LONG = 0.4
+"""Seconds from which on a test that stands alone is slow, marked or not."""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A file of slow tests alone is not even imported where they are left out."""
+    if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
+        return bool(re.search(r"^pytestmark = .*\bmark\.slow\b", collection_path.read_text(), re.MULTILINE)) or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """What takes long is slow. Under xdist a process gets a piece of work at a time, the longest first, so that all are
+    busy to the end: one long test, the tests that share a fixture of their module, or all short tests of a file.
+    """
+    lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
+    seconds = {name: float(number) for number, name in lines}
+    groups = {}
+    for item in items:
+        work, is_shared = work_of(item)
+        if not is_shared and seconds.get(work, 0.0) >= LONG:
+            item.add_marker("slow")
+            groups[item] = item.nodeid
+            seconds[item.nodeid] = seconds[work]
+        else:
+            groups[item] = work if is_shared else item.path.name
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(groups.values())
+    first: dict[str, int] = {}
+    for number, (item, work) in enumerate(groups.items()):
+        first.setdefault(work, number)
+        if work != item.nodeid and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(work))
+    order = {work: (-max(seconds.get(work, 0.0), 0.01 * size), first[work]) for work, size in sizes.items()}
+    items.sort(key=lambda item: order[groups[item]])
+
+
+def work_of(item):
+    """The name of what one process has to do at a stretch, and whether other tests belong to it."""
+    if group := item.get_closest_marker("xdist_group"):
+        return group.args[0], True
+    info = getattr(item, "_fixtureinfo", None)
+    made = info.name2fixturedefs if info else {}
+    shared = [name for name, found in made.items() if found[-1].scope == "module" and not name.startswith("_")]
+    if shared:
+        return f"{item.path.name} {' '.join(sorted(shared))}", True
+    return f"{item.path.name}::{getattr(item, 'originalname', item.name)}", False
+
+
+def pytest_configure(config):
+    config.stash[WARM] = Warm()
+
+
+def pytest_unconfigure(config):
+    config.stash[WARM].close()
 
 
 @pytest.fixture(autouse=True)

@@ -270,6 +270,7 @@ def said_by_ranks(tmp_path, fault):
     return [(tmp_path / f"said-{rank}").read_text() for rank in range(3)]
 
 
+@pytest.mark.cold
 @pytest.mark.slow
 def test_a_rank_that_skips_a_call_is_named_on_every_rank(tmp_path):
     said = said_by_ranks(tmp_path, "skips")

@@ -369,6 +369,7 @@ def end_with(ending, folder):
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.cold
 def test_a_training_that_raises_is_a_failed_run(tmp_path):
     ended = end_with("raise RuntimeError('no more')", tmp_path)
     assert "no more" in ended.stderr

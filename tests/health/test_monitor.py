@@ -212,14 +212,14 @@ def held_bytes(root):
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_rows_are_held_in_the_memory_of_a_thousand():
+def test_twenty_thousand_rows_are_held_in_the_memory_of_a_thousand():
     rows = healthy_rows(GRPO, "white", 1, 1000)
     monitor, sizes = Monitor(rules=BOOK), {}
-    for step in range(1, 100_001):
+    for step in range(1, 20_001):
         monitor.update({**rows[step % 1000], "step": step})
-        if step in (1000, 100_000):
+        if step in (1000, 20_000):
             sizes[step] = held_bytes(monitor) - held_bytes(monitor._history)
-    assert sizes[100_000] <= sizes[1000] + 2000
+    assert sizes[20_000] <= sizes[1000] + 400
 
 
 def test_findings_without_end_are_not_kept_without_end():
@@ -437,9 +437,9 @@ SPIKED = [
 
 @pytest.mark.parametrize(("world", "key"), SPIKED)
 def test_one_spike_in_one_metric_is_never_more_than_a_note(world, key):
+    before = {rule for rule, *_ in serious(watched(healthy_rows(WORLDS[world], "white", 11, 100)))}
     for number, (times, at) in enumerate([(10, 60), (100, 61), (1000, 62), (1000, 2), (-1000, 60), (1000, 14)]):
         rows = healthy_rows(WORLDS[world], "white", 11, 100)
-        before = {rule for rule, *_ in serious(watched(rows))}
         level = abs(WORLDS[world][key][0]) or WORLDS[world][key][1]
         rows[at][key] = times * level
         found = [item for item in serious(watched(rows)) if item[0] not in before]

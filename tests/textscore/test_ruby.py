@@ -154,10 +154,10 @@ def test_trees_that_are_too_large_are_compared_as_strings():
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
-    start = time.monotonic()
+    start = time.process_time()  # its own time, whoever else has the processor
     assert ruby(program, program).score == 1
     assert 0 <= ruby(program[: len(program) // 2], program).score < 1
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 60
 
 
 def test_what_is_no_program_is_refused_by_name():

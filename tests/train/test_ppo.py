@@ -262,6 +262,7 @@ def test_the_doctor_stops_it_when_it_may(tmp_path):
     assert rates[-1] == 1.5e-4
 
 
+@pytest.mark.cold
 def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointing(tmp_path, child_environment):
     from transformers import GPT2Config, GPT2LMHeadModel
 

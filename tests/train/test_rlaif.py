@@ -413,6 +413,7 @@ def flags(chosen):
     return told
 
 
+@pytest.mark.cold
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment):
     chosen = settings(
         tmp_path / "whole", max_steps=9, save_steps=3, eval_steps=4, keep_last=2, tasks=16, logging_steps=2

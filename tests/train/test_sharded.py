@@ -86,6 +86,7 @@ def assert_same_checkpoint(one, other):
     assert states[0]["param_groups"] == states[1]["param_groups"]
 
 
+@pytest.mark.cold
 def test_gathering_clipping_sampling_and_going_back_are_those_of_a_whole_model(tmp_path):
     done = launch(str(HERE / "sharded_ranks.py"), str(tmp_path), is_sharded=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -384,15 +384,15 @@ def test_a_number_too_large_for_a_float_counts_as_not_finite():
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_rows_leave_a_small_report(tmp_path):
+def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
     rows = healthy_rows(300)
     log = tmp_path / "huge.jsonl"
     with log.open("w") as file:
-        for step in range(1, 100_001):
+        for step in range(1, 30_001):
             file.write(json.dumps({**rows[step % 300], "step": step}) + "\n")
     report = check(log, "reward > 0.1 for 5: warning")
-    assert report.points == 100_000
-    assert len(to_json(report.to_dict())) < 300_000
+    assert report.points == 30_000
+    assert len(to_json(report.to_dict())) < 100_000
     assert any("came and went" in note for note in report.notes)  # the reward falls back every 300 rows
 
 

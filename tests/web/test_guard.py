@@ -356,18 +356,18 @@ def test_a_hostile_run_is_told_as_plain_data(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_million_keys_is_listed_in_part(tmp_path):
+def test_a_run_with_very_many_keys_is_listed_in_part(tmp_path):
     log = tmp_path / "run" / "logs" / "training_metrics.jsonl"
     log.parent.mkdir(parents=True)
-    row = {"step": 1, "timestamp": 1.0, "attempt": 1} | {f"key/{number}": 1.0 for number in range(1_000_000)}
+    row = {"step": 1, "timestamp": 1.0, "attempt": 1} | {f"key/{number}": 1.0 for number in range(200_000)}
     log.write_text(json.dumps(row) + "\n")
     with serving(tmp_path) as client:
         listed = client.api("metrics", run="run").facts
-        assert len(listed["metrics"]) + listed["left_out"] == 1_000_000
+        assert len(listed["metrics"]) + listed["left_out"] == 200_000
         assert len(listed["metrics"]) == 20_000
         assert len(client.api("run", run="run").facts["tiles"]) == 8
-        assert client.api("series", run="run", name="key/999999").facts["lines"][0]["y"] == [1.0]
-        assert client.api("runs").facts["runs"][0]["metrics"] == 1_000_000
+        assert client.api("series", run="run", name="key/199999").facts["lines"][0]["y"] == [1.0]
+        assert client.api("runs").facts["runs"][0]["metrics"] == 200_000
 
 
 def test_nothing_in_a_run_changes_but_its_index(tmp_path):

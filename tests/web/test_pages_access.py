@@ -38,7 +38,7 @@ def test_axe_finds_nothing_in_the_dialogs(browser, port):
 
 def _violations(screen, name, query):
     page = screen.open(name, **query) if query else screen.open()
-    page.wait_for_timeout(600)
+    screen.settled()
     return axe_violations(page)
 
 
@@ -47,7 +47,7 @@ def test_no_screen_is_wider_than_the_window(browser, port, viewport):
     with browsing(browser, port, viewport=viewport) as screen:
         for name, query in VIEWS.items():
             page = screen.open(name, **query) if query else screen.open()
-            page.wait_for_timeout(200)
+            screen.settled()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
             assert page.evaluate(
                 "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from browsing import axe_violations
+from browsing import COLOURS, WCAG, axe_violations
 
 from rlvitals.render.check_html import page as check_page
 from rlvitals.render.report_html import page as report_page
@@ -30,52 +31,79 @@ def reports(runs, tmp_path_factory):
     return sorted(folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def windows(browser, reports):
+    """Each file opened once, everything unfolded: nothing runs on it, so it has no state but its size and theme."""
+    with ExitStack() as opened:
+        yield [opened.enter_context(window(browser, report)) for report in reports]
+
+
 @contextmanager
-def opened(browser, report, **how):
-    """The file in a fresh window, everything unfolded; what it asks for or complains of fails the test."""
-    context = browser.new_context(**how)
+def window(browser, report):
+    """What the file asks for or complains of fails the test."""
+    context = browser.new_context()
     page = context.new_page()
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
     page.goto(report.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
-    yield page
+
+    @contextmanager
+    def look(viewport, theme="light"):
+        page.set_viewport_size(viewport)
+        page.emulate_media(color_scheme=theme)
+        yield page
+        assert (asked, complaints) == ([report.as_uri()], [])
+
+    look.name = report.stem
+    yield look
     context.close()
-    assert (asked, complaints) == ([report.as_uri()], [])
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
-def test_axe_finds_nothing_on_a_report(browser, reports, theme, viewport):
+def test_axe_finds_nothing_on_a_report(windows, theme, viewport):
     found = {}
-    for report in reports:
-        with opened(browser, report, viewport=viewport, color_scheme=theme) as page:
-            found[report.stem] = axe_violations(page)
+    for look in windows:
+        with look(viewport, theme) as page:
+            found[look.name] = axe_violations(page, COLOURS if theme == "dark" else WCAG)
     assert {name: told for name, told in found.items() if told} == {}
 
 
+def test_the_dark_theme_of_a_report_changes_colours_alone(reports):
+    """For this reason the rules that read no colour are asked in one theme."""
+    for report in reports:
+        _, *after = report.read_text(encoding="utf-8").split("@media (prefers-color-scheme: dark) {")
+        rules = [rule for text in after for rule in re.match(r"((?:[^{}]*\{[^{}]*\})*)\s*\}", text)[1].split("}")]
+        declared = [line for rule in rules for line in rule.rpartition("{")[2].split(";") if line.strip()]
+        properties = {line.split(":")[0].strip() for line in declared}
+        allowed = {"color-scheme", "stroke", "fill", "stroke-dasharray"}  # dashes come with the colour of a line
+        assert {name for name in properties if not name.startswith("--")} <= allowed, report.stem
+        assert len(properties) > 8, report.stem
+
+
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
-def test_no_report_is_wider_than_the_window_and_no_chart_than_its_place(browser, reports, viewport):
-    for report in reports:
-        with opened(browser, report, viewport=viewport) as page:
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), report.stem
-            assert page.evaluate(CUT_CHARTS) == 0, report.stem
+def test_no_report_is_wider_than_the_window_and_no_chart_than_its_place(windows, viewport):
+    for look in windows:
+        with look(viewport) as page:
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), look.name
+            assert page.evaluate(CUT_CHARTS) == 0, look.name
 
 
-def test_letters_in_charts_can_be_read_on_a_phone(browser, reports):
-    for report in reports:
-        with opened(browser, report, viewport=PHONE) as page:
+def test_letters_in_charts_can_be_read_on_a_phone(windows):
+    for look in windows:
+        with look(PHONE) as page:
             heights = page.evaluate(
                 """() => [...document.querySelectorAll("svg text")].map(one => one.getBoundingClientRect().height)"""
             )
-            assert min(heights, default=10) > 9, report.stem
+            assert min(heights, default=10) > 9, look.name
 
 
-def test_no_label_of_a_chart_lies_on_another_or_outside(browser, reports):
-    for report in reports:
-        with opened(browser, report, viewport=DESK) as page:
-            assert page.evaluate(OVERLAPPING) == [], report.stem
+def test_no_label_of_a_chart_lies_on_another_or_outside(windows):
+    for look in windows:
+        with look(DESK) as page:
+            assert page.evaluate(OVERLAPPING) == [], look.name
 
 
 CUT_CHARTS = """() => {

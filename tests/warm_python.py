@@ -1,0 +1,223 @@
+"""A Python that has imported torch, transformers and TRL already: it forks for each program the tests start.
+
+Those imports take eight seconds of each child process, and some tests start three at a time. `Warm` starts one such
+interpreter; while `Warm.taking_over()` lasts, `subprocess.Popen` asks it for a process instead of starting a new
+interpreter, wherever the program would import torch. The process is a real child of the caller with its own pid, that
+can be waited for and killed, and torchrun started in this way starts its ranks in the same way.
+
+What the programs have not imported themselves is there nevertheless, so each trainer is also started once without this
+(`cold` in conftest.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+IMPORTS = ("torch.distributed.fsdp", "transformers", "accelerate", "datasets", "peft", "trl")
+NAMES = (("transformers", ("AutoModelForCausalLM", "AutoTokenizer", "Trainer", "LlamaForCausalLM", "GPT2LMHeadModel")),
+         ("trl", ("KTOTrainer", "GRPOTrainer")))  # fmt: skip
+"""Both libraries import these when they are first asked for."""
+
+READ_AT_IMPORT = ("PYTHON", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "CUDA_")
+WRITES_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+NEEDS_TORCH = ("torch", "transformers", "trl", "rlvitals.train")
+PR_SET_CHILD_SUBREAPER = 36
+start_cold = subprocess.Popen._execute_child
+
+
+class Warm:
+    """The end of the caller. `serve` is the other end, in a process of its own."""
+
+    def __init__(self, near: socket.socket | None = None) -> None:
+        self._near = near
+        """None until a program is started that needs it."""
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def fork(cls) -> Warm:
+        """Another one, from a process that has run nothing yet."""
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            near.close()
+            sys.exit(run(serve(far)))
+        far.close()
+        return cls(near)
+
+    def _start(self) -> socket.socket:
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(far.fileno())], env=self._environment, pass_fds=[far.fileno()], cwd="/",
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+        return near
+
+    def close(self) -> None:
+        if self._near is not None:
+            self._near.close()
+        if self._process is not None:
+            self._process.wait()
+
+    @contextlib.contextmanager
+    def taking_over(self):
+        def start(process, *given):
+            self._execute_child(process, *given)
+
+        subprocess.Popen._execute_child = start
+        try:
+            yield
+        finally:
+            subprocess.Popen._execute_child = start_cold
+
+    def _execute_child(self, process, *given) -> None:
+        """Takes what `Popen.__init__` gives to the method of this name."""
+        args, executable, preexec_fn, _close, pass_fds, cwd, env, _info, _flags, shell, *others = given
+        into, own_in, own_out, out, own_err, err, _restore, gid, gids, uid, umask, is_new_session, group = others
+        words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
+        environment = dict(os.environ if env is None else env)
+        plain = not (executable or preexec_fn or pass_fds or shell or gid or gids or uid)
+        plain = plain and umask == -1 and group == -1 and words[:1] == [sys.executable]
+        if not plain or not needs_torch(words[1:], cwd) or not self._is_like(environment):
+            start_cold(process, *given)
+            return
+        asked = {
+            "words": words[1:], "cwd": os.fspath(cwd or os.getcwd()), "environment": environment,
+            "parent": os.getpid(), "session": is_new_session,
+        }  # fmt: skip
+        streams = [stream if stream != -1 else own for own, stream in ((0, into), (1, out), (2, err))]
+        with self._lock:
+            self._near = self._near or self._start()
+            # The process that forked it ends, and so the nearest ancestor that takes orphans becomes its parent.
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self._near, [json.dumps(asked).encode()], streams)
+                told = self._near.recv(64)
+            finally:
+                prctl(PR_SET_CHILD_SUBREAPER, 0)
+        if not told:
+            raise OSError("the warm interpreter has ended; what it said is on its standard error")
+        process.pid = int(told)
+        process._child_created = True
+        process._close_pipe_fds(into, own_in, own_out, out, own_err, err)
+
+    def _is_like(self, environment: dict[str, str]) -> bool:
+        """Whether nothing was set that is read when a library is imported."""
+        names = {name for name in environment | self._environment if name.startswith(READ_AT_IMPORT)}
+        names.discard(WRITES_NO_BYTECODE)
+        return all(environment.get(name) == self._environment.get(name) for name in names)
+
+
+def needs_torch(words: list[str], cwd) -> bool:
+    """Whether what follows `python` is a program that imports torch."""
+    first = words[1:] if words[:1] == ["-u"] else words
+    if first[:1] == ["-m"]:
+        return first[1] == "torch.distributed.run" or first[1:3] == ["rlvitals.cli.main", "train"]
+    if first[:1] == ["-c"]:
+        return any(name in first[1] for name in NEEDS_TORCH)
+    if first and first[0].endswith(".py"):
+        text = (Path(cwd or ".") / first[0]).read_text(encoding="utf-8")
+        return any(name in text for name in NEEDS_TORCH)
+    return False
+
+
+def prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def serve(asked: socket.socket) -> dict:
+    """Answer until nobody asks any more. Returns in the new processes alone."""
+    gc.freeze()  # what is here stays in pages that all of them share
+    while True:
+        message, streams, _, _ = socket.recv_fds(asked, 2**20, 3)
+        if not message:
+            os._exit(0)
+        between = os.fork()
+        if between == 0:
+            if os.fork():
+                os._exit(0)
+            request = json.loads(message)
+            while os.getppid() != request["parent"]:
+                time.sleep(0.0005)
+            for own, stream in enumerate(streams):
+                os.dup2(stream, own)
+            if request["session"]:
+                os.setsid()
+            asked.send(str(os.getpid()).encode())
+            asked.close()
+            for stream in streams:
+                os.close(stream)
+            return request
+        os.waitpid(between, 0)
+        for stream in streams:
+            os.close(stream)
+
+
+def open_streams(*, is_unbuffered: bool) -> None:
+    """The old ones remember what they were opened on."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        new = open(number, "w" if number else "r", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+        if number:
+            new.reconfigure(line_buffering=number == 2 or new.isatty(), write_through=is_unbuffered)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def run(request: dict) -> None:
+    """What `python` does with these words."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.dont_write_bytecode = bool(os.environ.get(WRITES_NO_BYTECODE))
+    words = request["words"]
+    sys.orig_argv = [sys.executable, *words]
+    is_unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    open_streams(is_unbuffered=is_unbuffered)
+    words = words[1:] if words[0] == "-u" else words
+    if words[0] == "-m":
+        sys.path[0], sys.argv = os.getcwd(), words[1:]
+        if words[1] == "torch.distributed.run":
+            with Warm.fork().taking_over():
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if words[0] == "-c":
+        sys.path[0], sys.argv, text, name = "", ["-c", *words[2:]], words[1], "<string>"
+    else:
+        sys.path[0], sys.argv, name = os.path.dirname(os.path.abspath(words[0])), words, words[0]
+        main.__file__, text = name, Path(name).read_text(encoding="utf-8")
+    exec(compile(text, name, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    import importlib
+    import warnings
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in IMPORTS:
+            importlib.import_module(name)
+        for name, attributes in NAMES:
+            for attribute in attributes:
+                getattr(importlib.import_module(name), attribute)
+    run(serve(socket.socket(fileno=int(sys.argv[1]))))
