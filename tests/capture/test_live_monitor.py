@@ -820,3 +820,20 @@ def test_the_end_waits_only_a_little_for_a_hook_that_hangs(tmp_path, monkeypatch
             log_rows(run, dead, range(1, 15))
         assert time.monotonic() - began < 4
     assert rlvitals.open_run(tmp_path).status == "finished"
+
+
+def test_after_a_ctrl_c_in_the_middle_of_a_rule_the_next_rows_are_judged(tmp_path, monkeypatch):
+    update = Monitor.update
+
+    def interrupted(self, row):
+        if row["step"] == 3:
+            raise KeyboardInterrupt
+        return update(self, row)
+
+    monkeypatch.setattr(Monitor, "update", interrupted)
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, dead, range(1, 3))
+        with pytest.raises(KeyboardInterrupt):
+            run.log(dead(3), step=3)
+        log_rows(run, dead, range(4, 30))
+        assert "dead_gradient" in {finding.rule for finding in run.findings}

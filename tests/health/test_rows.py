@@ -220,3 +220,12 @@ def test_a_sample_is_joined_to_the_next_row_that_is_not_older():
         *rows_of_run(train[1:], [], [], reader=reader),
     ]
     assert bit_by_bit == read
+
+
+def test_samples_that_no_row_follows_are_held_as_one():
+    reader = RowReader()
+    for value in range(1000):
+        reader.add_sample({"System/Memory_Percent": float(value)})
+    assert not reader._later_samples
+    (found,) = reader.take("train", 1, 5.0, {"loss": 1.0})
+    assert found["System/Memory_Percent"] == 999.0

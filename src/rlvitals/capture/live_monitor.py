@@ -299,9 +299,11 @@ class LiveMonitor:
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do a piece of the monitor's work. For a caller that holds the run's lock."""
         self._is_busy = True
-        with guarded(self._put_aside):
-            work()
-        self._is_busy = False
+        try:
+            with guarded(self._put_aside):
+                work()
+        finally:  # Ctrl-C passes the guard
+            self._is_busy = False
 
     def _begin_reading_past(self, stream: Stream, step: int) -> None:
         """Have a thread show the monitor what came before this attempt's first row."""

@@ -92,7 +92,10 @@ class RowReader:
 
     def add_sample(self, sample: Mapping[str, float], timestamp: float = -math.inf) -> None:
         """The machine as it was; it is joined to the next row that is not older."""
-        self._later_samples.append((timestamp, sample))
+        if timestamp == -math.inf and not self._later_samples:
+            self._samples.add(sample)  # at once: without rows, samples come for days
+        else:
+            self._later_samples.append((timestamp, sample))
 
     def take(self, stream: Stream, step: int, timestamp: float, numbers: Mapping[str, Any]) -> list[Fields]:
         """One row of a recorded run; returns the rows that are complete with it."""
@@ -165,12 +168,12 @@ class RowReader:
 
     def _with_samples(self, row: Fields) -> Fields:
         later = self._later_samples
-        if not later:
-            return row
-        now = row.get("timestamp", -math.inf)
-        while later and later[0][0] <= now:
-            self._samples.add(later.popleft()[1])
-        return self._samples.take() | row
+        if later:
+            now = row.get("timestamp", -math.inf)
+            while later and later[0][0] <= now:
+                self._samples.add(later.popleft()[1])
+        joined = self._samples.take()
+        return joined | row if joined else row
 
 
 def is_training_row(row: Fields) -> bool:
