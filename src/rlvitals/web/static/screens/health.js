@@ -147,7 +147,7 @@ function filters(findings, severity, rule) {
  * @param {Shown[]} shown
  */
 function timeline(all, shown) {
-  const last = Math.max(...all.map((finding) => finding.step), 1);
+  const last = Math.max(...all.map((finding) => finding.recovered_step ?? finding.step), 1);
   const first = Math.min(...all.map((finding) => finding.onset_step), 0);
   const at = (/** @type {number} */ step) => `${((step - first) / Math.max(last - first, 1)) * 100}%`;
   const lanes = new Map(shown.map(({finding}) => [finding.rule, ""]));
@@ -157,7 +157,8 @@ function timeline(all, shown) {
       .flatMap(({finding, place}) => {
         const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
         bar.style.left = at(finding.onset_step);
-        bar.style.width = `calc(${at(finding.step)} - ${at(finding.onset_step)})`;
+        // Until it recovered; what still stands goes on to the end.
+        bar.style.width = `calc(${at(finding.recovered_step ?? last)} - ${at(finding.onset_step)})`;
         const mark = link(
           {
             class: `mark ${styleOf(finding.severity)}`,
