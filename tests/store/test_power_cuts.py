@@ -60,7 +60,7 @@ def facts(folder):
             found |= {(log.name, row.attempt, row.step, *sorted(row.numbers.items())) for row in read_rows(log)}
     for file in rollout_files(run_dir):
         found |= {("group", group.id, len(group.rollouts)) for group in read_groups(file.path)}
-    found |= {("event", event.step, event.facts.get("title")) for event in read_events(run_dir)}
+    found |= {("event", event.step, event.finding and event.finding.title) for event in read_events(run_dir)}
     found |= {("evaluation", step, json.dumps(whole)) for step, whole in read_evaluations(run_dir)[0].items()}
     found |= {("attempt", attempt.number, attempt.from_step) for attempt in read_attempts(run_dir)}
     epochs = EpochStore(run_dir.epochs.folder)

@@ -303,13 +303,13 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) ->
     given = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "grpo_epochs": 2, "minibatch_size": 6, "keep_last": None}
     grpo.train(settings(tmp_path / "whole", **given))
     code = (
-        "import os; from rlvitals.train import grpo\n"
+        "import os; from rlvitals.train import grpo; from rlvitals.train.grpo.settings import GRPOSettings\n"
         "step = grpo.Trainer._one_step\n"
         "def dying(self):\n"
         "    if self.step == 4: os.kill(os.getpid(), 9)\n"
         "    return step(self)\n"
         "grpo.Trainer._one_step = dying\n"
-        f"grpo.train(grpo.{settings(tmp_path / 'broken', **given)!r})\n"
+        f"grpo.train({settings(tmp_path / 'broken', **given)!r})\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
     grpo.train(settings(tmp_path / "broken", resume_from="last", **given))

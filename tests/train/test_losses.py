@@ -565,7 +565,7 @@ def test_ktos_loss_is_the_one_written_by_hand(tmp_path, loss_type, weights):
     given = {"output_dir": str(tmp_path), "loss_type": loss_type, "beta": 0.3, "desirable_weight": weights[0],
              "undesirable_weight": weights[1], "warm_up_steps": 0, "examples": 16, "batch_size": 6, "eval_steps": 0,
              "display": "none"}  # fmt: skip
-    settings = recipe.load("kto", kto.Settings, given=given)
+    settings = recipe.load("kto", kto.KTOSettings, given=given)
     data = kto.read_data(settings)
     shares = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
     args = KTOConfig(**kto.arguments(settings, tmp_path, data, shares, is_resumed=False))

@@ -508,7 +508,7 @@ def test_the_doctors_revert_puts_a_good_checkpoint_back_at_half_the_rate(tmp_pat
         tmp_path / "run", Scripted(), actions="act", max_steps=8, lr_warmup_steps=5, learning_rate=1e-3, save_steps=1,
         rules=rules,
     )  # fmt: skip
-    assert run.train().status == "finished"
+    assert learn(run).status == "finished"
     lines = [json.loads(line) for line in (tmp_path / "run/logs/findings.jsonl").read_text().splitlines()]
     (request,) = [line for line in lines if line["type"] == "request"]
     (answer,) = [line for line in lines if line["type"] == "answer"]

@@ -68,31 +68,32 @@ def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
     assert tile["change"] == pytest.approx(0.04)
 
 
-def tile_of(view, name, *findings, ongoing=None):
-    told = vitals(view, Diagnosis("act", "", list(findings), ongoing))
+def tile_of(view, name, *findings):
+    told = vitals(view, Diagnosis("act", "", list(findings)))
     return next(tile for tile in told["tiles"] if tile["name"] == name)
 
 
 def test_the_worst_standing_finding_colours_a_tile(tmp_path):
     view = write_run(tmp_path / "run", 20, GRPO, algorithm="grpo")
     warned, critical = finding("warning", 5, 6, rule="a"), finding("critical", 7, 8, rule="b")
-    for findings, ongoing, status in (
-        ([warned], None, "watch"),
-        ([warned, critical], None, "act"),
-        ([warned, critical], frozenset("a"), "watch"),
-        ([warned, critical], frozenset(), "ok"),
-        ([finding("info", 5, 6)], None, "ok"),
+    over = [replace(found, recovered_step=15) for found in (warned, critical)]
+    for findings, status in (
+        ([warned], "watch"),
+        ([warned, critical], "act"),
+        ([warned, over[1]], "watch"),
+        (over, "ok"),
+        ([finding("info", 5, 6)], "ok"),
     ):
-        tile = tile_of(view, "kl", *findings, ongoing=ongoing)
+        tile = tile_of(view, "kl", *findings)
         assert (tile["status"], tile["why"]) == (status, "" if status == "ok" else "too much")
-        assert tile_of(view, "reward", *findings, ongoing=ongoing)["status"] == "ok"
+        assert tile_of(view, "reward", *findings)["status"] == "ok"
 
 
 def test_a_typical_range_is_told_and_colours_nothing(tmp_path):
     for value in (0.1, 0.99):
         view = write_run(tmp_path / f"run{value}", 20, GRPO | {"frac_reward_zero_std": value}, algorithm="grpo")
         tile = tile_of(view, "frac_reward_zero_std")
-        assert (tile["band"], tile["status"]) == ([None, 0.3], "ok")
+        assert (tile["band"], tile["status"]) == ((None, 0.3), "ok")
 
 
 def test_the_reference_point_of_kto_may_be_zero(tmp_path):
@@ -103,7 +104,7 @@ def test_the_reference_point_of_kto_may_be_zero(tmp_path):
     assert (tile["concept"], tile["status"], tile["band"]) == ("kl_ref.kto", "ok", None)
 
 
-@pytest.mark.parametrize(("parameters", "band"), [(None, None), (120_000, None), (7_000_000_000, [None, 1e-6])])
+@pytest.mark.parametrize(("parameters", "band"), [(None, None), (120_000, None), (7_000_000_000, (None, 1e-6))])
 def test_a_band_made_for_large_models_is_not_shown_for_a_tiny_one(tmp_path, parameters, band):
     view = write_run(
         tmp_path / "run", 20, KTO | {"learning_rate": 3e-4}, algorithm="kto", config={"model_parameters": parameters}
@@ -113,7 +114,7 @@ def test_a_band_made_for_large_models_is_not_shown_for_a_tiny_one(tmp_path, para
 
 
 def test_a_tile_shows_the_range_of_the_stage_the_run_is_in(tmp_path):
-    for step, band in ((8, [-0.1, 0.1]), (80, [0.5, 1.0]), (145, [0.3, 2.0])):
+    for step, band in ((8, (-0.1, 0.1)), (80, (0.5, 1.0)), (145, (0.3, 2.0))):
         view = write_run(tmp_path / f"run{step}", step, KTO, algorithm="kto", total_steps=145)
         assert tile_of(view, "rewards/margins")["band"] == band
 
