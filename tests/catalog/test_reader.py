@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rlvitals.views.findings import diagnose
 
 import rlvitals
 from rlvitals import catalog
 from rlvitals.health.monitor import Monitor
 from rlvitals.render.steps import LAYOUTS, short_names, step_text
 from rlvitals.tui.watched import Watched
+from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.plots import overview
 from rlvitals.views.report import gather
 from rlvitals.views.summary import summarise
