@@ -2,7 +2,7 @@
 
 import {ask} from "./api.js";
 import {byId, el, fill} from "./dom.js";
-import {range} from "./numbers.js";
+import {number, range} from "./numbers.js";
 import * as state from "./state.js";
 
 /** @import {Band, Explained} from "../contract.d.ts" */
