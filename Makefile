@@ -93,11 +93,12 @@ bench-doctor: $(BIN)/.base  ## the doctor and its peers on the same generated ru
 	$(VENV)-peers/bin/python benchmarks/doctor.py --corpus 92-93 --peers
 	$(VENV)-peers/bin/python benchmarks/doctor_cost.py --peers $(VENV)-peers/bin/python
 
-catalog: $(BIN)/.dev  ## compile the catalogue and the rules, and their docs pages
+catalog: $(BIN)/.dev  ## write every generated file: the catalogue, the rules, their docs pages, the page's types
 	$(BIN)/python -m rlvitals.catalog.build
 	$(BIN)/python -m rlvitals.catalog.pages docs/metrics
 	$(BIN)/python -m rlvitals.health.build
 	$(BIN)/python -m rlvitals.health.pages docs/rules
+	$(BIN)/python -m rlvitals.web.typescript
 
 clean:
 	rm -rf $(VENV) $(VENV)-peers out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

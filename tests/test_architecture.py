@@ -145,8 +145,8 @@ def test_the_plan_names_every_room():
 @pytest.mark.parametrize("room", sorted(built()))
 def test_the_plan_of_a_room_is_true(room):
     imported, names = plan().get(room, (set(), set()))
-    assert imported == built()[room][0]
-    assert names == built()[room][1]
+    assert imported == built()[room][0], f"what {room} imports, in {PLAN.name}, is not what it imports"
+    assert names == built()[room][1], f"name each module of {room} in {PLAN.name}, and no other"
 
 
 def test_rooms_import_in_one_direction():

@@ -99,7 +99,8 @@ def test_every_path_and_link_in_the_docs_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"[a-z]+:", link)]
     missing = [link for link in links if not (page.parent / link).exists()]
     named = re.findall(r"`((?:src|docs|tests|benchmarks|examples|\.ci)/[\w./-]+)`", text)
-    missing += [path for path in named if not (REPO / path).exists()]
+    patterns = [re.sub("NAME|FAMILY", "*", path) for path in named]  # what a recipe leaves open fits some file
+    missing += [path for path in patterns if not any(REPO.glob(path))]
     assert not missing
     assert text.strip()
 

@@ -22,6 +22,14 @@ def test_the_compiled_catalogue_is_what_the_yaml_files_say():
     assert build.COMPILED.read_text(encoding="utf-8") == build.compile_data()
 
 
+def test_a_name_of_a_framework_that_is_nowhere_is_not_compiled(monkeypatch):
+    metric = {"id": "a.b", "title": "B", "what": "What it is.", "unit": "ratio", "names": {"verll": "a/b"}}
+    frameworks = {"frameworks": [{"id": "verl", "title": "verl"}]}
+    monkeypatch.setattr(build, "read_data", lambda: [("a.yaml", {"metrics": [metric]}), ("f.yaml", frameworks)])
+    with pytest.raises(CatalogError, match=r"a\.yaml: metric 'a\.b': .* has no 'verll'\. Did you mean 'verl'"):
+        build.compile_data()
+
+
 def test_the_docs_pages_are_what_the_yaml_files_say():
     folder = Path(__file__).parents[2] / "docs" / "metrics"
     wanted = pages.pages(pages.load())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,6 +56,17 @@ def error_of(*sources: object) -> str:
 
 def test_the_compiled_rules_are_what_the_yaml_files_say():
     assert build.TARGET.read_bytes() == build.compiled()
+
+
+@pytest.mark.parametrize("folder", ["rules", "presets"])
+def test_a_wrong_shipped_entry_is_named_by_file_and_line_and_is_not_compiled(folder, tmp_path, monkeypatch):
+    data = shutil.copytree(build.DATA, tmp_path / "data")
+    monkeypatch.setattr(build, "DATA", data)
+    monkeypatch.setattr(build, "TARGET", data / "rules.json")
+    (data / folder / "zz.yaml").write_text("# New.\n- {rule: zz, kind: data, title: zz}\n")
+    with pytest.raises(RuleError, match=r"zz\.yaml, line 2 \(zz\): no rule function is called 'zz'"):
+        build.main([])
+    assert build.TARGET.read_bytes() == (Path(rulebook.__file__).parent / "data" / "rules.json").read_bytes()
 
 
 def test_every_shipped_rule_agrees_with_its_function():

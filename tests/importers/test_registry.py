@@ -137,20 +137,21 @@ def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, 
     install(tmp_path / "site", "pipes", code, entry)
     rows = "".join(f"step={n}|loss={1 / n}|reward=0.{n}\n" for n in range(1, 8))
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "train.pipes").write_text(rows)
+    (tmp_path / "folder" / "train.pipes").write_text(f"{rows}step=8|loss=0.1|reward=")  # its writer was killed
     code = """
         import rlvitals
         from rlvitals.importers import LogTail, read_log
         log = read_log("folder")
         tail = LogTail("folder")
-        assert (log.format, len(log.rows), log.rows[1]) == ("pipes", 7, {"step": 2, "loss": 0.5, "reward": 0.2}), log
-        assert tail.poll().rows == log.rows and tail.format == "pipes"
+        assert (log.format, len(log.rows), log.rows[1]) == ("pipes", 8, {"step": 2, "loss": 0.5, "reward": 0.2}), log
+        assert tail.poll().rows == log.rows[:7] and tail.format == "pipes"
+        assert tail.finish().rows == log.rows[7:] == [{"step": 8, "loss": 0.1}]
         assert rlvitals.check("folder/train.pipes").format == "pipes"
     """
     done = python("-c", textwrap.dedent(code))
     assert (done.returncode, done.stderr) == (0, "")
     done = python("-m", "rlvitals.cli.main", "import", "folder", "--to", "run")
-    assert "7 rows from" in done.stdout, done.stderr
+    assert "8 rows from" in done.stdout, done.stderr
     done = python("-m", "rlvitals.cli.main", "check", "site/pipes-1.0.dist-info/METADATA")
     assert "lines of name=value pairs between bars" in done.stderr
 

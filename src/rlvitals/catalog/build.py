@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.catalog.source import parse
-from rlvitals.errors import CatalogError
+from rlvitals.errors import CatalogError, did_you_mean
 from rlvitals.yaml_reader import read_yaml
 
 DATA = Path(__file__).parent / "data"
@@ -28,10 +28,18 @@ def read_data() -> Iterator[tuple[str, Any]]:
 
 def compile_data() -> str:
     """Validate every document and return the compiled JSON text."""
-    documents = []
+    documents, parsed = [], {}
     for where, document in read_data():
-        parse(document, where)
+        parsed[where] = parse(document, where)
         documents.append({"where": where, "document": document})
+    frameworks = {framework.id for data in parsed.values() for framework in data.frameworks}
+    for where, data in parsed.items():
+        for metric in data.metrics:
+            for framework in {alias.framework for alias in metric.names} - frameworks:
+                raise CatalogError(
+                    f"{where}: metric {metric.id!r}: frameworks.yaml has no {framework!r}."
+                    f"{did_you_mean(framework, frameworks)}"
+                )
     return json.dumps(documents, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -10,17 +10,26 @@ from pathlib import Path
 
 from rlvitals.codec import to_json
 from rlvitals.errors import RuleError
-from rlvitals.yaml_reader import read_yaml
+from rlvitals.health.rulebook import from_data
+from rlvitals.yaml_reader import read_yaml, read_yaml_with_lines
 
 DATA = Path(__file__).parent / "data"
 TARGET = DATA / "rules.json"
 
 
 def compiled() -> bytes:
-    """The JSON of all data files."""
-    rules = [entry for path in sorted((DATA / "rules").glob("*.yaml")) for entry in read_yaml(path, RuleError)]
-    presets = {path.stem: read_yaml(path, RuleError) for path in sorted((DATA / "presets").glob("*.yaml"))}
-    return to_json({"signals": read_yaml(DATA / "signals.yaml", RuleError), "rules": rules, "presets": presets})
+    """The JSON of all data files. Raises RuleError that names the file and line of a wrong entry."""
+    signals = read_yaml(DATA / "signals.yaml", RuleError)
+    book = from_data({"signals": signals, "rules": []})
+    rules, presets = [], {}
+    for path in sorted((DATA / "rules").glob("*.yaml")):
+        entries, lines = read_yaml_with_lines(path, RuleError)
+        book = book.changed_by(entries, path.name, lines)
+        rules += entries
+    for path in sorted((DATA / "presets").glob("*.yaml")):
+        presets[path.stem], lines = read_yaml_with_lines(path, RuleError)
+        book.changed_by(presets[path.stem], path.name, lines)
+    return to_json({"signals": signals, "rules": rules, "presets": presets})
 
 
 def main(arguments: list[str]) -> int:
@@ -36,4 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuleError as error:
+        sys.exit(f"error: {error}")

@@ -1,7 +1,7 @@
 """The rules: small typed functions, one module per part of training.
 
 A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts; keyword-only
-ones are the numbers of the rule's entry in `data/*.yaml`. A rule returns None while it is content.
+ones are the numbers of the rule's entry in `data/rules/*.yaml`. A rule returns None while it is content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ RuleFunction = Callable[..., Alarm | None]
 
 _MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides)
 
-FUNCTIONS: dict[str, RuleFunction] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+FUNCTIONS: dict[str, RuleFunction] = {
+    name: value
+    for module in _MODULES
+    for name, value in vars(module).items()
+    if not name.startswith("_") and getattr(value, "__annotations__", {}).get("return") == "Alarm | None"
+}
+"""Every public function of these modules that is annotated to return `Alarm | None`."""
 
 OUTSIDE = frozenset({"stall", "process_gone"})
 """Rules that a process beside the trainer can look after."""

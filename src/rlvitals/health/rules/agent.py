@@ -6,15 +6,6 @@ from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
-__all__ = [
-    "early_exits",
-    "groups_filtered",
-    "repeated_actions",
-    "tool_abandonment",
-    "tool_errors",
-    "turn_runaway",
-]
-
 
 def _start(signal: Signal) -> float:
     """The level of the first five points: collapses can begin before a longer baseline is taken."""

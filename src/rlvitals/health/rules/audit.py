@@ -8,20 +8,6 @@ from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
-__all__ = [
-    "clip_of_zero",
-    "first_accuracy",
-    "impossible_entropy",
-    "impossible_kl",
-    "impossible_mean",
-    "impossible_share",
-    "loss_of_zero",
-    "metric_vanished",
-    "reward_is_not_its_parts",
-    "steps_backwards",
-    "steps_repeated",
-]
-
 SHARES = ("truncated", "clip", "zero_variance", "all_fail", "all_pass", "pair_accuracy", "tool_failures", "kept_share")
 _WATCHED = ("reward", "loss", "margin", "kl", "entropy", "grad_norm")
 

@@ -12,25 +12,6 @@ from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal, median
 
-__all__ = [
-    "epochs_without_fall",
-    "epochs_without_rise",
-    "guide_kl_high",
-    "guide_kl_low",
-    "guide_loss_increasing",
-    "guide_loss_not_decreasing",
-    "guide_loss_settles",
-    "guide_margin_backwards",
-    "guide_margin_negative",
-    "guide_margin_stuck",
-    "guide_nonfinite",
-    "guide_rejected_above_chosen",
-    "guide_rewards_collapsed",
-    "guide_stage",
-    "guide_unstable",
-    "guide_without_rise",
-]
-
 _SEVEN = ("loss", "chosen", "rejected", "margin", "grad_norm", "lr", "kto_kl", "kl")
 
 

@@ -9,20 +9,6 @@ from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
-__all__ = [
-    "dead_gradient",
-    "early_blow_up",
-    "frozen_loss",
-    "gradient_explosion",
-    "instability",
-    "learning_rate_too_low",
-    "loss_divergence",
-    "nonfinite_core",
-    "nonfinite_other",
-    "vanishing_gradient",
-    "warm_up_without_end",
-]
-
 CORE = ("loss", "policy_loss", "value_loss", "grad_norm", "kl", "reward", "entropy", "margin", "logp_chosen", "ratio")
 _FATAL = frozenset({"loss", "policy_loss", "value_loss"})
 

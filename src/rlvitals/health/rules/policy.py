@@ -9,24 +9,6 @@ from rlvitals.health.case import Case
 from rlvitals.health.rules.reward import is_solved
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
-__all__ = [
-    "advantage_spread",
-    "clip_saturation",
-    "critic_useless",
-    "entropy_collapse",
-    "entropy_explosion",
-    "entropy_running_out",
-    "importance_ratio_off",
-    "kl_explosion",
-    "kl_negative",
-    "kl_out_of_range",
-    "kl_without_gain",
-    "rollout_mismatch",
-    "stale_samples",
-    "update_too_large",
-    "value_loss_growth",
-]
-
 SEQUENCE_TOKENS = 10.0
 """How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
 

@@ -8,21 +8,6 @@ from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
 
-__all__ = [
-    "accuracy_below_chance",
-    "class_imbalance",
-    "eval_margin_inversion",
-    "eval_overfit",
-    "kto_kl_at_zero",
-    "kto_kl_explosion",
-    "likelihood_displacement",
-    "log_probability_crash",
-    "loss_above_chance",
-    "margin_inversion",
-    "margin_is_noise",
-    "preference_saturated",
-]
-
 LN2 = math.log(2)
 
 

@@ -10,21 +10,6 @@ from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
-__all__ = [
-    "eval_falls",
-    "groups_without_spread",
-    "held_out_gap",
-    "no_reward_spread",
-    "not_learning",
-    "plateau",
-    "proxy_gap",
-    "reward_at_floor",
-    "reward_collapse",
-    "reward_constant",
-    "reward_takeover",
-    "shape_of_hacking",
-]
-
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
 )

@@ -9,8 +9,6 @@ from rlvitals.health.case import Case
 from rlvitals.health.rules.reward import is_solved
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
-__all__ = ["length_collapse", "length_explosion", "looping_text", "truncation", "truncation_rising"]
-
 
 def length_explosion(
     length: Signal,

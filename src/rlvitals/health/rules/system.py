@@ -8,17 +8,6 @@ from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
-__all__ = [
-    "gpu_idle",
-    "memory_creep",
-    "memory_full",
-    "phase_stall",
-    "process_gone",
-    "slow_step",
-    "stall",
-    "throughput",
-]
-
 
 def stall(case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float) -> Alarm | None:
     """No row for much longer than rows usually take."""
