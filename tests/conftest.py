@@ -203,3 +203,12 @@ def fill(disk):
     with pytest.raises(OSError, match="No space left"):
         filler.write_bytes(b"x" * 2**20)
     return filler
+
+
+@pytest.fixture
+def shipped_catalogue():
+    """What a test registers is gone after it: other tests count the shipped entries."""
+    from rlvitals import catalog
+
+    yield
+    catalog._catalog.cache_clear()

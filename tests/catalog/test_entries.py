@@ -79,6 +79,7 @@ def test_the_kto_guides_stage_table_is_in_the_bands():
     assert {("start", -0.1, 0.1), ("early", 0.1, 0.5), ("mid", 0.5, 1.0), ("late", 1.0, 2.0)} <= margin
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_an_own_metric_is_registered_from_yaml_and_found_by_its_names(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(

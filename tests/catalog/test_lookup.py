@@ -188,6 +188,7 @@ def test_what_only_looks_like_it_is_unknown(name):
     assert catalog.reader().matches(name) == []
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_a_name_asked_for_before_it_was_registered_is_found_after():
     assert catalog.reader().matches("mail/unread") == []
     entry = {"id": "mail.unread", "title": "Unread", "what": "Mails nobody opened.", "unit": "mails"}
@@ -195,6 +196,7 @@ def test_a_name_asked_for_before_it_was_registered_is_found_after():
     assert [match.metric.id for match in catalog.reader().matches("mail/unread")] == ["mail.unread"]
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_a_pattern_registered_later_is_looked_at_too():
     assert catalog.reader().matches("mailbox/inbox/size") == []
     entry = {"id": "mail.size", "title": "Size", "what": "Mails of a folder.", "unit": "mails"}

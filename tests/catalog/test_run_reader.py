@@ -163,6 +163,7 @@ def test_an_algorithm_is_known_however_it_is_spelled(spelling):
     assert catalog.algorithm(spelling).id == "dr_grpo"
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_an_algorithm_of_one_s_own_has_its_parent_s_signs_and_names():
     catalog.register({"algorithms": [{"id": "mypo", "title": "Mine", "parent": "rloo"}]})
     mine = catalog.algorithm("MyPO")
