@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.guard import guarded, words_of
+from rlvitals.health import outcome, weighing
 from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
@@ -20,6 +21,7 @@ from rlvitals.health.case import Case
 from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
+from rlvitals.health.weighing import Scales
 from rlvitals.health.wording import evidence_of, fill
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
@@ -58,8 +60,12 @@ class Monitor:
         config: Mapping[str, Any] | None = None,
         *,
         rules: str | Path | Sequence[Any] | Rulebook | None = None,
+        scales: Scales | None = None,
     ) -> None:
         self.rulebook = _open_rulebook(rules)
+        self._scales = scales or weighing.shipped()
+        self._weighed = {name for name, rule in rulebooks.shipped().rules.items() if self.rulebook.rules.get(name) == rule}
+        """Our own rules as they were shipped; what a user wrote or changed speaks for itself."""
         self.case = Case(
             self.rulebook.sources,
             algorithm=algorithm,
@@ -168,18 +174,21 @@ class Monitor:
         return self._report(found) if found else found
 
     def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
-        """Count a rule's answer; what has held for long enough is found."""
+        """Weigh and count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
+        if alarm is not None and rule.rule in self._weighed:
+            alarm.severity, confidence = self._scales.weigh(rule.rule, alarm.severity, outcome.state_of(self.case))
+            alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
-        if alarm is not None and severity is not None:
+        if state.is_clear:
+            state.reset()
+            self.case.raised.pop(rule.rule, None)
+            self._recover(rule.rule, self.case.step)
+        elif alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
                 state.said = _RANK[severity]
                 found.append(self._finding(rule, alarm, severity, state))
-        elif state.is_clear:
-            state.reset()
-            self.case.raised.pop(rule.rule, None)
-            self._recover(rule.rule, self.case.step)
 
     def _recover(self, rule: str, step: int) -> None:
         severity = self._history.standing.get(rule)
@@ -275,27 +284,16 @@ def _summary(kept: Sequence[Finding]) -> Finding:
 class _State:
     """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
 
-    __slots__ = (
-        "_any",
-        "_critical",
-        "_hold",
-        "_hold_critical",
-        "_masks",
-        "_quiet",
-        "said",
-        "since_point",
-        "since_step",
-    )
+    __slots__ = ("_holds", "_quiet", "_votes", "said", "since_point", "since_step")
 
     def __init__(self, rule: Rule) -> None:
-        self._hold = rule.hold
-        self._hold_critical = rule.hold_critical or rule.hold
-        self._masks = ((1 << self._hold[1]) - 1, (1 << self._hold_critical[1]) - 1)
+        self._holds = (rule.hold, rule.hold, rule.hold_critical or rule.hold)
+        """By severity: so many of the last so many points."""
         self.reset()
 
     def reset(self) -> None:
-        self._any = 0
-        self._critical = 0
+        self._votes = [0, 0, 0]
+        """By severity: a bit for each of the last points, set where the answer was at least that grave."""
         self._quiet = 0
         self.said = 0
         self.since_point = 0
@@ -304,33 +302,29 @@ class _State:
     @property
     def is_awake(self) -> bool:
         """Whether anything is remembered: else a rule that is content need not be counted."""
-        return bool(self._any or self._critical or self.said)
+        return bool(self._votes[0] or self._votes[2] or self.said)
 
     @property
     def is_clear(self) -> bool:
+        """Whether what was said has not been seen for a while."""
         return self._quiet >= CLEAR_POINTS
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
         """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a
         series that comes with few rows only.
         """
-        if alarm is None:
-            self._quiet += 1
-        else:
-            self._quiet = 0
-            if not self._any and not self.said:
-                self.since_point, self.since_step = point, step
-        grave = alarm is not None and alarm.severity == "critical"
-        self._any = ((self._any << 1) | (alarm is not None)) & self._masks[0]
-        self._critical = ((self._critical << 1) | grave) & self._masks[1]
-        if alarm is None:
-            return None
+        rank = 0 if alarm is None else _RANK[alarm.severity]
+        if rank and not self._votes[0] and not self.said:
+            self.since_point, self.since_step = point, step
+        self._quiet = 0 if rank >= max(self.said, 1) else self._quiet + 1
         most = 2 if is_sparse else MAX_VOTES
-        if grave and self._critical.bit_count() >= min(self._hold_critical[0], most):
-            return "critical"
-        if self._any.bit_count() >= min(self._hold[0], most):
-            return "warning" if grave else alarm.severity
-        return None
+        held: Severity | None = None
+        votes = self._votes
+        for place, (severity, (needed, of)) in enumerate(zip(SEVERITIES, self._holds, strict=True)):
+            votes[place] = ((votes[place] << 1) | (rank > place)) & ((1 << of) - 1)
+            if rank > place and votes[place].bit_count() >= min(needed, most):
+                held = severity
+        return held
 
 
 def _open_rulebook(rules: str | Path | Sequence[Any] | Rulebook | None) -> Rulebook:

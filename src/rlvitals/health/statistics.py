@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 
+from rlvitals.health.course import Course
+
 HEAD = 12
 """Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
 
@@ -99,7 +101,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "_zero", "zero_step", "zero_streak", "_changes",
+        "course", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
     )  # fmt: skip
 
@@ -159,6 +161,8 @@ class Signal:
         self._median, self._median_at = math.nan, 0
         self._gained = self._dropped = False
         self._trend = 0.0
+        self.course = Course()
+        """The levels of the whole run, for what only the whole run shows."""
         self._gained_at = self._dropped_at = self._trend_at = -1
 
     def update_nonfinite(self, step: int) -> None:
@@ -230,6 +234,7 @@ class Signal:
         self._sum_x += taken
         self._sum_xx += taken * taken
         self._sum_tx += n * taken
+        self.course.add(taken)
         if n <= HEAD:
             self._freeze(value, n)
         warm = n if n < SETTLED else SETTLED

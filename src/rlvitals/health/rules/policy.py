@@ -6,16 +6,8 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.rules.reward import is_solved, kl_unit
 from rlvitals.health.statistics import FAST_SHARE, Signal
-
-SEQUENCE_TOKENS = 10.0
-"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
-
-
-def _unit(case: Case) -> float:
-    return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
-
 
 def kl_explosion(
     kl: Signal,
@@ -28,7 +20,7 @@ def kl_explosion(
     level_critical: float,
 ) -> Alarm | None:
     """The policy leaves its reference: a multiple of the starting KL, at a size that matters, five points long."""
-    unit = _unit(case)
+    unit = kl_unit(case)
     middle = min(kl.median5, 2 * kl.fast)
     base = max(kl.base, 1e-3 * unit)
     if middle < times * base:
@@ -52,7 +44,7 @@ def kl_without_gain(
     kl: Signal, reward: Signal, case: Case, *, times: float, level: float, noises: float
 ) -> Alarm | None:
     """KL is being paid and no reward comes back."""
-    unit = _unit(case)
+    unit = kl_unit(case)
     middle = min(kl.median5, kl.fast)
     if reward.improving or middle < level * unit or kl.base < 0.1 * level * unit:
         return None
@@ -65,14 +57,14 @@ def kl_without_gain(
 def kl_out_of_range(kl: Signal, case: Case, *, warn: float, grave: float) -> Alarm | None:
     """A KL no policy has: the estimator's exponential overflowed, or the policy is gone."""
     last = kl.last
-    if last > grave * _unit(case):
+    if last > grave * kl_unit(case):
         return critical(kl)
-    return warning(kl) if last > warn * _unit(case) else None
+    return warning(kl) if last > warn * kl_unit(case) else None
 
 
 def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm | None:
     """An average KL cannot be negative; a sampled one dips below 0 a little and returns."""
-    unit = _unit(case)
+    unit = kl_unit(case)
     middle = kl.median5
     if middle < -deep * (4.0 if case.kl_is_sum else 1.0):
         return critical(kl)

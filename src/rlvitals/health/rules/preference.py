@@ -6,6 +6,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
+from rlvitals.health.rules.optimisation import is_climbing
 from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
 
 LN2 = math.log(2)
@@ -43,7 +44,7 @@ def margin_is_noise(
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
         return since(margin.zero_step, critical(margin, "zero", streak=float(margin.zero_streak)))
-    if lr is not None and lr.last >= lr.highest and margin.n < 100 and _is_climbing(lr):
+    if lr is not None and is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)
     distance = margin.slow / (noise * SLOW_SHARE)
@@ -65,11 +66,6 @@ def margin_is_noise(
     if margin.n >= points_critical:
         return critical(margin, distance=distance)
     return warning(margin, distance=distance)
-
-
-def _is_climbing(lr: Signal) -> bool:
-    window = lr.window
-    return len(window) >= 2 and window[-1] > window[0]
 
 
 def accuracy_below_chance(

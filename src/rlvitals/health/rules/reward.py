@@ -8,7 +8,11 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
+from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import FAST_SHARE, Signal
+
+SEQUENCE_TOKENS = 10.0
+"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
 
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
@@ -37,25 +41,25 @@ def _floor_of(case: Case, reward: Signal) -> float | None:
 
 
 def reward_constant(
-    reward: Signal, case: Case, reward_std: Signal | None, *, points: float, points_critical: float, relative: float
+    reward: Signal, case: Case, reward_std: Signal | None, *, points: float, relative: float, still: float
 ) -> Alarm | None:
-    """The reward hardly moved since the first point: a verifier that always says the same, or answers it never likes.
-    A reward that is constant at the top is a solved task.
+    """The reward hardly moved since the first points: a verifier that always says the same, or answers it never likes.
+    One that has risen and is now exactly constant is a solved task, unless what it rose to is worth nothing.
     """
-    spread = reward.highest - reward.lowest
     scale = max(abs(reward.slow), 1e-6)
-    flat_always = spread <= relative * scale
-    flat_now = reward.equal_streak >= points
+    levels = reward.course.levels
+    spread = max(levels) - min(levels) if levels else reward.highest - reward.lowest
+    flat_always = reward.n > 2 * points and max(spread, reward.noise) <= relative * scale
+    flat_now = reward.equal_streak >= points or (reward.n > 2 * points and reward.noise <= still * scale)
     if not (flat_always or flat_now):
         return None
-    if is_solved(case, reward) and (reward.gained or reward.n > 2 * points):
+    gained = reward.gained or reward.course.gain >= BEYOND_NOISE
+    if is_solved(case, reward) and (gained or reward.n > 2 * points):
         return info(reward, "solved", spread=spread)
-    if flat_now and not flat_always and reward.gained:
+    if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
     alive = reward_std is not None and reward_std.slow > 0.1 * scale and reward_std.zero_share < 0.5
-    if alive and not flat_now:
-        return warning(reward, spread=spread)
-    return critical(reward, spread=spread) if reward.n >= points_critical else warning(reward, spread=spread)
+    return (warning if alive and not flat_now else critical)(reward, spread=spread)
 
 
 def reward_at_floor(reward: Signal, case: Case, *, share: float, points_critical: float) -> Alarm | None:
@@ -83,6 +87,7 @@ def reward_collapse(
     give_back: float,
     share: float,
     noises: float,
+    least: float,
 ) -> Alarm | None:
     """The reward has given back what it had gained, or fallen below where it began."""
     if not reward.dropped:
@@ -112,11 +117,18 @@ def reward_collapse(
     sunk = sunk or (
         depth > max(1.25 * noises * reward.noise_base, noises * reward.wander) and reward.drop > 2 * depth / 3
     )
-    found = (critical if lost_all or sunk else warning)(
+    # A few parts in a hundred of the reward are no collapse, however still it was before.
+    matters = reward.drop > least * max(abs(reward.top), reward.travelled)
+    found = (critical if matters and (lost_all or sunk) else warning)(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
     found.onset_step = reward.top_step
     return found
+
+
+def kl_unit(case: Case) -> float:
+    """How much larger the run's KL is than a token's mean, at the least."""
+    return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
 
 
 def _or_one(value: float) -> float:
@@ -125,42 +137,49 @@ def _or_one(value: float) -> float:
 
 def not_learning(
     reward: Signal,
+    kl: Signal | None,
     eval_score: Signal | None,
     case: Case,
     *,
+    best: float,
     t: float,
     share: float,
+    points: float,
     points_critical: float,
-    t_critical: float,
+    points_idle: float,
+    late: float,
+    still: float,
 ) -> Alarm | None:
-    """No line through the whole run rises, and the level never left its start."""
-    if is_solved(case, reward) or reward.improving:
+    """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
+    moved from its reference either is the plainer case.
+    """
+    course = reward.course
+    enough = reward.n >= points if case.progress is None else case.progress >= share
+    if not enough or not course.levels or is_solved(case, reward):
         return None
-    if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > 2.0 or eval_score.gained):
+    if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
-    slope = reward.trend
-    progress = case.progress
-    if slope >= t or (progress is not None and progress < share):
+    if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > BEYOND_NOISE or eval_score.gained):
         return None
-    if reward.n >= points_critical and slope < t_critical:
-        return critical(reward, t=slope)
-    return warning(reward, t=slope)
+    idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
+    over = case.progress is not None and case.progress >= late
+    grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
+    return (critical if grave else warning)(reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start)
 
 
 def plateau(
-    reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float, share_warning: float
+    reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float
 ) -> Alarm | None:
-    """The best level lies far back, and nothing has risen since: take that checkpoint."""
+    """The best level lies far back, and nothing has risen since: take that checkpoint. A remark, whatever its length:
+    a run that has learnt what it can is no failure.
+    """
     flat = reward.plateau_age
     if flat < max(age, share * reward.n) or not reward.gained or reward.rising > 1.5:
         return None
     if eval_score is not None and eval_score.n >= 4 and eval_score.rising > 1.5:
         return None
-    solved = is_solved(case, reward)
-    long = flat >= share_warning * reward.n and flat >= max(1.5 * age, 0.2 * (case.planned_points or 0))
-    if long and not solved:
-        return warning(reward, age=float(flat), best=reward.top, best_step=float(reward.top_step))
-    return info(reward, "solved" if solved else "", age=float(flat), best=reward.top, best_step=float(reward.top_step))
+    variant = "solved" if is_solved(case, reward) else ""
+    return info(reward, variant, age=float(flat), best=reward.top, best_step=float(reward.top_step))
 
 
 def groups_without_spread(
@@ -291,9 +310,24 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
         len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 13 * FAST_SHARE * reward.noise
     )
     # A score that has just climbed steeply looks noisy: its noise must not hide that it still climbs.
-    if strides and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
+    learnt = eval_score.head and max(window) > eval_score.head[0] + 2 * noise
+    if strides and not learnt and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     return None
+
+
+def eval_collapse(eval_score: Signal, *, evals: float, noises: float) -> Alarm | None:
+    """The held-out score has given back all it had gained, three evaluations in a row."""
+    window = eval_score.window
+    if eval_score.n < evals or len(window) < 3:
+        return None
+    first, best, now = eval_score.head[0], eval_score.highest, max(window[-3:])
+    won = best - first
+    noise = max(eval_score.noise_base, 1e-9)
+    if won < noises * noise or now > first + 0.25 * won or best - now < noises * noise:
+        return None
+    alarm = critical if now <= first and best - now > 2 * noises * noise else warning
+    return alarm(eval_score, eval_best=best, eval_now=window[-1])
 
 
 def reward_takeover(

@@ -67,14 +67,15 @@ def truncation(
     share_critical: float,
     points_critical: float,
     points: float,
+    down: float,
 ) -> Alarm | None:
     """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
     level = min(truncated.slow, truncated.fast)
     total = truncated.n >= 8 and truncated.lowest > 0.97
     if not total and level <= min(share, share_critical):
         return None
-    if truncated.trend < -3 or truncated.rising < -2:
-        return None  # on its way down
+    if truncated.fast < truncated.base - down and (truncated.trend < -3 or truncated.rising < -2):
+        return None  # well on its way down
     winning = reward is not None and reward.improving and not reward.dropped
     moving = reward is not None and reward.rising > 1.0
     filled = (
