@@ -30,6 +30,9 @@ _MEASURED = frozenset(
 """The only signals that a name under `timing/`, `memory/` or `perf/` may feed by its pattern."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
+_OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
+"""What only a trainer that samples logs."""
+
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
@@ -238,9 +241,10 @@ class Case:
         if self._family is not None:
             return self._family
         pairs = "margin" in self.signals or {"chosen", "rejected"} <= self.signals.keys()
-        if pairs and "reward" not in self.signals:
+        sampled = any(name in self.signals for name in _OF_SAMPLES)
+        if pairs and not sampled:
             return "preference"
-        if any(name in self.signals for name in ("reward", "kl", "zero_variance", "clip", "turns", "length")):
+        if sampled or "reward" in self.signals or "kl" in self.signals:
             return "policy"
         return "other"
 
@@ -358,6 +362,7 @@ class Case:
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
+            signal.is_outcome = signal.is_outcome or bool(self._sources[name].key)
         self._feeding[name] = (key, rank)
         self.changed = True
         return _Reading(signal, rank, caveat, is_one_of_several=takes_highest)

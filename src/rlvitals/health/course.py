@@ -33,7 +33,7 @@ _SIGMA_OF_MEDIAN = 1.4826
 
 class Course:
     """Values in, one by one; the levels of the run's stretches out. Answers are worked out when they are asked for,
-    and kept until the next value.
+    and kept until the next block is full: of a long run a block is one part in 32 to 64.
     """
 
     __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "n")
@@ -115,12 +115,11 @@ class Course:
         return difference / (math.sqrt(2.0) * self._noise) if self._noise > 0 else math.copysign(0.0, difference)
 
     def _work_out(self) -> None:
-        if self._at == self.n:
+        done = self.n - self._count
+        if self._at == done:
             return
-        self._at = self.n
+        self._at = done
         blocks = self._blocks
-        if 2 * self._count >= self._size and self._size > 1:
-            blocks = [*blocks, self._sum / self._count]
         count = len(blocks)
         if count < LEAST_POINTS:
             self._levels = []

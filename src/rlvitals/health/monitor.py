@@ -284,16 +284,19 @@ def _summary(kept: Sequence[Finding]) -> Finding:
 class _State:
     """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
 
-    __slots__ = ("_holds", "_quiet", "_votes", "said", "since_point", "since_step")
+    __slots__ = (
+        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point", "since_step",
+    )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
-        self._holds = (rule.hold, rule.hold, rule.hold_critical or rule.hold)
-        """By severity: so many of the last so many points."""
+        self._hold = rule.hold[0]
+        self._hold_critical = (rule.hold_critical or rule.hold)[0]
+        self._masks = ((1 << rule.hold[1]) - 1, (1 << (rule.hold_critical or rule.hold)[1]) - 1)
         self.reset()
 
     def reset(self) -> None:
-        self._votes = [0, 0, 0]
-        """By severity: a bit for each of the last points, set where the answer was at least that grave."""
+        # A bit for each of the last points, set where the answer was at least that grave.
+        self._any = self._serious = self._critical = 0
         self._quiet = 0
         self.said = 0
         self.since_point = 0
@@ -302,7 +305,7 @@ class _State:
     @property
     def is_awake(self) -> bool:
         """Whether anything is remembered: else a rule that is content need not be counted."""
-        return bool(self._votes[0] or self._votes[2] or self.said)
+        return bool(self._any or self._critical or self.said)
 
     @property
     def is_clear(self) -> bool:
@@ -314,17 +317,24 @@ class _State:
         series that comes with few rows only.
         """
         rank = 0 if alarm is None else _RANK[alarm.severity]
-        if rank and not self._votes[0] and not self.said:
+        if rank and not self._any and not self.said:
             self.since_point, self.since_step = point, step
-        self._quiet = 0 if rank >= max(self.said, 1) else self._quiet + 1
+        if rank and rank >= self.said:
+            self._quiet = 0
+        else:
+            self._quiet += 1
+        mask, mask_critical = self._masks
+        self._any = ((self._any << 1) | (rank > 0)) & mask
+        self._serious = ((self._serious << 1) | (rank > 1)) & mask
+        self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical  # noqa: PLR2004
+        if not rank:
+            return None
         most = 2 if is_sparse else MAX_VOTES
-        held: Severity | None = None
-        votes = self._votes
-        for place, (severity, (needed, of)) in enumerate(zip(SEVERITIES, self._holds, strict=True)):
-            votes[place] = ((votes[place] << 1) | (rank > place)) & ((1 << of) - 1)
-            if rank > place and votes[place].bit_count() >= min(needed, most):
-                held = severity
-        return held
+        if rank == _RANK["critical"] and self._critical.bit_count() >= min(self._hold_critical, most):
+            return "critical"
+        if rank >= _RANK["warning"] and self._serious.bit_count() >= min(self._hold, most):
+            return "warning"
+        return "info" if self._any.bit_count() >= min(self._hold, most) else None
 
 
 def _open_rulebook(rules: str | Path | Sequence[Any] | Rulebook | None) -> Rulebook:

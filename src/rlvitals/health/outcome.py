@@ -43,7 +43,7 @@ def state_of(case: Case) -> State:
     course = signal.course
     if not course.levels:
         return "early"
-    if course.gain >= BEYOND_NOISE and course.kept >= 0.5:
+    if signal.won:
         return "up"
     if course.gain <= -BEYOND_NOISE or (course.best_gain >= BEYOND_NOISE and course.kept < 0.5):
         return "down"

@@ -226,7 +226,7 @@ def value_loss_growth(
         return None
     if now - base < 1.5 * value_loss.noise_base:
         return None
-    winning = reward is not None and reward.gained and reward.momentum > 1.5
+    winning = reward is not None and (reward.won or (reward.gained and reward.momentum > 1.5))
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)

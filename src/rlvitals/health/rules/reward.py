@@ -50,7 +50,9 @@ def reward_constant(
     levels = reward.course.levels
     spread = max(levels) - min(levels) if levels else reward.highest - reward.lowest
     flat_always = reward.n > 2 * points and max(spread, reward.noise) <= relative * scale
-    flat_now = reward.equal_streak >= points or (reward.n > 2 * points and reward.noise <= still * scale)
+    lately = levels[-3:]
+    stands = len(levels) > 3 and max(max(lately) - min(lately), reward.spread / 3) <= still * scale
+    flat_now = reward.equal_streak >= points or stands
     if not (flat_always or flat_now):
         return None
     gained = reward.gained or reward.course.gain >= BEYOND_NOISE
@@ -133,6 +135,17 @@ def kl_unit(case: Case) -> float:
 
 def _or_one(value: float) -> float:
     return 1.0 if math.isnan(value) else value
+
+
+def reward_below_start(reward: Signal, *, errors: float, errors_critical: float, least: float) -> Alarm | None:
+    """The last stretch of the run earns less than the first: it has unlearnt, however slowly."""
+    course = reward.course
+    if course.gain > -errors or reward.rising > BEYOND_NOISE:
+        return None
+    if course.start - course.now < least * max(abs(course.start), reward.travelled):
+        return None
+    alarm = critical if course.gain < -errors_critical else warning
+    return alarm(reward, start=course.start, now=course.now)
 
 
 def not_learning(
@@ -316,17 +329,16 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
     return None
 
 
-def eval_collapse(eval_score: Signal, *, evals: float, noises: float) -> Alarm | None:
-    """The held-out score has given back all it had gained, three evaluations in a row."""
+def eval_collapse(eval_score: Signal, *, evals: float, jumps: float) -> Alarm | None:
+    """The held-out score had risen and is below its first value, three evaluations in a row."""
     window = eval_score.window
     if eval_score.n < evals or len(window) < 3:
         return None
     first, best, now = eval_score.head[0], eval_score.highest, max(window[-3:])
-    won = best - first
-    noise = max(eval_score.noise_base, 1e-9)
-    if won < noises * noise or now > first + 0.25 * won or best - now < noises * noise:
+    usual = eval_score.usual_jump
+    if now >= first or best - first < jumps * usual:
         return None
-    alarm = critical if now <= first and best - now > 2 * noises * noise else warning
+    alarm = critical if first - now > usual else warning
     return alarm(eval_score, eval_best=best, eval_now=window[-1])
 
 

@@ -55,7 +55,7 @@ def length_collapse(
 
 
 def _is_winning(reward: Signal) -> bool:
-    return reward.improving and not reward.stalled
+    return reward.won or (reward.improving and not reward.stalled)
 
 
 def truncation(
