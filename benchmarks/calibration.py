@@ -301,10 +301,28 @@ def per_rule(title, judged):
             if finding.kind in one.run.kinds:
                 counts[rule]["right kind"] += 1
     rows = [
-        [rule, of["fail"], of["watch"], of["healthy"], of["alone fail"], of["alone watch"], of["alone healthy"], of["right kind"]]
+        [
+            rule,
+            of["fail"],
+            of["watch"],
+            of["healthy"],
+            of["alone fail"],
+            of["alone watch"],
+            of["alone healthy"],
+            of["right kind"],
+        ]
         for rule, of in sorted(counts.items(), key=lambda item: (-item[1]["alone fail"], -item[1]["fail"]))
     ]
-    columns = ["rule, standing at the end", "failed", "watch", "healthy", "alone: failed", "watch", "healthy", "right kind"]
+    columns = [
+        "rule, standing at the end",
+        "failed",
+        "watch",
+        "healthy",
+        "alone: failed",
+        "watch",
+        "healthy",
+        "right kind",
+    ]
     table(title, columns, rows)
 
 
@@ -312,7 +330,9 @@ def per_log(judged):
     for one in judged:
         wrong = {"healthy": one.verdict != "healthy", "fail": one.verdict != "act"}.get(one.run.verdict, False)
         if wrong:
-            print(f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows\n    {one.run.evidence[:200]}")
+            print(
+                f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows\n    {one.run.evidence[:200]}"
+            )
             for index, finding in one.alarms[:6]:
                 over = "" if finding.recovered_step is None else f", recovered at {finding.recovered_step}"
                 print(f"    row {index}: {finding.severity} {finding.rule} ({finding.confidence:.2f}){over}")

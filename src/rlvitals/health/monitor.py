@@ -64,7 +64,9 @@ class Monitor:
     ) -> None:
         self.rulebook = _open_rulebook(rules)
         self._scales = scales or weighing.shipped()
-        self._weighed = {name for name, rule in rulebooks.shipped().rules.items() if self.rulebook.rules.get(name) == rule}
+        self._weighed = {
+            name for name, rule in rulebooks.shipped().rules.items() if self.rulebook.rules.get(name) == rule
+        }
         """Our own rules as they were shipped; what a user wrote or changed speaks for itself."""
         self.case = Case(
             self.rulebook.sources,

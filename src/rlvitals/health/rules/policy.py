@@ -9,6 +9,7 @@ from rlvitals.health.case import Case
 from rlvitals.health.rules.reward import is_solved, kl_unit
 from rlvitals.health.statistics import FAST_SHARE, Signal
 
+
 def kl_explosion(
     kl: Signal,
     reward: Signal | None,

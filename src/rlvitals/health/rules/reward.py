@@ -47,6 +47,8 @@ def reward_constant(
     One that has risen and is now exactly constant is a solved task, unless what it rose to is worth nothing.
     """
     scale = max(abs(reward.slow), 1e-6)
+    if reward.equal_streak < points and reward.spread > 3 * max(relative, still) * scale:
+        return None
     levels = reward.course.levels
     spread = max(levels) - min(levels) if levels else reward.highest - reward.lowest
     flat_always = reward.n > 2 * points and max(spread, reward.noise) <= relative * scale
@@ -177,12 +179,12 @@ def not_learning(
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
-    return (critical if grave else warning)(reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start)
+    return (critical if grave else warning)(
+        reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start
+    )
 
 
-def plateau(
-    reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float
-) -> Alarm | None:
+def plateau(reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float) -> Alarm | None:
     """The best level lies far back, and nothing has risen since: take that checkpoint. A remark, whatever its length:
     a run that has learnt what it can is no failure.
     """
