@@ -190,6 +190,7 @@ class Catalog:
 
     def _matches(self, name: str, framework: str | None, algorithm: str | None) -> list[Match]:
         scope = self.scope(framework) if framework else None
+        name = _unspaced(name)
         concept = self._concept(name)
         if concept is not None:
             return [Match(concept, None, "id")]
@@ -237,6 +238,7 @@ class Catalog:
         """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them, and
         none that is never guessed.
         """
+        name = _unspaced(name)
         for candidate in (name, *_without_prefix(name)):
             found = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
             direct = frozenset(found - self._never_guessed)
@@ -472,6 +474,11 @@ class _Pattern:
 _SEPARATORS = str.maketrans(" -/", "___")
 
 
+def _unspaced(name: str) -> str:
+    """A name as it was logged: tables of notebooks write spaces around the slash."""
+    return name.replace(" / ", "/")
+
+
 def _folded(name: str) -> str:
     return name.casefold().translate(_SEPARATORS)
 
@@ -481,6 +488,7 @@ def _spelling(name: str) -> str:
 
 
 def _without_prefix(name: str) -> list[str]:
-    """The name behind what loggers put in front (Hugging Face integrations, OpenRLHF)."""
-    shorter = (name.removeprefix("train/"), name.removeprefix("train_"), without_held_out_prefix(name))
+    """The name behind what loggers and exports put in front (Hugging Face integrations, OpenRLHF, Weights & Biases)."""
+    bare = name.removeprefix("data/").removeprefix("metrics/")
+    shorter = (name.removeprefix("train/"), name.removeprefix("train_"), bare, without_held_out_prefix(name))
     return [candidate for candidate in dict.fromkeys(shorter) if candidate and candidate != name]

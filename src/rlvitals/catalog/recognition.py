@@ -94,9 +94,11 @@ class Vocabulary:
                     self._stems.setdefault(word[:-1], set()).add(role)
                 else:
                     self._roles.setdefault(word, set()).add(role)
+        self._looks: dict[str, str] = {}
         self._longest_phrase = max(map(len, self._phrases), default=1)
         self._forms: dict[tuple[bool, frozenset[str]], Form] = {}
         for form in forms:
+            self._looks.setdefault(form.concept, form.values)
             for roles in (roles for said in form.said for roles in _variants(said)):
                 self._forms.setdefault((form.held_out, roles), form)
 
@@ -128,6 +130,10 @@ class Vocabulary:
         recognition = Recognition(concept, sureness, why)
         return _weighed(recognition, form.values, values)
 
+    def weigh(self, recognition: Recognition, values: Sequence[float]) -> Recognition | None:
+        """What is thought of a series whose name says what it is, once values of it are known."""
+        return _weighed(recognition, self._looks.get(recognition.concept, ""), values)
+
     def cut(self, name: str) -> Words:
         """A name's words by their roles; what follows the last `/` that is more than a statistic is its own part.
 
@@ -154,9 +160,13 @@ class Vocabulary:
     def names_a_part(self, name: str) -> bool:
         """Whether a name may be that of one part of the reward: a reward, a bonus, a function, and whose."""
         said = self.cut(name)
-        roles = (said.own | said.above) - self._neutral - {"mean", "losses", "policy", "total"}
-        names_it = bool(roles & {"reward", "score", "part"})
-        return names_it and roles <= {"reward", "score", "part", "success", "accuracy", "format", "length", "response"}
+        roles = (said.own | said.above) - self._neutral
+        return bool(roles & PARTS) and roles <= PARTS | {"success", "accuracy", "format", "length", "response"}
+
+    def says_nothing(self, name: str) -> bool:
+        """Whether no word of a name has a role that tells what it is."""
+        said = self.cut(name)
+        return bool(said.unknown) and said.own | said.above <= self._neutral
 
     def _form(self, said: Words, *, held_out: bool) -> Form | None:
         own, above = said.own - self._neutral, said.above - self._neutral
@@ -215,6 +225,9 @@ class Vocabulary:
 STATISTICS = frozenset({"mean", "std", "var", "min", "max", "quantile", "sum", "total", "running", "digits"})
 """What a part of a name may consist of that only says how the part before it was summed up."""
 
+PARTS = frozenset({"reward", "score", "part"})
+"""What a part of the reward is called."""
+
 _RATE = re.compile(r"\s*/\s*(s|sec|secs|second|seconds)\b(?=\W*$)", re.IGNORECASE)
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
@@ -268,8 +281,9 @@ def _weighed(recognition: Recognition, look: str, values: Sequence[float]) -> Re
         return None
     if said == NEGATED:
         return replace(recognition, is_negated=True, why=f"{recognition.why}; its values are the negative")
-    if said and recognition.sureness == "guess" and len(finite) >= ENOUGH_VALUES:
-        return replace(recognition, sureness="fair", why=f"{recognition.why}; its values are {said}")
+    if said and recognition.sureness != "high" and len(finite) >= ENOUGH_VALUES:
+        surer: Sureness = "fair" if recognition.sureness == "guess" else "high"
+        return replace(recognition, sureness=surer, why=f"{recognition.why}; its values are {said}")
     return recognition
 
 
@@ -337,7 +351,7 @@ def _time(values: Sequence[float]) -> str:
 
 def _reward(values: Sequence[float]) -> str:
     """Anything may be a reward but a date or a counter."""
-    return CONTRADICTED if min(values) > 1e8 else "shares" if 0.0 <= min(values) <= max(values) <= 1.0 else ""
+    return CONTRADICTED if min(values) > 1e8 else ""
 
 
 def _median(values: Sequence[float]) -> float:
