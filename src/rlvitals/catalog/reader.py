@@ -82,11 +82,6 @@ class Reader:
             return None
         return found.metric if found.in_framework or self._is_unambiguous(name) else None
 
-    def is_certain(self, name: str) -> bool:
-        """Whether the framework's own name is meant, or all frameworks that use the name mean the same."""
-        found = self.meaning(name)
-        return found is not None and ((self.framework is not None and found.in_framework) or self._is_unambiguous(name))
-
     def _is_unambiguous(self, name: str) -> bool:
         return len({match.metric.id for match in self.matches(name)}) == 1
 

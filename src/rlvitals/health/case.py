@@ -220,6 +220,11 @@ class Case:
         return len(self._readings)
 
     @property
+    def names(self) -> list[str]:
+        """The logged names that came with a number."""
+        return [key for key in self._readings if key not in _RESERVED and not key.startswith("_")]
+
+    @property
     def read_names(self) -> list[str]:
         """The logged names that feed a signal."""
         return [key for key, readings in self._readings.items() if readings]
@@ -440,6 +445,12 @@ class Case:
     def trust(self, signal: Signal | None) -> float:
         """The same as a number to multiply a confidence with."""
         return TRUST[self.sureness(signal)]
+
+    def doubt(self, signal: Signal | None) -> dict[str, str]:
+        """What a finding adds to its evidence where it is a guess what the series is."""
+        if signal is None or self.sureness(signal) != "guess":
+            return {}
+        return {"a_guess": f"{signal.key} was taken for {signal.name}; --map {signal.key}=CONCEPT settles what it is"}
 
     def _take_nonfinite(self, key: str, targets: list[_Reading], step: int) -> None:
         for reading in targets:

@@ -142,11 +142,10 @@ class Naming:
             ]
         if target == NOTHING:
             return []
+        signals = sorted(source.name for source in self._sources.values() if not source.key)
+        near = did_you_mean(target, [*signals, *known]) or f" Signals: {', '.join(signals)}"
         raise ConfigError(
-            f"{name!r} is mapped to {target!r}, which is no concept of the catalogue and no signal of the doctor."
-            f"{did_you_mean(target, [*self._sources, *known])} 'rlvitals explain' knows the concepts; "
-            f"signals are {', '.join(sorted(source.name for source in self._sources.values() if not source.key))}; "
-            f"{NOTHING!r} leaves the name out"
+            f"{name!r} is mapped to {target!r}, which is no concept of the catalogue and no signal of the doctor.{near}"
         )
 
     def _claims_known(self, key: str, values: Sequence[float], reader: Reader) -> list[Claim] | None:
@@ -161,13 +160,12 @@ class Naming:
             return None
         if concept == COMPONENT and _PART.match(key):
             return []
-        sureness: Sureness = "known" if reader.is_certain(key) else "high"
         convert = caveat if caveat is not None and caveat.is_convertible else None
         if reader.framework is None and convert is None:
-            weighed = catalog.vocabulary().weigh(Recognition(concept, sureness, ""), values[:1])
+            weighed = catalog.vocabulary().weigh(Recognition(concept, "known", ""), values[:1])
             convert = _NEGATIVE if weighed is not None and weighed.is_negated else None
         claims = [
-            Claim(rank, Taken(name, key, concept, sureness, "the catalogue knows it"), convert, match)
+            Claim(rank, Taken(name, key, concept, "known", "the catalogue knows it"), convert, match)
             for name, rank in self._by_concept.get(concept, [])
         ]
         return claims if claims or match.how != "pattern" else None

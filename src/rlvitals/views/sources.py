@@ -43,6 +43,8 @@ class RowSource:
     """What is on record of the run's health, from the time it trained."""
     own_rules: rulebook.Rulebook | None = None
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
+    mapping: dict[str, str] = field(default_factory=dict)
+    """What its own settings say that names are."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
@@ -60,7 +62,14 @@ def source_of_run(view: StoredRun) -> RowSource:
         notes=[*view.problems, *notes],
         recorded=view.health_events,
         own_rules=rules,
+        mapping=_own_mapping(view.config.get("rlvitals")),
     )
+
+
+def _own_mapping(own: Any) -> dict[str, str]:
+    given = own.get("mapping") if isinstance(own, dict) else None
+    pairs = given.items() if isinstance(given, dict) else ()
+    return {name: concept for name, concept in pairs if isinstance(name, str) and isinstance(concept, str)}
 
 
 def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
@@ -100,6 +109,7 @@ def new_monitor(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    mapping: Mapping[str, str] | None = None,
 ) -> Monitor:
     """A monitor that knows what the source and the user say of the run."""
     if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
@@ -116,4 +126,5 @@ def new_monitor(
         total_steps=total,
         config=(source.config if source else {}) | given,
         rules=source.own_rules if rules is None and source else rules,
+        mapping=(source.mapping if source else {}) | dict(mapping or {}),
     )
