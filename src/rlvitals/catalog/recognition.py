@@ -115,7 +115,8 @@ class Vocabulary:
             held_out = True
             said = said._replace(own=said.own - {"held_out"}, above=said.above - {"held_out"})
         form = self._form(said, held_out=held_out)
-        if form is None or (said.unknown and not form.guess):
+        own = said.own - self._neutral
+        if form is None or (said.unknown and not (form.guess and own)):
             return None
         concept = "pref.accuracy" if pairs and form.concept == "reward.accuracy" else form.concept
         sureness = form.sureness
@@ -123,7 +124,7 @@ class Vocabulary:
             sureness = "guess"
         elif "running" in said.own or (said.unknown_above and not held_out):
             sureness = _less_sure("fair" if said.unknown_above <= 2 else "guess", sureness)
-        known = " + ".join(sorted((said.own - self._neutral) or said.own))
+        known = " + ".join(sorted(own or said.above - self._neutral))
         why = f"its words say {known}"
         if said.unknown:
             why += f", and {', '.join(said.unknown[:3])} may mean anything"

@@ -168,7 +168,8 @@ class Naming:
             Claim(rank, Taken(name, key, concept, "known", "the catalogue knows it"), convert, match)
             for name, rank in self._by_concept.get(concept, [])
         ]
-        return claims if claims or match.how != "pattern" else None
+        is_own = reader.framework is not None and match.in_framework
+        return claims if claims or is_own or match.how != "pattern" else None
 
     def _claims_by_pattern(self, key: str) -> list[Claim]:
         folded = key.casefold()
