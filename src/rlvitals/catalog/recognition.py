@@ -119,6 +119,8 @@ class Vocabulary:
         if form is None or (said.unknown and not (form.guess and own)):
             return None
         concept = "pref.accuracy" if pairs and form.concept == "reward.accuracy" else form.concept
+        if concept == "pref.accuracy" and not pairs and "reward" in said.own:
+            return None  # a reward for being accurate
         sureness = form.sureness
         if said.unknown:
             sureness = "guess"
@@ -232,7 +234,9 @@ PARTS = frozenset({"reward", "score", "part"})
 _RATE = re.compile(r"\s*/\s*(s|sec|secs|second|seconds)\b(?=\W*$)", re.IGNORECASE)
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
-_SCRIPTS = re.compile(r"[\u0400-\u04ff]+|[\u3040-\u30ff]+|[\u4e00-\u9fff]+|[\uac00-\ud7af]+|[^\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+")
+_SCRIPTS = re.compile(
+    r"[\u0400-\u04ff]+|[\u3040-\u30ff]+|[\u4e00-\u9fff]+|[\uac00-\ud7af]+|[^\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+"
+)
 
 
 def _segments(name: str) -> list[list[str]]:

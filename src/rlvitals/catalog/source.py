@@ -72,7 +72,9 @@ def parse(document: Any, where: str) -> CatalogData:
         frameworks=tuple(_entry(Framework, raw, where) for raw in _items(document, "frameworks", where)),
         groups=tuple(_entry(Group, raw, where, "metrics") for raw in _items(document, "groups", where)),
         algorithms=tuple(_entry(Algorithm, raw, where) for raw in _items(document, "algorithms", where)),
-        words={role: _texts(words, f"{where}: the words of {role!r}") for role, words in _pairs(document, "words", where)},
+        words={
+            role: _texts(words, f"{where}: the words of {role!r}") for role, words in _pairs(document, "words", where)
+        },
         forms=tuple(_form(concept, raw, where) for concept, raw in _pairs(document, "forms", where)),
         neutral=_texts(document.get("neutral") or [], f"{where}: 'neutral'"),
         ignorable=_texts(document.get("ignorable") or [], f"{where}: 'ignorable'"),

@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_judging_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the report as one self-contained page")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="every finding, every missing metric and what every name was taken for"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="every finding, every missing metric and what every name was taken for",
     )
     parser.add_argument("--names", action="store_true", help="what every name was taken for, and how sure that is")
     parser.add_argument(

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
-    watched = Watched(_one_place(Path(arguments.path)), arguments.rules, arguments.algorithm, mapping_from(arguments.map))
+    watched = Watched(
+        _one_place(Path(arguments.path)), arguments.rules, arguments.algorithm, mapping_from(arguments.map)
+    )
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
         with contextlib.suppress(KeyboardInterrupt):

@@ -33,6 +33,7 @@ _RESERVED = frozenset({"step", "timestamp", "attempt"})
 _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
 
+
 class _Reading:
     """How one logged key is taken: into which signal, after which conversion."""
 
@@ -111,7 +112,7 @@ class Case:
         self._has_pairs = False
         self._trials: dict[str, list[float]] = {}
         """The first values of names that were known by their words alone."""
-        self._adding_up = Parts()
+        self._adding_up = Parts("")
         self._may_be_parts: dict[str, bool] = {}
         """Names among which the reward's parts are looked for, and whether each is named as one."""
         self._readings: dict[str, list[_Reading] | None] = {}
@@ -296,8 +297,12 @@ class Case:
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
         if readings and claims[0].is_by_words:
             self._trials.setdefault(key, [])
-        if not readings and (other := self._part(key)) is not None:
-            readings = [_Reading(other, 0)]
+        if not readings and (part := self._part(key)) is not None:
+            readings = [_Reading(part, 0)]
+        elif not self._adding_up.is_decided and all(_is_like_a_reward(claim) for claim in claims):
+            # What is taken for the reward or the true score, or for nothing, may be a part of another one.
+            if len(self._may_be_parts) < 2 * MOST_PARTS and self._naming.may_be_part(key):
+                self._may_be_parts.setdefault(key, False)
         # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
         if name := self._asked.get(key.casefold()):
             asked = Claim(0, Taken(name, key, "", "given", "a rule asks for it"))
@@ -379,14 +384,9 @@ class Case:
         self.changed = True
 
     def _part(self, key: str) -> Signal | None:
-        """The series of what is named as a part of the reward; what else may be one is noted."""
-        name = self._naming.part(key, self.reader)
-        if name is None:
-            if not self._adding_up.is_decided and len(self._may_be_parts) < 2 * MOST_PARTS:
-                if self._naming.may_be_part(key):
-                    self._may_be_parts.setdefault(key, False)
-            return None
-        if len(self.parts) >= MOST_PARTS:
+        """The series of what is named as a part of the reward."""
+        name = self._naming.part(key)
+        if name is None or len(self.parts) >= MOST_PARTS:
             return None
         self._may_be_parts[key] = True
         self.changed = True
@@ -400,13 +400,15 @@ class Case:
             self._adding_up.is_decided = True
         if self._adding_up.is_decided or reward is None or reward.seen_at != self.points:
             return
+        if self._adding_up.reward != reward.key:
+            self._adding_up = Parts(reward.key)
         numbers = {}
         for key in self._may_be_parts:
             number = _number(row.get(key))
             if number is not None and math.isfinite(number) and key != reward.key:
                 numbers[key] = number
         named = [key for key, is_named in self._may_be_parts.items() if is_named]
-        others = [key for key, is_named in self._may_be_parts.items() if not is_named]
+        others = sorted(key for key, is_named in self._may_be_parts.items() if not is_named)
         found = self._adding_up.take(step, reward.last, numbers, named, others)
         if found is not None:
             self._take_parts(found)
@@ -464,6 +466,10 @@ class Case:
             key = item.rpartition("=")[0]
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
             self._take_nonfinite(key, targets or [], step)
+
+
+def _is_like_a_reward(claim: Claim) -> bool:
+    return claim.is_by_words and claim.taken.signal in ("reward", "true_score")
 
 
 def _number(value: Any) -> float | None:

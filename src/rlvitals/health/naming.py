@@ -113,7 +113,7 @@ class Naming:
         """Remember what a name's first values are: whenever it is read again, they count."""
         self._first_values[key] = tuple(values)
 
-    def part(self, key: str, reader: Reader) -> str | None:
+    def part(self, key: str) -> str | None:
         """The name of the part of the reward that a key is by its name, or None."""
         if self.mapping.get(key) == COMPONENT:
             return part_name(key)

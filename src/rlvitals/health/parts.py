@@ -2,7 +2,7 @@
 
 The first rows are kept (a bounded number of numbers), and a few times a weighted sum is looked for among them.
 
->>> parts = Parts()
+>>> parts = Parts("reward")
 >>> for n in range(12):
 ...     row = {"ndcg": 0.1 * (n % 3), "bonus": 0.05 * (n % 4), "noise": 1.0 / (n + 1)}
 ...     found = parts.take(n, row["ndcg"] + 2 * row["bonus"], row, named=["bonus"], others=["ndcg", "noise"])
@@ -21,11 +21,17 @@ MOST_PARTS = 24
 LOOK_AT = (12, 24, 48)
 """Rows after which a sum is looked for. After the last one the names have to do."""
 
+MOST_ROWS = 200
+"""Rows after which nothing is looked for any more: most of them lack something."""
+
 TOLERANCE = 0.02
 """The spread of what is left over, as a share of the reward's, in a sum of series that are named as parts."""
 
 STRICT = 0.002
 """The same where other series take part: they might follow the reward by chance."""
+
+ROWS_EACH = 3
+"""Rows for each of them, for the same reason."""
 
 NEGLIGIBLE = 0.005
 """A series that moves the reward by less than this share of its spread and of its size is no part of it."""
@@ -34,10 +40,13 @@ NEGLIGIBLE = 0.005
 class Parts:
     """The first rows of a reward and of what may be its parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, reward: str) -> None:
+        self.reward = reward
+        """The logged name of the reward."""
         self._steps: list[int] = []
         self._totals: list[float] = []
         self._named: list[str] = []
+        self._offered = 0
         self._columns: dict[str, list[float]] = {}
         self.is_decided = False
         """Whether there is nothing more to look for."""
@@ -52,8 +61,13 @@ class Parts:
             self._named = [name for name in named if name in row][:MOST_PARTS]
             rest = [name for name in others if name in row][: MOST_PARTS - len(self._named)]
             self._columns = {name: [] for name in (*self._named, *rest)}
-        if any(name not in row for name in self._columns):
+        self._offered += 1
+        if self._offered > MOST_ROWS:
+            self.is_decided = True
+        if any(name not in row for name in self._named):
             return None  # a row of another kind
+        for name in [name for name in self._columns if name not in row]:
+            del self._columns[name]
         self._steps.append(step)
         self._totals.append(total)
         for name, column in self._columns.items():
@@ -73,15 +87,17 @@ class Parts:
         if max(totals) - min(totals) <= 1e-9 * max(abs(value) for value in totals):
             return None  # a constant is the sum of anything
         again = {name for name in self._columns if _is_again(self._columns[name], totals)}
-        for names, slack in (
-            ([name for name in self._named if name not in again], TOLERANCE),
-            (self._named, TOLERANCE),
-            ([name for name in self._columns if name not in again], STRICT),
-        ):
-            found = add_up(totals, {name: self._columns[name] for name in names}, slack) if names else None
-            if found is not None:
-                return found
-        return None
+        named = {name: self._columns[name] for name in self._named}
+        fresh = {name: column for name, column in named.items() if name not in again}
+        found = add_up(totals, fresh, TOLERANCE) or add_up(totals, named, TOLERANCE)
+        if found is not None:
+            return found
+        moving = [
+            name for name, column in self._columns.items()
+            if name not in named and name not in again and min(column) < max(column)
+        ]  # fmt: skip
+        most = len(totals) // ROWS_EACH - len(fresh)
+        return add_up(totals, fresh | {name: self._columns[name] for name in moving[: max(0, most)]}, STRICT)
 
 
 def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slack: float) -> dict[str, float] | None:

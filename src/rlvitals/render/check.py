@@ -89,15 +89,12 @@ class ReportView:
         if self._names and facts["names"]:
             yield _heading("What the names were taken for")
             yield _taken(facts["names"])
-        elif recognised := by_words(facts["names"]):
-            yield _heading("Names taken by their words (--names lists all, --map NAME=CONCEPT settles one)")
-            yield from _bullets([recognised])
-        if any(facts["parts"].values()):
-            yield _heading("The reward adds up")
-            yield from _bullets([sum_of(facts["parts"])])
-        if facts["notes"]:
+        elif by_words(facts["names"]):
+            yield _heading("Names understood by their words (--names lists all, --map NAME=CONCEPT settles one)")
+            yield from _bullets([by_words(facts["names"])])
+        if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
             yield _heading("Worth knowing about the log")
-            yield from _bullets(facts["notes"])
+            yield from _bullets(notes)
 
 
 class FolderView:
@@ -269,10 +266,11 @@ def by_words(names: Iterable[dict[str, Any]]) -> str:
 _HOW_SURE = {"high": "", "fair": " (probably)", "guess": " (a guess)"}
 
 
-def sum_of(parts: dict[str, float | None]) -> str:
-    """The reward as the sum of its parts."""
-    terms = (name if weight == 1 else f"{short(weight)} × {name}" for name, weight in parts.items() if weight)
-    return f"reward = {' + '.join(terms)}"
+def sum_of(parts: dict[str, float | None]) -> Iterator[str]:
+    """The reward as the sum of its parts, where that is known."""
+    terms = [name if weight == 1 else f"{short(weight)} × {name}" for name, weight in parts.items() if weight]
+    if terms:
+        yield f"the reward adds up: {' + '.join(terms)}"
 
 
 def _taken(names: Iterable[dict[str, Any]]) -> Table:

@@ -51,6 +51,7 @@ def source_of_run(view: StoredRun) -> RowSource:
     """A recorded run: the living line of its rows, training and evaluation together."""
     config = {key: value for key, value in view.config.items() if key != "rlvitals"}
     rules, notes = _own_rules(view.config.get("rlvitals"))
+    mapping, unmapped = _own_mapping(view.config.get("rlvitals"))
     return RowSource(
         path=view.path,
         format=RUN,
@@ -59,17 +60,25 @@ def source_of_run(view: StoredRun) -> RowSource:
         framework=view.info.framework,
         total_steps=view.info.total_steps or planned_steps(config),
         config=by_last_name(config),
-        notes=[*view.problems, *notes],
+        notes=[*view.problems, *notes, *unmapped],
         recorded=view.health_events,
         own_rules=rules,
-        mapping=_own_mapping(view.config.get("rlvitals")),
+        mapping=mapping,
     )
 
 
-def _own_mapping(own: Any) -> dict[str, str]:
+def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
+    """What a run's settings say that names are, and notes on what cannot be used of it."""
     given = own.get("mapping") if isinstance(own, dict) else None
-    pairs = given.items() if isinstance(given, dict) else ()
-    return {name: concept for name, concept in pairs if isinstance(name, str) and isinstance(concept, str)}
+    mapping, notes = {}, []
+    for name, concept in given.items() if isinstance(given, dict) else ():
+        try:
+            Monitor(mapping={name: str(concept)})
+        except ConfigError as error:
+            notes.append(f"its settings cannot be used here: {error}")
+        else:
+            mapping[name] = str(concept)
+    return mapping, notes
 
 
 def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
