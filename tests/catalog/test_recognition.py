@@ -46,11 +46,14 @@ def test_so_are_those_that_no_word_was_chosen_by():
 @pytest.mark.parametrize(
     "name",
     [
-        "reward_weight", "reward_scale", "num_rewards", "reward_count", "reward_threshold", "best_reward", "reward_time_s",
+        "reward_weight", "reward_scale", "num_rewards", "reward_count", "reward_threshold", "best_reward",
+        "reward_time_s",
         "kl_coef", "kl_beta", "target_kl", "kl_ctl_value", "loss_scale", "loss_weight", "score_time", "f1/score_time",
         "entropy_coef", "ent_coef", "clip_range", "clip_eps", "lr_warmup_steps", "lr_scheduler_step", "max_grad_norm",
-        "max_new_tokens", "prompt_length", "vf_clip_range", "timing/reward", "memory/loss", "perf/reward", "reward_version",
-        "kl_std", "entropy_threshold", "eval_batch_size", "num_eval_steps", "margin_scale", "accuracy_reward", "format_reward",
+        "max_new_tokens", "prompt_length", "vf_clip_range", "timing/reward", "memory/loss", "perf/reward",
+        "reward_version",
+        "kl_std", "entropy_threshold", "eval_batch_size", "num_eval_steps", "margin_scale", "accuracy_reward",
+        "format_reward",
         "per_task/sorting/reward_mean", "global_step", "step", "epoch", "timestamp", "", "/", "_", "123", "🙂",
     ],
 )  # fmt: skip

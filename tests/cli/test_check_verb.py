@@ -508,5 +508,5 @@ def test_a_run_keeps_what_its_settings_say_of_names(tmp_path):
             run.log(dict(row), step=row["step"])
     names = {taken.signal: (taken.name, taken.sureness) for taken in rlvitals.check(tmp_path / "run").names}
     assert names["reward"] == ("payoff", "given")
-    with pytest.raises(rlvitals.errors.ConfigError, match="reward.total.mean"):
+    with pytest.raises(rlvitals.errors.ConfigError, match=r"reward\.total\.mean"):
         rlvitals.start(tmp_path / "other", mapping={"payoff": "reward.totl.mean"})

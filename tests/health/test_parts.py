@@ -115,8 +115,8 @@ def test_the_order_of_the_keys_does_not_matter():
 def test_looking_ends_and_what_is_kept_is_bounded():
     rows = [{"reward": math.sin(n), **{f"rewards/part_{m}": math.cos(n * m) for m in range(n % 5)}} for n in range(400)]
     case = case_of(rows)
-    assert case._adding_up.is_decided
-    assert len(case._adding_up._totals) <= 48
+    assert case._parts.is_decided
+    assert len(case._parts._rows._totals) <= 48
     many = case_of([{"reward": math.sin(n), **{f"x{m}y": math.cos(n * m) for m in range(300)}} for n in range(60)])
-    assert len(many._may_be_parts) <= 48
+    assert len(many._parts.candidates()) <= 48
     assert MOST_ROWS < 400

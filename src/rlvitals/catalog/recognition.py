@@ -1,7 +1,7 @@
 """Tells what a series is that nobody registered, by the words of its name and by its values, and how sure that is.
 
-A name is cut into words (`rollout/ep_rew_mean`, `avgReturn`, `clipfrac`, `平均奖励`, `Средняя награда`), each word has a
-role (`words.yaml`), and the roles together make a concept or none: `kl_coef` is a `kl` and a `setting`, which is no KL.
+A name is cut into words (`rollout/ep_rew_mean`, `avgReturn`, `clipfrac`, `平均奖励`, `Средняя награда`), each word
+has a role (`words.yaml`), and the roles together make a concept or none: `kl_coef` is a `kl` and a `setting`, no KL.
 Values then speak for or against it. Pure functions of a name and a few values; nothing here is done per row.
 """
 

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
     mapping = mapping_from(arguments.map)
-    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config, mapping)
+    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config, mapping=mapping)
     present(report, arguments)
     return exit_code(report, arguments.fail_on)
 
@@ -226,7 +226,9 @@ class _Watch:
         source = self._feed.source() if is_known else None
         mapping = mapping_from(arguments.map)
         return Judge(
-            new_monitor(source, arguments.rules, arguments.algorithm, arguments.framework, self._config, mapping)
+            new_monitor(
+                source, arguments.rules, arguments.algorithm, arguments.framework, self._config, mapping=mapping
+            )
         )
 
     def _take(self, news: News, *, aloud: bool) -> None:

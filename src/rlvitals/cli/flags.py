@@ -1,5 +1,5 @@
-"""The parser of every verb's flags, and flags that several verbs have. What it prints repeats what was typed, so it goes
-through the terminal's door.
+"""The parser of every verb's flags, and flags that several verbs have. What it prints repeats what was typed, so it
+goes through the terminal's door.
 """
 
 from __future__ import annotations

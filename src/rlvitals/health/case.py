@@ -1,22 +1,21 @@
 """One run as the doctor sees it: which logged name feeds which signal, the algorithm, the settings, the rows so far.
 
-`naming` says what a name may be. A signal that several names could feed takes the best one the run logs. A name that was
-known by its words alone is let go where its first values contradict them.
+`naming` says what a name may be. A signal that several names could feed takes the best one the run logs. A name that
+was known by its words alone is let go where its first values contradict them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlvitals import catalog
 from rlvitals.catalog import Caveat, Sureness
 from rlvitals.catalog.recognition import ENOUGH_VALUES
 from rlvitals.guard import guarded
-from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken, part_name
-from rlvitals.health.parts import MOST_PARTS, Parts
+from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
+from rlvitals.health.parts import Parts
 from rlvitals.health.statistics import Signal
 from rlvitals.records import OpenPhase
 
@@ -78,13 +77,6 @@ class Case:
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
-        self.parts: dict[str, Signal] = {}
-        """The parts of the reward, by the name the run gives them: those that add up to it, or where none do, those
-        that are named so."""
-        self.part_weights: dict[str, float] = {}
-        """The weight of each part, where they add up."""
-        self.others: dict[str, Signal] = {}
-        """Scores beside the reward that are named as its parts and do not add to it."""
         self.nonfinite_others: dict[str, int] = {}
         self.kl_is_sum = False
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
@@ -112,9 +104,7 @@ class Case:
         self._has_pairs = False
         self._trials: dict[str, list[float]] = {}
         """The first values of names that were known by their words alone."""
-        self._adding_up = Parts("")
-        self._may_be_parts: dict[str, bool] = {}
-        """Names among which the reward's parts are looked for, and whether each is named as one."""
+        self._parts = Parts()
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[str, int]] = {}
         self.changed = True
@@ -132,8 +122,8 @@ class Case:
         self._take_values(row, step)
         if self._trials:
             self._hear(row)
-        if not self._adding_up.is_decided and self._may_be_parts:
-            self._look_for_parts(row, step)
+        if not self._parts.is_decided:
+            self._look_for_parts(row)
         self._count_duplicate(step)
         held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
         if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
@@ -297,12 +287,8 @@ class Case:
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
         if readings and claims[0].is_by_words:
             self._trials.setdefault(key, [])
-        if not readings and (part := self._part(key)) is not None:
-            readings = [_Reading(part, 0)]
-        elif not self._adding_up.is_decided and all(_is_like_a_reward(claim) for claim in claims):
-            # What is taken for the reward or the true score, or for nothing, may be a part of another one.
-            if len(self._may_be_parts) < 2 * MOST_PARTS and self._naming.may_be_part(key):
-                self._may_be_parts.setdefault(key, False)
+        if all(_is_like_a_reward(claim) for claim in claims) and (part := self._part(key, is_free=not readings)):
+            readings.append(_Reading(part, 0))
         # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
         if name := self._asked.get(key.casefold()):
             asked = Claim(0, Taken(name, key, "", "given", "a rule asks for it"))
@@ -358,7 +344,7 @@ class Case:
                 self._decide(key, values)
 
     def _decide(self, key: str, values: list[float]) -> None:
-        """Keep what a name was taken for, or let it go where its values contradict: others may claim its signal then."""
+        """Keep what a name was taken for, or let it go where its values contradict: others may claim its signal."""
         readings = self._readings.get(key) or []
         claims = self._naming.claims(key, values, self.reader, pairs=self._has_pairs)
         self._naming.settle(key, values)
@@ -383,53 +369,48 @@ class Case:
         self._readings = {name: read for name, read in self._readings.items() if read is not None and name != key}
         self.changed = True
 
-    def _part(self, key: str) -> Signal | None:
-        """The series of what is named as a part of the reward."""
+    def _part(self, key: str, *, is_free: bool) -> Signal | None:
+        """The series of what is named as a part of the reward and feeds nothing else. What else may be a part is noted:
+        what is taken for the reward may be a part of another one.
+        """
         name = self._naming.part(key)
-        if name is None or len(self.parts) >= MOST_PARTS:
-            return None
-        self._may_be_parts[key] = True
-        self.changed = True
-        return self.parts.setdefault(name, Signal(name, key))
+        if name is not None and is_free:
+            self.changed = True
+            return self._parts.add(key, name)
+        if self._naming.may_be_part(key):
+            self._parts.note(key)
+        return None
 
-    def _look_for_parts(self, row: Mapping[str, Any], step: int) -> None:
+    def _look_for_parts(self, row: Mapping[str, Any]) -> None:
         """Find out what adds up to the reward. Weights in the settings are the last word on it."""
         reward = self.signals.get("reward")
+        if reward is None or reward.seen_at != self.points or not (candidates := self._parts.candidates()):
+            return
         weights = self.config.get("reward_weights")
         if isinstance(weights, list | tuple) and len(weights) == len(self.parts):
-            self._adding_up.is_decided = True
-        if self._adding_up.is_decided or reward is None or reward.seen_at != self.points:
+            self._parts.is_decided = True
             return
-        if self._adding_up.reward != reward.key:
-            self._adding_up = Parts(reward.key)
-        numbers = {}
-        for key in self._may_be_parts:
-            number = _number(row.get(key))
-            if number is not None and math.isfinite(number) and key != reward.key:
-                numbers[key] = number
-        named = [key for key, is_named in self._may_be_parts.items() if is_named]
-        others = sorted(key for key, is_named in self._may_be_parts.items() if not is_named)
-        found = self._adding_up.take(step, reward.last, numbers, named, others)
-        if found is not None:
-            self._take_parts(found)
+        numbers = {key: number for key in candidates if (number := _number(row.get(key))) is not None}
+        for signal in self._parts.look(reward, {key: value for key, value in numbers.items() if math.isfinite(value)}):
+            self._readings[signal.key] = [*(self._readings.get(signal.key) or []), _Reading(signal, 0)]
+        self.changed = self.changed or self._parts.is_decided
 
-    def _take_parts(self, weights: dict[str, float]) -> None:
-        known = {signal.key: name for name, signal in self.parts.items()}
-        parts: dict[str, Signal] = {}
-        for key, weight in weights.items():
-            name = known.get(key) or part_name(key)
-            signal = self.parts.get(name)
-            if signal is None or signal.key != key:
-                signal = Signal(name, key)
-                for step, value in self._adding_up.column(key):
-                    signal.update(value, step)
-                signal.seen_at = self.points
-                self._readings[key] = [*(self._readings.get(key) or []), _Reading(signal, 0)]
-            parts[name] = signal
-            self.part_weights[name] = weight
-        self.others = {name: signal for name, signal in self.parts.items() if name not in parts}
-        self.parts = parts
-        self.changed = True
+    @property
+    def parts(self) -> dict[str, Signal]:
+        """The parts of the reward, by the name the run gives them: those that add up to it, or where none do, those
+        that are named so.
+        """
+        return self._parts.series
+
+    @property
+    def part_weights(self) -> dict[str, float]:
+        """The weight of each part, where they add up."""
+        return self._parts.weights
+
+    @property
+    def others(self) -> dict[str, Signal]:
+        """Scores beside the reward that are named as its parts and do not add to it."""
+        return self._parts.beside
 
     @property
     def taken(self) -> list[Taken]:

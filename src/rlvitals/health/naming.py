@@ -1,7 +1,7 @@
 """Which signals a logged name may feed, why, and how sure that is.
 
-The user's own word counts first (`mapping`), then what the catalogue knows of the framework's names, then what the words
-of a name and the values under it say.
+The user's own word counts first (`mapping`), then what the catalogue knows of the framework's names, then what the
+words of a name and the values under it say.
 """
 
 from __future__ import annotations

@@ -2,18 +2,19 @@
 
 The first rows are kept (a bounded number of numbers), and a few times a weighted sum is looked for among them.
 
->>> parts = Parts("reward")
->>> for n in range(12):
-...     row = {"ndcg": 0.1 * (n % 3), "bonus": 0.05 * (n % 4), "noise": 1.0 / (n + 1)}
-...     found = parts.take(n, row["ndcg"] + 2 * row["bonus"], row, named=["bonus"], others=["ndcg", "noise"])
->>> {name: round(weight, 6) for name, weight in found.items()}
-{'bonus': 2.0, 'ndcg': 1.0}
+>>> columns = {"ndcg": [0.1, 0.2, 0.3] * 3, "bonus": [0.0, 0.1] * 4 + [0.0], "noise": [0.3, 0.1, 0.2, 0.5] * 2 + [0.1]}
+>>> totals = [ndcg + 2 * bonus for ndcg, bonus in zip(columns["ndcg"], columns["bonus"])]
+>>> {name: round(weight, 6) for name, weight in add_up(totals, columns, slack=0.01).items()}
+{'ndcg': 1.0, 'bonus': 2.0}
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+from rlvitals.health.naming import part_name
+from rlvitals.health.statistics import Signal
 
 MOST_PARTS = 24
 """Series that are looked at."""
@@ -38,45 +39,96 @@ NEGLIGIBLE = 0.005
 
 
 class Parts:
-    """The first rows of a reward and of what may be its parts."""
+    """The parts of one run's reward: by their names at first, by adding up once that is known."""
 
-    def __init__(self, reward: str) -> None:
-        self.reward = reward
-        """The logged name of the reward."""
-        self._steps: list[int] = []
-        self._totals: list[float] = []
-        self._named: list[str] = []
-        self._offered = 0
-        self._columns: dict[str, list[float]] = {}
+    def __init__(self) -> None:
+        self.series: dict[str, Signal] = {}
+        """The parts, by the name the run gives them."""
+        self.weights: dict[str, float] = {}
+        """The weight of each, where they add up."""
+        self.beside: dict[str, Signal] = {}
+        """What is named as a part and does not add to the reward."""
         self.is_decided = False
         """Whether there is nothing more to look for."""
+        self._named: list[str] = []
+        self._possible: list[str] = []
+        self._rows = _Rows("", [], [])
 
-    def take(
-        self, step: int, total: float, row: Mapping[str, float], named: Iterable[str], others: Iterable[str]
-    ) -> dict[str, float] | None:
-        """Take a row: the reward, and what may be its parts, by name or for no better reason than being there. Returns
-        the weights of those that add up to it, once such are found.
-        """
-        if not self._totals:
-            self._named = [name for name in named if name in row][:MOST_PARTS]
-            rest = [name for name in others if name in row][: MOST_PARTS - len(self._named)]
-            self._columns = {name: [] for name in (*self._named, *rest)}
+    def add(self, key: str, name: str) -> Signal | None:
+        """The series of a key that is named as a part; None where there are too many."""
+        if len(self.series) >= MOST_PARTS:
+            return None
+        self._named.append(key)
+        return self.series.setdefault(name, Signal(name, key))
+
+    def note(self, key: str) -> None:
+        """A key that is a part only if it adds up."""
+        if len(self._possible) < MOST_PARTS and key not in self._possible:
+            self._possible.append(key)
+
+    def candidates(self) -> list[str]:
+        """The keys of which each row is looked at until the parts are found."""
+        return [*self._named, *self._possible]
+
+    def look(self, reward: Signal, row: Mapping[str, float]) -> list[Signal]:
+        """Take the row in which the reward came. Returns parts that were found and are to be fed from now on."""
+        if self._rows.reward != reward.key:
+            self._rows = _Rows(reward.key, self._named, [key for key in self._possible if key != reward.key])
+        weights = self._rows.take(reward.step, reward.last, row)
+        self.is_decided = weights is not None or self._rows.is_over
+        return self._found(weights, reward.seen_at) if weights is not None else []
+
+    def _found(self, weights: Mapping[str, float], point: int) -> list[Signal]:
+        named = {signal.key: signal for signal in self.series.values()}
+        parts: dict[str, Signal] = {}
+        new: list[Signal] = []
+        for key, weight in weights.items():
+            signal = named.get(key)
+            if signal is None:
+                name = part_name(key)
+                signal = Signal(key if name in parts else name, key)
+                for step, value in self._rows.column(key):
+                    signal.update(value, step)
+                signal.seen_at = point
+                new.append(signal)
+            parts[signal.name] = signal
+            self.weights[signal.name] = weight
+        self.beside = {name: signal for name, signal in self.series.items() if name not in parts}
+        self.series = parts
+        return new
+
+
+class _Rows:
+    """The first rows of a reward and of what may be its parts."""
+
+    def __init__(self, reward: str, named: Sequence[str], possible: Sequence[str]) -> None:
+        self.reward = reward
+        """The logged name of the reward."""
+        self.is_over = False
+        self._steps: list[int] = []
+        self._totals: list[float] = []
+        self._named = named
+        self._possible = sorted(possible)
+        self._columns: dict[str, list[float]] = {}
+        self._offered = 0
+
+    def take(self, step: int, total: float, row: Mapping[str, float]) -> dict[str, float] | None:
+        """Take a row; return the weights of what adds up to the reward, once that is found."""
         self._offered += 1
-        if self._offered > MOST_ROWS:
-            self.is_decided = True
-        if any(name not in row for name in self._named):
+        if not self._totals:
+            self._columns = {name: [] for name in (*self._named, *self._possible) if name in row}
+        self.is_over = self._offered >= MOST_ROWS
+        if any(name in self._columns and name not in row for name in self._named):
             return None  # a row of another kind
-        for name in [name for name in self._columns if name not in row]:
-            del self._columns[name]
+        self._columns = {name: column for name, column in self._columns.items() if name in row}
         self._steps.append(step)
         self._totals.append(total)
         for name, column in self._columns.items():
             column.append(row[name])
         if len(self._totals) not in LOOK_AT:
             return None
-        found = self._look()
-        self.is_decided = found is not None or len(self._totals) == LOOK_AT[-1]
-        return found
+        self.is_over = self.is_over or len(self._totals) == LOOK_AT[-1]
+        return self._look()
 
     def column(self, name: str) -> list[tuple[int, float]]:
         """The steps and values that were kept of a series."""
@@ -86,8 +138,8 @@ class Parts:
         totals = self._totals
         if max(totals) - min(totals) <= 1e-9 * max(abs(value) for value in totals):
             return None  # a constant is the sum of anything
-        again = {name for name in self._columns if _is_again(self._columns[name], totals)}
-        named = {name: self._columns[name] for name in self._named}
+        again = {name for name, column in self._columns.items() if _is_again(column, totals)}
+        named = {name: self._columns[name] for name in self._named if name in self._columns}
         fresh = {name: column for name, column in named.items() if name not in again}
         found = add_up(totals, fresh, TOLERANCE) or add_up(totals, named, TOLERANCE)
         if found is not None:
@@ -96,8 +148,8 @@ class Parts:
             name for name, column in self._columns.items()
             if name not in named and name not in again and min(column) < max(column)
         ]  # fmt: skip
-        most = len(totals) // ROWS_EACH - len(fresh)
-        return add_up(totals, fresh | {name: self._columns[name] for name in moving[: max(0, most)]}, STRICT)
+        most = max(0, len(totals) // ROWS_EACH - len(fresh))
+        return add_up(totals, fresh | {name: self._columns[name] for name in moving[:most]}, STRICT)
 
 
 def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slack: float) -> dict[str, float] | None:

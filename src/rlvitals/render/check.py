@@ -268,7 +268,7 @@ _HOW_SURE = {"high": "", "fair": " (probably)", "guess": " (a guess)"}
 
 def sum_of(parts: dict[str, float | None]) -> Iterator[str]:
     """The reward as the sum of its parts, where that is known."""
-    terms = [name if weight == 1 else f"{short(weight)} × {name}" for name, weight in parts.items() if weight]
+    terms = [name if weight == 1 else f"{short(weight)} * {name}" for name, weight in parts.items() if weight]
     if terms:
         yield f"the reward adds up: {' + '.join(terms)}"
 

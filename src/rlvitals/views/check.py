@@ -126,6 +126,7 @@ def check(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
     mapping: Mapping[str, str] | None = None,
 ) -> Report | FolderReport:
     """Judge a run, a log any other tool wrote, or a folder of them.
@@ -137,10 +138,12 @@ def check(
     """
     places = places_in(path)
     if places is None:
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping)
+        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     reports, passed_over = [], {}
     logged: set[str] = set()
-    new_monitor(None, rules, algorithm, framework, config, mapping)  # a wrong rule is to be said once, and first
+    new_monitor(
+        None, rules, algorithm, framework, config, mapping=mapping
+    )  # a wrong rule is to be said once, and first
     for opened in open_all(places):
         if not isinstance(opened, RowSource):
             place, reason = opened
@@ -150,7 +153,7 @@ def check(
                 passed_over[str(place)] = str(reason)
             continue
         try:
-            judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping))
+            judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
             logged.update(judge.monitor.case.names)
             reports.append(report_on(judge, opened))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
@@ -186,10 +189,11 @@ def check_source(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
     mapping: Mapping[str, str] | None = None,
 ) -> Report:
     """Judge what is open already. Raises ConfigError for a mapped name that is not in it."""
-    judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping))
+    judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping=mapping))
     check_names(mapping or {}, judge.monitor.case.names)
     return report_on(judge, source)
 

@@ -118,6 +118,7 @@ def new_monitor(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
     mapping: Mapping[str, str] | None = None,
 ) -> Monitor:
     """A monitor that knows what the source and the user say of the run."""
