@@ -256,10 +256,10 @@ def _folded(text: str) -> str:
 
 
 def _variants(said: str) -> list[frozenset[str]]:
-    """The sets of roles that a form stands for.
+    """The sets of roles that a form stands for. A ratio may be meant where a share is.
 
-    >>> [sorted(roles) for roles in _variants("kl (ref)")]
-    [['kl', 'ref'], ['kl']]
+    >>> [sorted(roles) for roles in _variants("clip share (policy)")]
+    [['clip', 'policy', 'share'], ['clip', 'share'], ['clip', 'policy', 'ratio'], ['clip', 'ratio']]
     """
     found: list[frozenset[str]] = [frozenset()]
     for role in said.split():
@@ -267,7 +267,7 @@ def _variants(said: str) -> list[frozenset[str]]:
             found = [more for roles in found for more in (roles | {role.strip("()")}, roles)]
         else:
             found = [roles | {role} for roles in found]
-    return found
+    return found + [roles - {"share"} | {"ratio"} for roles in found if "share" in roles]
 
 
 def _less_sure(one: Sureness, other: Sureness) -> Sureness:
