@@ -510,3 +510,25 @@ def test_a_run_keeps_what_its_settings_say_of_names(tmp_path):
     assert names["reward"] == ("payoff", "given")
     with pytest.raises(rlvitals.errors.ConfigError, match=r"reward\.total\.mean"):
         rlvitals.start(tmp_path / "other", mapping={"payoff": "reward.totl.mean"})
+
+
+def test_following_says_that_a_mapped_name_has_not_come(tmp_path, capsys):
+    log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
+    main(["check", log, "--follow", "--until-idle", "0.01", "--interval", "0.01", "--map", "nowhere=reward"])
+    assert "nowhere, which is mapped to reward, is not logged" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "verb", [["watch", "--json", "--until-idle", "0.01", "--interval", "0.01"], ["report", "--json"]]
+)
+def test_other_verbs_take_a_mapping_too(tmp_path, verb, capsys):
+    rows = [row | {"my_thing": 1.0 if row["step"] < 30 else 0.001} for row in by_hand(80)]
+    log = str(write_jsonl(tmp_path / "log.jsonl", rows))
+
+    def said(*more):
+        assert main([verb[0], log, *verb[1:], *more]) != 64
+        return "exploration has ended" in capsys.readouterr().out
+
+    assert not said()
+    assert said("--map", "my_thing=entropy.mean")
+    assert main([verb[0], log, *verb[1:], "--map", "my_thing=entropy.meen"]) == 64

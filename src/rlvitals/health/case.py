@@ -211,6 +211,11 @@ class Case:
         return len(self._readings)
 
     @property
+    def mapping(self) -> dict[str, str]:
+        """What the user says that names are."""
+        return self._naming.mapping
+
+    @property
     def names(self) -> list[str]:
         """The logged names that came with a number."""
         return [key for key in self._readings if key not in _RESERVED and not key.startswith("_")]

@@ -213,6 +213,12 @@ def report_on(judge: Judge, source: RowSource) -> Report:
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
+    logged = set(monitor.case.names)
+    notes += [
+        f"{name}, which is mapped to {concept}, is not logged"
+        for name, concept in monitor.case.mapping.items()
+        if name not in logged
+    ]
     notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
     own = History(source.recorded).findings
     if own and worst(own) != worst(findings):
