@@ -109,7 +109,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
     assert list(facts) == [
         "source", "format", "verdict", "reason", "points", "first_step", "last_step", "algorithm", "framework",
-        "findings", "normal", "cannot_judge", "notes", "series",
+        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series",
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
@@ -118,6 +118,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     assert list(facts["cannot_judge"][0]) == [
         "metric", "title", "names", "is_in_framework", "kinds", "rules",
     ]  # fmt: skip
+    assert list(facts["names"][0]) == ["signal", "name", "concept", "sureness", "why"]
     assert list(facts["series"]["grad_norm"]) == ["points", "nonfinite", "rows", "steps", "low", "high"]
 
 

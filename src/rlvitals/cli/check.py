@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
@@ -38,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN_OR_LOG", help="a run, a log any other tool wrote, or a folder of them")
     add_judging_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the report as one self-contained page")
-    parser.add_argument("--verbose", action="store_true", help="every finding and every missing metric")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="every finding, every missing metric and what every name was taken for",
+    )
+    parser.add_argument("--names", action="store_true", help="what every name was taken for, and how sure that is")
     parser.add_argument(
         "--fail-on", choices=["warning", "critical"], default="warning",
         help="'critical': a verdict of watch exits with 0 too (default: warning)",
@@ -60,6 +67,7 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", action="append", metavar="KEY=VALUE", default=[],
         help="a setting the log does not hold, such as num_generations=8 or reward_max=1 (may be given again)",
     )  # fmt: skip
+    add_map_flag(parser)
 
 
 def add_following_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
-    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config)
+    mapping = mapping_from(arguments.map)
+    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config, mapping=mapping)
     present(report, arguments)
     return exit_code(report, arguments.fail_on)
 
@@ -95,7 +104,7 @@ def present(report: Report | FolderReport, arguments: argparse.Namespace) -> Non
         return
     readable = printable(facts)
     if isinstance(report, Report):
-        show(ReportView(readable, verbose=arguments.verbose))
+        show(ReportView(readable, verbose=arguments.verbose, names=arguments.names))
         return
     show(FolderView(readable))
     if arguments.verbose:
@@ -215,7 +224,12 @@ class _Watch:
     def _new_judge(self, *, is_known: bool) -> Judge:
         arguments = self._arguments
         source = self._feed.source() if is_known else None
-        return Judge(new_monitor(source, arguments.rules, arguments.algorithm, arguments.framework, self._config))
+        mapping = mapping_from(arguments.map)
+        return Judge(
+            new_monitor(
+                source, arguments.rules, arguments.algorithm, arguments.framework, self._config, mapping=mapping
+            )
+        )
 
     def _take(self, news: News, *, aloud: bool) -> None:
         if news.before is not None:

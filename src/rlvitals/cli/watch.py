@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.importers import NotALog
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the run was watched with; 'default': ours)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    add_map_flag(parser)
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
     parser.add_argument(
@@ -38,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
-    watched = Watched(_one_place(Path(arguments.path)), arguments.rules, arguments.algorithm)
+    watched = Watched(
+        _one_place(Path(arguments.path)), arguments.rules, arguments.algorithm, mapping_from(arguments.map)
+    )
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
         with contextlib.suppress(KeyboardInterrupt):

@@ -60,6 +60,7 @@ class Monitor:
         config: Mapping[str, Any] | None = None,
         *,
         rules: str | Path | Sequence[Any] | Rulebook | None = None,
+        mapping: Mapping[str, str] | None = None,
         scales: Scales | None = None,
     ) -> None:
         self.rulebook = _open_rulebook(rules)
@@ -74,6 +75,7 @@ class Monitor:
             framework=framework,
             total_steps=total_steps,
             config=config,
+            mapping=mapping,
         )
         self.events: list[HealthEvent] = []
         """What the last row or tick led to: alarms raised, escalated and recovered."""
@@ -208,7 +210,7 @@ class Monitor:
             onset = state.since_step
             if signal is not None and signal.is_out:
                 onset = min(onset, signal.onset_step)
-        evidence = evidence_of(alarm)
+        evidence = evidence_of(alarm) | case.doubt(signal)
         words = rule.says(alarm.variant)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         return Finding(
@@ -218,7 +220,7 @@ class Monitor:
             step=case.step,
             onset_step=onset,
             title=fill(words.title or rule.rule, evidence),
-            confidence=confidence,
+            confidence=confidence * case.trust(signal),
             evidence=evidence,
             causes=tuple(fill(text, evidence) for text in words.causes),
             advice=tuple(fill(text, evidence) for text in words.advice),

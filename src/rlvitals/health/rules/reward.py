@@ -264,15 +264,16 @@ def no_reward_spread(
 
 def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float) -> Alarm | None:
     """The reward rises and a score logged beside it, which is no part of it, does not: the reward is being gamed."""
-    if len(case.parts) < 2 or not 0 <= reward.lowest <= reward.highest <= 1.5:
+    scores = case.parts | case.others
+    if len(scores) < 2 or not 0 <= reward.lowest <= reward.highest <= 1.5:
         return None
-    proxies = [part for part in case.parts.values() if part.n == reward.n and abs(part.slow - reward.slow) < 1e-9]
+    proxies = [part for part in scores.values() if part.n == reward.n and abs(part.slow - reward.slow) < 1e-9]
     if not proxies:
         return None
     won = reward.fast - reward.base
     if won < gain or not reward.gained:
         return None
-    for name, part in case.parts.items():
+    for name, part in scores.items():
         if part in proxies or part.n < reward.n - 2 or "minus" in name or not 0 <= part.lowest <= part.highest <= 1.5:
             continue
         if _AUXILIARY.search(name):
