@@ -33,7 +33,7 @@ def test_what_holds_no_numbers_says_why_and_what_can_be_read(tmp_path, content, 
     with pytest.raises(NotALog, match=why) as caught:
         read_log(path)
     assert isinstance(caught.value, RlvitalsError)
-    assert "CSV or TSV; TensorBoard event files" in str(caught.value)
+    assert "CSV or TSV; Parquet tables; TensorBoard event files" in str(caught.value)
 
 
 def test_a_missing_file_and_an_empty_folder_are_no_log(tmp_path):
@@ -46,7 +46,7 @@ def test_a_missing_file_and_an_empty_folder_are_no_log(tmp_path):
 def test_a_folder_with_several_logs_asks_for_one(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text('{"step": 1, "loss": 1.0}\n')
-    with pytest.raises(NotALog, match=r"name one of them: .*\.jsonl, .*\.jsonl"):
+    with pytest.raises(NotALog, match=r"Name one of them: rlvitals check .*a\.jsonl; rlvitals check .*b\.jsonl"):
         read_log(tmp_path)
 
 

@@ -14,7 +14,6 @@ from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.history import VERDICTS, History, worst
-from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
@@ -142,8 +141,8 @@ def check(
             reports.append(check_source(opened, rules, algorithm, framework, config))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
-    if not reports:
-        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
+    if not reports:  # none of its files is one; perhaps one below is
+        return check_source(open_source(path), rules, algorithm, framework, config)
     return FolderReport(str(path), reports, passed_over)
 
 
