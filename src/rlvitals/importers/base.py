@@ -100,6 +100,13 @@ class Importer(ABC):
         """When the run of a log began, as far as can be told without reading it: the newest run of a folder is read."""
         return changed_at(log)
 
+    @classmethod
+    def width(cls, log: Path) -> int:
+        """How many metrics a log has, where that can be told without reading it: of a folder's runs those with fewer
+        than half as many as another come last.
+        """
+        return 1
+
     @abstractmethod
     def rows(self, path: Path) -> list[Fields]:
         """All rows of a log. Raises NotALog where it has none."""

@@ -126,8 +126,14 @@ def telling(name: str) -> int:
 
 
 def newest_first(runs: list[Run]) -> list[Run]:
-    """By when they began; what is counted in names decides where that is the same."""
-    return sorted(runs, key=lambda run: (run.kind.begun(run.log), _counted(run.folder)), reverse=True)
+    """By when they began, or by the numbers in their names where that is the same; those with few metrics last."""
+    widths = {run: run.kind.width(run.log) for run in runs}
+    most = max(widths.values(), default=0)
+    return sorted(
+        runs,
+        key=lambda run: (widths[run] * 2 >= most, run.kind.begun(run.log), _counted(run.folder)),
+        reverse=True,
+    )
 
 
 def _counted(folder: Path) -> list[tuple[int, str]]:

@@ -48,6 +48,10 @@ class MlflowImporter(Importer):
     def begun(cls, log: Path) -> float:
         return _seconds(yaml_of(log / "meta.yaml").get("start_time")) or changed_at(log)
 
+    @classmethod
+    def width(cls, log: Path) -> int:
+        return sum(not name.startswith(SYSTEM) for name, _ in _metric_files(log)) if os.path.isdir(log) else 1
+
     def rows(self, path: Path) -> list[Fields]:
         points = self._of_folder(path) if os.path.isdir(path) else self._of_database(path)
         if any(point.name.startswith(SYSTEM) for point in points):

@@ -55,7 +55,9 @@ class PackedImporter(Importer):
                     raise NotALog(path, f"{self.choice!r} is not in the archive")
                 log = read_log(f"{place}#{self.choice}" if self.choice and not is_archive else place)
             except NotALog as error:
-                raise NotALog(path, f"unpacked, {error.why.replace(f'{inside}/', f'{path}#')}") from error
+                why = error.why.replace(f"{inside}/", f"{path}#")
+                said = "; ".join(self.notes.texts())
+                raise NotALog(path, f"unpacked, {why}{f' ({said})' if said else ''}") from error
         self.format, self.config = log.format, log.config
         for note in log.notes:
             self.notes.say(note)

@@ -222,6 +222,9 @@ def _same(one: Fields, other: Fields) -> bool:
 
 def _signature(path: Path, beside: tuple[str, ...] = ()) -> _Signature:
     """Changes with the files of a log."""
-    files = sorted(path.rglob("*")) if os.path.isdir(path) else [path, *(path.parent / name for name in beside)]
+    if os.path.isdir(path):
+        files = sorted(path.rglob("*"))
+    else:  # a database has its newest rows in a write-ahead log
+        files = [path, path.with_name(f"{path.name}-wal"), *(path.parent / name for name in beside)]
     stats = [(str(file), file.stat()) for file in files if file == path or os.path.exists(file)]
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
