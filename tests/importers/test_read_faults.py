@@ -39,7 +39,7 @@ def test_what_holds_no_numbers_says_why_and_what_can_be_read(tmp_path, content, 
 def test_a_missing_file_and_an_empty_folder_are_no_log(tmp_path):
     with pytest.raises(NotALog, match="there is nothing there"):
         read_log(tmp_path / "nowhere")
-    with pytest.raises(NotALog, match="holds none that is known"):
+    with pytest.raises(NotALog, match="the folder is empty"):
         read_log(tmp_path)
 
 

@@ -172,7 +172,7 @@ def test_links_and_devices_in_an_archive_are_not_made(tmp_path):
         pipe = tarfile.TarInfo("train.log")
         pipe.type = tarfile.FIFOTYPE
         archive.addfile(pipe)
-    with pytest.raises(NotALog, match="unpacked, the folder holds none that is known"):
+    with pytest.raises(NotALog, match="unpacked, the folder is empty"):
         read_log(write(tmp_path / "x.tar", out.getvalue()))
 
 

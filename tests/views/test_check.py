@@ -278,7 +278,7 @@ def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing\n")
-    with pytest.raises(NotALog, match="none of its 1 files"):
+    with pytest.raises(NotALog, match=r"none of its 1 files and folders is one that can be read \(notes.txt\)"):
         check(tmp_path)
 
 

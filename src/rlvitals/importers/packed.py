@@ -35,7 +35,7 @@ READ_BYTES = 2**20
 WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".npz", ".npy", ".pkl"})
 
 _ZIP, _TAR, _TAR_AT = b"PK\x03\x04", b"ustar", 257
-_DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
+_DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 
 
 class Stream(Protocol):
@@ -94,11 +94,12 @@ class _Budget:
 
     def copy(self, source: Stream, target: Path) -> str:
         """Write a stream to a file as long as there is room; why it ended before its end, or nothing."""
+        damage = _DAMAGE + _damage_of_zstd()
         with open(target, "wb") as out:
             while True:
                 try:
                     data = source.read(READ_BYTES)
-                except (*_DAMAGE, *_damage_of_zstd()) as error:
+                except damage as error:
                     return str(error) or type(error).__name__
                 if not data:
                     return ""

@@ -15,7 +15,7 @@ from rlvitals import plugins
 from rlvitals.errors import MissingDependency, NotALog, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.importers.aim import export_of
-from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, text_in
+from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
 from rlvitals.importers.folders import Run, files_below, files_in, marked, newest_first, runs_below, telling
@@ -163,7 +163,18 @@ def locate(path: Path) -> Found:
     others = _readable_files([*files_below(path, kinds), *files])
     if others:
         return _chosen_file(path, others)
-    raise not_a_log(path, export_of(path) or "the folder holds none that is known")
+    raise not_a_log(path, export_of(path) or _nothing_in(path))
+
+
+def _nothing_in(folder: Path) -> str:
+    """What a folder without a log holds instead."""
+    try:
+        seen = os.listdir(folder)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    if not seen:
+        return "the folder is empty"
+    return f"none of its {len(seen)} files and folders is one that can be read ({named(seen)})"
 
 
 def _chosen_run(folder: Path, runs: list[Run]) -> Found:

@@ -146,7 +146,7 @@ def _scalar(tensor: Message) -> float | None:
     for field in (7, 10, 11):  # int_val, int64_val, bool_val: one alone, or packed as bytes
         if field in tensor:
             packed = tensor[field][0]
-            numbers = message(b"\x08" + packed) if isinstance(packed, bytes) else {1: [packed]}
+            numbers: Message = message(b"\x08" + packed) if isinstance(packed, bytes) else {1: [packed]}
             return float(whole_at(numbers, 1))
     return None
 

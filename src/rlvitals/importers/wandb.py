@@ -150,9 +150,9 @@ def _history(history: Message) -> dict[str, Any]:
 def _items(items: Iterable[Message]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in items:
-        nested = "/".join(raw_of(part).decode("utf-8", "replace") for part in item.get(_NESTED_KEY, ()))
+        name = b"/".join(map(raw_of, item.get(_KEY) or item.get(_NESTED_KEY) or ())).decode("utf-8", "replace")
         try:
-            found[text_at(item, _KEY) or nested] = parse_lenient(text_at(item, _JSON))
+            found[name] = parse_lenient(text_at(item, _JSON))
         except ValueError:
             continue
     return found

@@ -35,8 +35,11 @@ def message(data: bytes) -> Message:
     found: Message = {}
     position, end = 0, len(data)
     while position < end:
-        key, position = _varint(data, position)
-        field, kind = key >> 3, key & 7
+        key = data[position]  # most keys and lengths are one byte: this loop is where long logs spend their time
+        position += 1
+        if key >= 0x80:
+            key, position = _varint(data, position - 1)
+        kind = key & 7
         value: Value
         if kind == _VARINT:
             value, position = _varint(data, position)
@@ -47,15 +50,21 @@ def message(data: bytes) -> Message:
                 size = 8 if kind == _FIXED64 else 4
             else:
                 raise ValueError(f"no wire type {kind}")
-            if position + size > end:
+            start, position = position, position + size
+            if position > end:
                 raise ValueError("a field is cut off")
-            value = data[position : position + size]
-            position += size
-        found.setdefault(field, []).append(value)
+            value = data[start:position]
+        values = found.get(key >> 3)
+        if values is None:
+            found[key >> 3] = [value]
+        else:
+            values.append(value)
     return found
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
     number = shift = 0
     while shift < 70:
         if position >= len(data):
