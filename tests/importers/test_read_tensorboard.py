@@ -14,7 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from rlvitals.importers import LogTail, NotALog, importer_for, read_log
+from rlvitals.importers import LogTail, NotALog, importer_for, is_one_log, read_log
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
@@ -93,6 +93,35 @@ def test_of_several_runs_the_newest_is_read_and_the_others_are_named(tmp_path):
         "the folder holds 3 runs: read PPO_10, the newest. Others, to be passed by their path: PPO_2, PPO_1"
     ]
     assert read_log(tmp_path / "PPO_2").rows[0]["rollout/ep_rew_mean"] == 2.0
+
+
+def write_runs(folder, *spans):
+    """A folder for each span of steps, begun one after the other; what is logged is the number of the folder."""
+    for number, steps in enumerate(spans):
+        below = folder / f"Jan0{number + 1}_host"
+        write(below, [(step, {"train/loss": float(number)}) for step in steps])
+        rename(below, 1_764_000_000 + number)
+    return folder
+
+
+def test_the_folders_of_a_run_that_was_resumed_are_one_log(tmp_path):
+    write_runs(tmp_path / "runs", range(10, 101, 10), range(90, 201, 10), range(210, 251, 10))
+    log = read_log(tmp_path)
+    assert is_one_log(tmp_path / "runs")
+    assert [row["step"] for row in log.rows] == [*range(10, 101, 10), *range(90, 201, 10), *range(210, 251, 10)]
+    assert [row["train/loss"] for row in log.rows] == [*[0.0] * 10, *[1.0] * 12, *[2.0] * 5]
+    assert log.notes == ["steps start again at row 11: a restart inside the file"]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [range(10, 101, 10), range(1, 30), range(50, 201, 50), range(300, 400, 10), [90]],
+    ids=["same steps", "from 1", "rarer steps", "after a gap", "one step"],
+)
+def test_runs_that_do_not_go_on_from_each_other_are_separate(tmp_path, second):
+    write_runs(tmp_path, range(10, 101, 10), second)
+    assert not is_one_log(tmp_path)
+    assert {row["train/loss"] for row in read_log(tmp_path).rows} == {1.0}
 
 
 def test_the_lines_of_add_scalars_get_the_names_they_were_given(tmp_path):

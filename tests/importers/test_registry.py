@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import sqlite3
@@ -101,6 +102,15 @@ def make(folder, *files):
 def test_the_log_of_a_folder_is_found_by_marks_then_names_then_below(tmp_path, files, found):
     make(tmp_path, *files)
     (tmp_path / "config.json").exists() and (tmp_path / "config.json").write_text('{"learning_rate": 1e-5}')
+    assert find_log(tmp_path) == tmp_path / found
+
+
+@pytest.mark.parametrize(("saved", "found"), [(200, "trainer_state.json"), (100, "checkpoint-200/trainer_state.json")])
+def test_the_state_that_was_saved_last_is_read(tmp_path, saved, found):
+    """At the end of training it is saved beside the checkpoints; a training that goes on leaves it behind."""
+    make(tmp_path, "checkpoint-9/trainer_state.json", "checkpoint-200/trainer_state.json")
+    state = {"best_global_step": 900, "global_step": saved, "log_history": [{"step": 1, "loss": 0.5}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
     assert find_log(tmp_path) == tmp_path / found
 
 

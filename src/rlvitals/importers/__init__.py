@@ -7,6 +7,7 @@ point group `rlvitals.importers`.
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import ForeignLog, Importer, LineImporter, text_in
+from rlvitals.importers.folders import is_plainly_other
 from rlvitals.importers.registry import (
     find_log,
     importer_for,
@@ -28,6 +29,7 @@ __all__ = [
     "find_log",
     "importer_for",
     "is_one_log",
+    "is_plainly_other",
     "logs_below",
     "not_a_log",
     "read_log",

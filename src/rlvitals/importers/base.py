@@ -86,7 +86,7 @@ class Importer(ABC):
     def log_in(cls, folder: Path) -> Path | None:
         """The log of this format that a folder is: of several marked files the one with the highest number."""
         for pattern in cls.marks:
-            if found := sorted(folder.glob(pattern), key=_number):
+            if found := sorted(folder.glob(pattern), key=number_of_checkpoint):
                 return found[-1]
         return None
 
@@ -243,7 +243,7 @@ def _decoded(file: BinaryIO) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, encoding, errors="replace", newline=None)
 
 
-def _number(file: Path) -> int:
-    """The number of the checkpoint a file is in."""
+def number_of_checkpoint(file: Path) -> int:
+    """The number of the checkpoint a file is in; -1 where its folder has none."""
     match = re.search(r"(\d+)$", file.parent.name)
     return int(match[1]) if match else -1

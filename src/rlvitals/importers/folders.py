@@ -125,6 +125,15 @@ def telling(name: str) -> int:
     return score - 2 if _OTHER.search(name) else score
 
 
+def is_plainly_other(name: str) -> bool:
+    """Whether a file is by its name something else than a log: settings, a tokenizer's files, a README.
+
+    >>> is_plainly_other("config.json"), is_plainly_other("eval_metrics.jsonl")
+    (True, False)
+    """
+    return telling(name) == -2
+
+
 def newest_first(runs: list[Run]) -> list[Run]:
     """By when they began, or by the numbers in their names where that is the same; those with few metrics last."""
     widths = {run: run.kind.width(run.log) for run in runs}

@@ -70,16 +70,21 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
     database: sqlite3.Connection | None = None
     try:
         database = sqlite3.connect(_address(path), uri=True, timeout=BUSY_SECONDS)
+        database.text_factory = _text
         left = iter(range(MOST_STEPS))
         database.set_progress_handler(lambda: next(left, None) is None, 1000)
         database.execute("PRAGMA query_only = ON")
         database.execute("PRAGMA trusted_schema = OFF")
         yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where its message quotes a damaged schema
         raise NotALog(path, f"SQLite cannot read it ({error})") from error
     finally:
         if database is not None:
             database.close()
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")
 
 
 def _address(path: Path) -> str:

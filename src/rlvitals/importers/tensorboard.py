@@ -1,16 +1,20 @@
 """TensorBoard event files: scalars of all tags, merged by step. Numbers are float32, as TensorBoard keeps them.
 
 A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
-`add_scalars` makes for each of its lines.
+`add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run
+too: a trainer that is resumed begins another folder.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_foreign
@@ -22,6 +26,9 @@ PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "v
 
 EVENTS = "*tfevents*"
 MAX_EVENT = 2**30
+MOST_RESUMED = 20
+"""Folders that one run may have, each of a time that it was resumed."""
+
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 10: "<?", 19: "<e"}
 """TensorFlow's numbers for types of tensors, as `struct` calls them."""
@@ -47,8 +54,10 @@ class TensorBoardImporter(Importer):
     def is_one_log(cls, folder: Path) -> bool:
         if super().is_one_log(folder):
             return True
-        writers = {file.parent.name.lower() for file in folder.glob(f"*/{EVENTS}")}
-        return bool(writers) and writers <= PARTS
+        writers = {file.parent for file in folder.glob(f"*/{EVENTS}")}
+        if writers and {writer.name.lower() for writer in writers} <= PARTS:
+            return True
+        return len(_resumed(folder)) > 1
 
     @classmethod
     def begun(cls, log: Path) -> float:
@@ -72,6 +81,9 @@ def _writers(path: Path) -> list[tuple[str, list[Path]]]:
     """The event files of each folder, in the order they were begun, with the folder's name where there are several."""
     if os.path.isfile(path):
         return [("", [path])]
+    resumed = _resumed(path)
+    if resumed:
+        return [("", [file for folder in resumed for file in sorted(folder.glob(EVENTS), key=_written)])]
     folders: dict[Path, list[Path]] = {}
     for file in path.rglob(EVENTS):
         if os.path.isfile(file):
@@ -83,6 +95,48 @@ def _writers(path: Path) -> list[tuple[str, list[Path]]]:
         )
         for folder, files in sorted(folders.items())
     ]
+
+
+def _resumed(path: Path) -> list[Path]:
+    """The folders of a run that was resumed, in order; nothing where those of a folder are runs of their own."""
+    if any(path.glob(EVENTS)):
+        return []
+    folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.begun)
+    if not 1 < len(folders) <= MOST_RESUMED:
+        return []
+    spans = [_span(max(folder.glob(EVENTS), key=_written)) for folder in folders]
+    goes_on = all(
+        before is not None and after is not None and after.goes_on_from(before)
+        for before, after in itertools.pairwise(spans)
+    )
+    return folders if goes_on else []
+
+
+class _Span(NamedTuple):
+    """The steps of an event file."""
+
+    first: int
+    second: int
+    last: int
+
+    def goes_on_from(self, other: _Span) -> bool:
+        """Whether a training that wrote the other was resumed: what begins anew has its first step after one stride."""
+        stride = self.second - self.first
+        return stride > 0 and other.first < self.first - stride and self.first <= other.last + stride
+
+
+def _span(file: Path) -> _Span | None:
+    """As the file is now; files are read whole for this once."""
+    try:
+        return _span_of(file, os.stat(file).st_size)
+    except (OSError, NotALog):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _span_of(file: Path, size: int) -> _Span | None:
+    steps = sorted({point.step for point in _points(file, "", Notes())})
+    return _Span(steps[0], steps[1], steps[-1]) if len(steps) > 1 else None
 
 
 def _named(tag: str, folder: str) -> str:

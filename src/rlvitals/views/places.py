@@ -10,7 +10,17 @@ from pathlib import Path
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.health.rows import rows_of_log
-from rlvitals.importers import ForeignLog, NotALog, find_log, is_one_log, logs_below, not_a_log, read_log, split_choice
+from rlvitals.importers import (
+    ForeignLog,
+    NotALog,
+    find_log,
+    is_one_log,
+    is_plainly_other,
+    logs_below,
+    not_a_log,
+    read_log,
+    split_choice,
+)
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, is_run, near_directory
@@ -59,12 +69,14 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     files = [
         child
         for child in _children(folder)
-        if not child.name.startswith(".") and os.path.isfile(child) and not is_labels(child)
+        if not child.name.startswith(".") and os.path.isfile(child) and not is_labels(child) and not _is_double(child)
     ]
     logs = logs_below(folder)
-    if not runs and not logs and not files:
-        logs = [find_log(folder)]
-    return sorted({*runs, *files, *logs})
+    likely = [file for file in files if not is_plainly_other(file.name)]
+    if not runs and not likely and len(logs) < 2:
+        find_log(folder)  # says where there is none
+        return None
+    return sorted({*runs, *likely, *logs})
 
 
 def one_place(path: Path, what: str) -> Path:
@@ -76,7 +88,7 @@ def one_place(path: Path, what: str) -> Path:
         places = places_in(path)
     except NotALog:
         places = None
-    if places is None or not places:
+    if places is None:
         return path
     if len(places) == 1:
         return places[0]
@@ -84,6 +96,11 @@ def one_place(path: Path, what: str) -> Path:
         with contextlib.suppress(NotALog):
             return find_log(path)
     raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them")
+
+
+def _is_double(child: Path) -> bool:
+    """Whether a file is a link to one of the same folder or below, as W&B's `debug.log` is."""
+    return child.is_symlink() and child.resolve().is_relative_to(child.parent.resolve())
 
 
 def _children(folder: Path) -> list[Path]:
