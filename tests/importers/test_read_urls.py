@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 import threading
+import zipfile
 
 import pytest
 
@@ -25,6 +26,13 @@ JSONL = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files, and for `/status/403/...` that status, whatever is asked for."""
+
+    def send_head(self):
+        if self.path.startswith("/status/"):
+            return self.send_error(int(self.path.split("/")[2]))
+        return super().send_head()
+
     def log_message(self, *arguments):
         pass
 
@@ -87,8 +95,9 @@ def test_a_recorded_run_behind_a_url_is_still_a_run(tmp_path):
 
 def test_what_is_not_there_and_what_is_no_log_are_told_with_the_url(server):
     folder, address = server
-    with pytest.raises(RunError, match=f"cannot read {address}/nothing.jsonl"):
-        rlvitals.check(f"{address}/nothing.jsonl")
+    for name in ("nothing.jsonl", "nothing", "status/403/train.jsonl", "status/500/run"):
+        with pytest.raises(RunError, match=f"cannot read {address}/{name}"):
+            rlvitals.check(f"{address}/{name}")
     (folder / "notes.txt").write_text("Dear diary\n")
     with pytest.raises(NotALog, match=f"{address}/notes.txt is no training log: no line holds"):
         rlvitals.check(f"{address}/notes.txt")
@@ -97,9 +106,17 @@ def test_what_is_not_there_and_what_is_no_log_are_told_with_the_url(server):
 def test_a_secret_in_a_url_is_masked(server):
     folder, address = server
     (folder / "train.jsonl").write_bytes(JSONL)
-    log = read_log(f"{address}/train.jsonl?X-Amz-Signature=0123456789abcdef0123456789abcdef")
-    assert log.path.name == "train.jsonl"
+    log = rlvitals.check(f"{address}/train.jsonl?X-Amz-Credential=a/b&X-Amz-Signature=0123456789abcdef0123456789abcdef")
+    assert (log.source, log.points) == ("train.jsonl", 20)
     assert "0123456789abcdef" not in log.notes[0]
+
+
+def test_one_of_several_logs_behind_a_url_is_chosen(server):
+    folder, address = server
+    with zipfile.ZipFile(folder / "logs.zip", "w") as archive:
+        archive.writestr("a.jsonl", JSONL)
+        archive.writestr("b.jsonl", JSONL[:100])
+    assert len(read_log(f"{address}/logs.zip#a.jsonl").rows) == 20
 
 
 def test_what_is_too_large_is_not_fetched(server, monkeypatch):

@@ -127,8 +127,11 @@ def test_the_history_older_versions_wrote_is_read_without_media(tmp_path):
     rows = [{"_step": n, "_runtime": n, "_timestamp": 1.6e9 + n, "loss": 1 / (n + 1)} for n in range(3)]
     rows[1]["picture"] = {"_type": "image-file", "width": 3}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path.parent / "config.yaml").write_text(
+        "wandb_version: 1\n_wandb:\n  value: 1\nbeta:\n  desc: null\n  value: 0.5\n"
+    )
     log = read_log(path.parent)
-    assert log.format == "wandb"
+    assert (log.format, log.config) == ("wandb", {"beta": 0.5})
     assert log.rows == [{"step": n, "timestamp": 1.6e9 + n, "loss": 1 / (n + 1)} for n in range(3)]
 
 

@@ -301,7 +301,7 @@ def test_of_several_logs_the_one_that_is_read_is_followed(tmp_path):
     assert one_place(tmp_path, "watch") == tmp_path / "run-2/files/wandb-history.jsonl"
     for number in (1, 2):
         record(tmp_path / f"recorded-{number}", healthy_rows())
-    with pytest.raises(ConfigError, match="watch takes one run or log, and .* holds 4: name one of them"):
+    with pytest.raises(ConfigError, match=r"watch takes one run or log, and .* holds 4: name one of them"):
         one_place(tmp_path, "watch")
 
 

@@ -61,7 +61,7 @@ class Importer(ABC):
     marks: ClassVar[tuple[str, ...]] = ()
     """Patterns of files that make the folder they are in one log, whatever else is there."""
     names: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that are the folder's log where there is only one of them."""
+    """Patterns of files that may be a folder's log, beside the endings that `folders` knows."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Other files it may read, from the log's folder."""
     takes_choice: ClassVar[bool] = False
@@ -202,6 +202,18 @@ def begun_by_name(log: Path) -> float:
             with contextlib.suppress(ValueError):
                 return datetime.strptime(match[1], "%Y%m%d_%H%M%S").timestamp()
     return 0.0
+
+
+def settings_beside(*paths: Path) -> dict[str, Any]:
+    """The settings of a run in the first `config.yaml` there is, as W&B and SwanLab write it: each with its value."""
+    for path in paths:
+        if found := yaml_of(path):
+            return {
+                name: entry["value"]
+                for name, entry in found.items()
+                if isinstance(entry, dict) and "value" in entry and not name.startswith("_")
+            }
+    return {}
 
 
 def yaml_of(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ MOST_FOLDERS = 1_000
 MOST_FILES = 64
 """Files of one folder that are considered; those with the most telling names are."""
 
-PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "artifacts"})
+PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", "venv"})
 
 ENDINGS = frozenset(
     {
@@ -98,17 +98,18 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def files_in(folder: Path, importers: Sequence[type[Importer]]) -> list[Path]:
     """The files of a folder that may be logs, by their endings or an importer's patterns; the most telling first."""
-    patterns = [pattern for kind in importers for pattern in kind.names]
+    patterns = [pattern.rpartition("/")[2] for kind in importers for pattern in kind.names]
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")]
     except OSError:
         return []
-    logs = [name for name in names if _may_be_log(name) or any(fnmatch(name, pattern) for pattern in patterns)]
+    logs = [name for name in names if ends_as_log(name) or any(fnmatch(name, pattern) for pattern in patterns)]
     return [folder / name for name in sorted(logs, key=lambda name: (-telling(name), name))[:MOST_FILES]]
 
 
-def _may_be_log(name: str) -> bool:
+def ends_as_log(name: str) -> bool:
+    """Whether a file's name ends as those of logs do, packed ones too."""
     stem, ending = os.path.splitext(name.lower())
     if ending in PACKED_ENDINGS:
         ending = os.path.splitext(stem)[1]

@@ -10,15 +10,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rlvitals import plugins
-from rlvitals.errors import MissingDependency, NotALog, RlvitalsError
+from rlvitals.errors import MissingDependency, NotALog, RlvitalsError, RunNotFound
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.importers.aim import export_of
 from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
-from rlvitals.importers.folders import Run, files_below, files_in, marked, newest_first, runs_below, telling
+from rlvitals.importers.folders import (
+    Run,
+    ends_as_log,
+    files_below,
+    files_in,
+    marked,
+    newest_first,
+    runs_below,
+    telling,
+)
 from rlvitals.importers.jsonl import JsonlImporter
 from rlvitals.importers.mlflow import MlflowImporter
 from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
@@ -32,7 +42,7 @@ from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.wandb import WandbImporter
 from rlvitals.masking import mask_text
 from rlvitals.store.layout import RunDir
-from rlvitals.store.remote import fetch_file, is_url
+from rlvitals.store.remote import fetch_file, is_url, local_path
 
 
 class PackedImporter(Importer):
@@ -274,11 +284,7 @@ def logs_below(folder: Path) -> list[Path]:
 
 
 def split_choice(path: Path) -> tuple[Path, str]:
-    """A path and the run that is chosen in it: `mlflow.db#kto-7b`. Nothing is where a file has that name.
-
-    >>> split_choice(Path("no-such-file#kto"))
-    (PosixPath('no-such-file#kto'), '')
-    """
+    """A path and the run that is chosen in it: `mlflow.db#kto-7b`. Nothing is where a file has that name."""
     before, mark, choice = str(path).partition("#")
     if mark and not os.path.lexists(path) and os.path.isfile(before):
         return Path(before), choice
@@ -336,13 +342,22 @@ def choose_run(importer: Importer, choice: str, place: Path) -> None:
     importer.choice = choice
 
 
+def local_or_log(path: str | os.PathLike[str]) -> Path | ForeignLog:
+    """A path on this machine, or the log that a URL names; where it does not say which, a run is looked for first."""
+    if not (is_url(path) and ends_as_log(urlsplit(str(path)).path)):
+        with suppress(RunNotFound):
+            return local_path(path)
+    return read_log(os.fspath(path))
+
+
 def _read_url(url: str) -> ForeignLog:
     """A log that fsspec brings, read from a copy that is removed afterwards."""
+    address, _, choice = url.partition("#")
     with tempfile.TemporaryDirectory(prefix="rlvitals-") as folder:
-        copy = fetch_file(url, Path(folder), MOST_BYTES)
+        copy = fetch_file(address, Path(folder), MOST_BYTES)
         shown = mask_text(url)
         try:
-            log = read_log(copy)
+            log = read_log(f"{copy}#{choice}" if choice else copy)
         except NotALog as error:
             raise NotALog(shown, error.why, error.more) from error
     return replace(log, path=Path(copy.name), notes=[f"read from {shown}", *log.notes])

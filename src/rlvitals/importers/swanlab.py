@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, begun_by_name, changed_at, head_of, lines_of, yaml_of
+from rlvitals.importers.base import Fields, Importer, begun_by_name, changed_at, head_of, lines_of, settings_beside
 from rlvitals.importers.cells import number_of, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import Point, rows_of_points
@@ -64,10 +64,7 @@ class SwanLabImporter(Importer):
             rows.append(steps.place(row))
         if not rows:
             raise NotALog(path, "the SwanLab run holds no numbers")
-        written = yaml_of((path if is_folder else path.parent) / self.beside[0])
-        self.config = {
-            name: entry["value"] for name, entry in written.items() if isinstance(entry, dict) and "value" in entry
-        }
+        self.config = settings_beside((path if is_folder else path.parent) / self.beside[0])
         return rows
 
     def _points_in_file(self, path: Path) -> Iterator[Point]:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, Notes, begun_by_name, changed_at, lines_of, text_in, text_of
+from rlvitals.importers.base import (
+    Fields,
+    Importer,
+    Notes,
+    begun_by_name,
+    changed_at,
+    lines_of,
+    settings_beside,
+    text_in,
+    text_of,
+)
 from rlvitals.importers.console import ConsoleImporter
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
 from rlvitals.importers.wire import Message, inner, leveldb_records, message, raw_of, text_at, whole_at
@@ -59,6 +69,11 @@ class WandbImporter(Importer):
         return begun_by_name(log) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
+        rows = self._rows(path)
+        self.config = settings_beside(path.parent / "config.yaml", path.parent / "files/config.yaml") | self.config
+        return rows
+
+    def _rows(self, path: Path) -> list[Fields]:
         """The history; where there is none, what the console printed, or the last values."""
         if path.name == SUMMARY:
             return self._last_values(path)

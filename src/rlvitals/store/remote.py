@@ -16,9 +16,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from rlvitals.codec import parse_shallow, to_json
-from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
+from rlvitals.errors import (
+    ConfigError,
+    MissingDependency,
+    RlvitalsError,
+    RunError,
+    RunExists,
+    RunLocked,
+    RunNotFound,
+)
+from rlvitals.guard import guarded, words_of
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import make_folder, read_json, replace_file, sync_file, sync_folder
@@ -80,7 +90,7 @@ def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
     is larger than that.
     """
     place = _Place(url)
-    copy = folder / (place.name.partition("?")[0] or "log")
+    copy = folder / (PurePosixPath(urlsplit(url).path).name or "log")
     with place.told("read"), place.open() as source, open(copy, "wb") as target:
         while data := source.read(_PIECE):
             if target.tell() + len(data) > most_bytes:
@@ -187,11 +197,13 @@ class _Place:
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the network or the disk does is told as one error with the URL."""
-        try:
+        """What the network, its back end or the disk does is told as one error with the URL."""
+        met: list[Exception] = []
+        with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises errors of its own
             yield
-        except OSError as error:
-            raise RunError(f"cannot {what} {self.shown}: {mask_text(str(error))}") from error
+        if met:
+            said = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])
+            raise RunError(f"cannot {what} {self.shown}: {mask_text(said)}") from met[0]
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
-from rlvitals.errors import RunNotFound
-from rlvitals.importers import ForeignLog, not_a_log, read_log, split_choice
+from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
@@ -22,7 +21,6 @@ from rlvitals.store.chunks import from_rows
 from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
-from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import is_run, near_directory
 from rlvitals.views.run import RunView, open_run
 
@@ -65,11 +63,9 @@ class LogView(RunView):
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
-    try:
-        place = local_path(path)
-    except RunNotFound:  # a URL that is no run's
-        log = read_log(os.fspath(path))
-        return LogView(log, log.path)
+    place = local_or_log(path)
+    if isinstance(place, ForeignLog):
+        return LogView(place, place.path)
     if is_run(place):
         view = open_run(place)
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone

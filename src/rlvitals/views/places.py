@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlvitals.config import by_last_name, planned_steps
-from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
+from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.health.rows import rows_of_log
 from rlvitals.importers import (
     ForeignLog,
@@ -16,13 +16,13 @@ from rlvitals.importers import (
     find_log,
     is_one_log,
     is_plainly_other,
+    local_or_log,
     logs_below,
     not_a_log,
     read_log,
     split_choice,
 )
 from rlvitals.store.layout import RunDir
-from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, is_run, near_directory
 from rlvitals.views.labels import is_labels
 from rlvitals.views.rollouts import DumpedRollouts, RolloutSource
@@ -34,10 +34,9 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
     """A run's directory, a foreign log file, a folder that holds one, or the URL of a run or a log. Raises NotALog or
     RunError.
     """
-    try:
-        place = local_path(path)
-    except RunNotFound:  # a URL that is no run's
-        return source_of_log(read_log(os.fspath(path)))
+    place = local_or_log(path)
+    if isinstance(place, ForeignLog):
+        return source_of_log(place)
     if is_run(place):
         return source_of_run(open_run(place))
     if not os.path.lexists(split_choice(place)[0]):
