@@ -21,6 +21,7 @@ import rlvitals
 from followed import with_growth
 from rlvitals.errors import MissingDependency
 from rlvitals.importers import LogTail, NotALog, find_log, packed, read_log
+from rlvitals.importers.wandb import ONLY_LAST
 
 ROWS = [{"step": step, "loss": 1 / step, "reward": 0.5} for step in range(1, 21)]
 JSONL = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -83,6 +84,11 @@ def test_a_log_packed_with_zstd_is_read_or_the_package_is_named(tmp_path, monkey
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependency, match="pip install zstandard"):
         read_log(tmp_path / "train.jsonl.zst")
+
+
+def test_what_is_inside_keeps_its_name(tmp_path):
+    path = write(tmp_path / "wandb-summary.json.gz", gzip.compress(b'{"_step": 7, "loss": 0.5}'))
+    assert read_log(path).notes == [ONLY_LAST]
 
 
 def test_a_database_in_a_packed_file_may_be_chosen_from(tmp_path):

@@ -17,6 +17,8 @@ import rlvitals
 from followed import with_growth
 from rlvitals.errors import MissingDependency
 from rlvitals.importers import LogTail, NotALog, find_log, read_log
+from rlvitals.importers.base import Notes
+from rlvitals.importers.sqlite import RunInDatabase, choose
 
 STEPS = [10, 20, 30]
 
@@ -129,7 +131,7 @@ def test_the_newest_run_of_a_trackio_project_is_read_and_another_by_its_name(tra
     assert (math.isnan(log.rows[1]["kl"]), log.rows[1]["top"]) == (True, -math.inf)
     assert log.config == ({"learning_rate": 5e-6} if ending == "db" else {})
     assert "it holds 2 runs: read 'new', the newest with most metrics" in log.notes[-1]
-    assert log.notes[-1].endswith(f"name it: project.{ending}#old")
+    assert log.notes[-1].endswith(f"name it: 'project.{ending}#old'")
     assert len(read_log(f"{path}#old").rows) == len(read_log(f"{path}#id-old").rows) == 5
     assert rlvitals.check(f"{path}#old").points == 5
     with pytest.raises(NotALog, match="it holds no run 'other'; it holds new"):
@@ -262,6 +264,46 @@ def test_an_mlflow_folder_that_grows_is_followed_and_a_torn_line_waits(tmp_path)
     with (run / "metrics" / "loss").open("a") as file:
         file.write("0\n")
     assert [(row["step"], row["loss"]) for row in tail.poll().rows] == [(20, 0.25)]
+
+
+# One of several runs.
+
+
+def runs(*facts):
+    """Each as id, name, begun, metrics, points."""
+    return [RunInDatabase(*fact) for fact in facts]
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "chosen"),
+    [
+        (runs(("a1", "old", 1, 9, 99), ("b1", "new", 2, 9, 99)), "", "b1"),
+        (runs(("a1", "rich", 1, 10, 99), ("b1", "half", 2, 5, 99)), "", "b1"),
+        (runs(("a1", "rich", 1, 10, 99), ("b1", "poor", 2, 4, 99)), "", "a1"),
+        (runs(("a1", "rich", 1, 10, 99), ("b1", "empty", 2, 10, 0)), "", "a1"),
+        (runs(("a1", "kto", 1, 9, 99), ("b1", "kto", 2, 9, 99)), "kto", "b1"),
+        (runs(("a1", "kto", 1, 9, 99), ("b1", "kto-2", 2, 9, 99)), "kto", "a1"),
+        (runs(("a1", "kto", 1, 9, 99), ("b1", "dpo", 2, 9, 99)), "a", "a1"),
+        (runs(("a1", "my kto", 1, 9, 99), ("b1", "dpo", 2, 9, 99)), "kto", "a1"),
+    ],
+)
+def test_the_newest_of_the_runs_with_most_metrics_is_chosen_or_the_one_that_is_named(tmp_path, given, choice, chosen):
+    assert choose(given, choice, tmp_path, Notes()).id == chosen
+
+
+def test_only_runs_with_points_are_said(tmp_path):
+    notes = Notes()
+    choose(runs(("a1", "only", 1, 9, 99), ("b1", "empty", 2, 9, 0)), "", tmp_path, notes)
+    assert notes.texts() == []
+    choose(runs(*((f"id-{n}-of-a-run", f"run {n}", n, 9, n) for n in range(1, 10))), "", tmp_path / "x.db", notes)
+    listed = ", ".join(f"run {n} (id-{n}-of-, {n} points)" for n in (8, 7, 6, 5, 4, 3))
+    assert notes.texts() == [
+        f"it holds 9 runs: read 'run 9', the newest with most metrics. Others: {listed} and 2 more. To read one, name "
+        "it: 'x.db#run 8'"
+    ]
+    for given, why in (([], "it holds no runs"), (runs(("a", "b", 1, 1, 0)), "its 1 runs hold no metrics")):
+        with pytest.raises(NotALog, match=why):
+            choose(given, "", tmp_path, notes)
 
 
 # Databases that are damaged, hostile or something else.

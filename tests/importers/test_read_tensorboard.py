@@ -194,6 +194,12 @@ def test_a_scalar_of_any_type_is_read_as_the_package_reads_it(tmp_path, kind, co
     assert (row["step"], row["loss"]) == (-3, float(make_ndarray(tensor)))
 
 
+def test_a_step_that_no_training_reaches_is_skipped(tmp_path):
+    log = read_log(write(tmp_path, [(1, {"loss": 0.5}), (2**60, {"loss": 0.25}), (2, {"loss": 0.125})]))
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(1, 0.5), (2, 0.125)]
+    assert log.notes == ["1 point has no possible step and was skipped"]
+
+
 def test_a_damaged_event_is_skipped_and_counted(tmp_path):
     write(tmp_path, [(1, {"loss": 0.5}), (2, {"loss": 0.25})])
     (path,) = tmp_path.glob("*tfevents*")

@@ -125,9 +125,10 @@ def choose(runs: list[RunInDatabase], choice: str, path: Path, notes: Notes) -> 
     chosen = max(rich, key=lambda run: run.begun)
     others = [run for run in with_points if run is not chosen]
     if others:
+        newest = max(others, key=lambda run: run.begun)
         notes.say(
-            f"it holds {len(with_points)} runs: read {chosen.name or chosen.id!r}, the newest with most metrics. "
-            f"Others: {_listed(others)}. To read one, name it: {path.name}#{others[-1].name or others[-1].id}"
+            f"it holds {len(with_points)} runs: read {(chosen.name or chosen.id)!r}, the newest with most metrics. "
+            f"Others: {_listed(others)}. To read one, name it: '{path.name}#{newest.name or newest.id}'"
         )
     return chosen
 
