@@ -184,7 +184,7 @@ def test_links_and_devices_in_an_archive_are_not_made(tmp_path):
 
 def test_what_is_packed_and_no_log_says_what_it_is(tmp_path):
     path = write(tmp_path / "notes.gz", gzip.compress(b"Dear diary\n"))
-    with pytest.raises(NotALog, match="unpacked, no line holds a training step's numbers") as caught:
+    with pytest.raises(NotALog, match=r"unpacked, .*no line holds a training step's numbers") as caught:
         read_log(path)
     assert str(tmp_path / "temporary") not in str(caught.value)
     for data in (b"PK\x03\x04 no archive", b"BZh no archive", b"\x1f\x8b no archive", b"x" * 257 + b"ustar"):

@@ -18,7 +18,7 @@ from followed import with_growth
 from rlvitals.errors import MissingDependency
 from rlvitals.importers import LogTail, NotALog, find_log, read_log
 from rlvitals.importers.base import Notes
-from rlvitals.importers.sqlite import RunInDatabase, choose
+from rlvitals.importers.sqlite import RunInDatabase, choose, opened, tables_of
 
 STEPS = [10, 20, 30]
 
@@ -138,10 +138,16 @@ def test_the_newest_run_of_a_trackio_project_is_read_and_another_by_its_name(tra
         read_log(f"{path}#other")
 
 
-def test_reading_a_database_leaves_no_file_beside_it(trackio_project):
-    before = sorted(trackio_project.iterdir())
-    read_log(trackio_project / "project.db")
-    assert sorted(trackio_project.iterdir()) == before
+def test_reading_a_database_makes_no_file_beside_it(tmp_path):
+    """A write-ahead log that nobody has open would be made anew by opening it."""
+    path = make_database(tmp_path / "x.db", "PRAGMA journal_mode = WAL; CREATE TABLE users (id)")
+    with opened(path) as database:
+        assert tables_of(database) == {"users": {"id"}}
+        assert list(tmp_path.iterdir()) == [path]
+        with pytest.raises(sqlite3.OperationalError):
+            database.execute("INSERT INTO users VALUES (1)")
+    with pytest.raises(sqlite3.ProgrammingError):
+        database.execute("SELECT 1")  # closed
 
 
 def test_a_database_that_a_training_writes_is_followed(tmp_path):
@@ -226,13 +232,13 @@ def test_mlflow_runs_are_read_from_folders_and_from_a_database(mlflow_stores):
     assert len(rlvitals.check(mlflow_stores / "mlruns")) == 3
 
 
-def mlflow_run(folder, name="run", **metrics):
+def mlflow_run(folder, name="run", begun=0, **metrics):
     """As the file store writes it; making one with the package takes seconds."""
     for metric, lines in {"loss": [(1, 0.5, 10)], **metrics}.items():
-        (folder / name / "metrics").mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{1_764_000_000_000 + time} {value} {step}\n" for time, value, step in lines)
-        (folder / name / "metrics" / metric).write_text(text)
-    (folder / name / "meta.yaml").write_text(f"run_name: {name}\nstart_time: 1764000000000\n")
+        file = folder / name / "metrics" / metric
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{1_764_000_000_000 + time} {value} {step}\n" for time, value, step in lines))
+    (folder / name / "meta.yaml").write_text(f"run_name: {name}\nstart_time: {1_764_000_000_000 + begun}\n")
     return folder / name
 
 
@@ -245,6 +251,36 @@ def test_an_mlflow_run_without_steps_is_numbered(tmp_path):
         (3, 1 / 3, None),
     ]
     assert log.notes == ["no step was logged: the points of each metric are numbered from 1"]
+
+
+def test_a_newer_mlflow_run_with_few_metrics_comes_after_a_rich_one(tmp_path):
+    line = [(1, 0.5, 10)]
+    mlflow_run(tmp_path, "rich", begun=1, kl=line, reward=line)
+    mlflow_run(tmp_path, "poor", begun=2, **{"system/cpu": line, "system/gpu": line})
+    assert find_log(tmp_path) == tmp_path / "rich"
+    mlflow_run(tmp_path, "half", begun=3, kl=line)
+    assert find_log(tmp_path) == tmp_path / "half"
+
+
+def test_the_settings_of_an_mlflow_run_and_lines_that_are_damaged(tmp_path):
+    run = mlflow_run(tmp_path)
+    (run / "params" / "optim").mkdir(parents=True)
+    (run / "params" / "optim" / "lr").write_text("5e-06")
+    (run / "params" / "model").write_text("tiny\n")
+    (run / "metrics" / "loss").write_text(
+        "1764000000001 0.5 7 data digest\n\n1764000000002 half 8\n1764000000003 0.25\n9"
+    )
+    log = read_log(run)
+    assert log.config == {"optim/lr": 5e-6, "model": "tiny"}
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(7, 0.5), (0, 0.25)]
+    assert log.notes[0] == "1 line is damaged and was skipped"
+
+
+def test_an_mlflow_run_with_nothing_but_samples_of_the_machine_is_no_log(tmp_path):
+    run = mlflow_run(tmp_path, **{"system/cpu": [(1, 0.5, 0)]})
+    (run / "metrics" / "loss").unlink()
+    with pytest.raises(NotALog, match="the MLflow run holds no metrics"):
+        read_log(run)
 
 
 def test_an_mlflow_run_that_was_resumed_starts_again(tmp_path):

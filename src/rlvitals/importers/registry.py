@@ -317,9 +317,10 @@ def read_log(path: str | Path) -> ForeignLog:
         return _read_place(found.place, choice, found.notes)
     except NotALog as error:
         for older in found.older[:MOST_TRIED]:
+            read, newest = (place.relative_to(base).as_posix() for place in (older, found.place))
+            note = f"read {read}, an older run of the folder: the newest, {newest}, has no rows ({error.why})"
             with suppress(NotALog):
-                skipped = f"{found.place.name} was passed over: {error.why}"
-                return _read_place(older, choice, (*found.notes, skipped))
+                return _read_place(older, choice, (note,))
         raise
 
 
