@@ -24,7 +24,7 @@ from rlvitals.records import Finding, HealthEvent
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
-from rlvitals.views.places import open_source, places_in
+from rlvitals.views.places import one_place, open_source, places_in
 from rlvitals.views.sources import RowSource, new_monitor
 
 
@@ -275,11 +275,42 @@ def test_a_trainers_output_folder_is_one_log(tmp_path):
     assert check(tmp_path).verdict == "act"
 
 
+def test_runs_below_are_found_and_neither_settings_nor_links_are_logs(tmp_path):
+    """A project's folder, as trackers and trainers leave it."""
+    for number in (1, 2):
+        write_jsonl(tmp_path / f"wandb/run-{number}/files/wandb-history.jsonl", dying_rows())
+    (tmp_path / "wandb/latest-run").symlink_to("run-2", target_is_directory=True)
+    (tmp_path / "wandb/debug.log").symlink_to("run-2/files/wandb-history.jsonl")
+    (tmp_path / "config.json").write_text('{"learning_rate": 1e-6}')
+    found = [tmp_path / "wandb/run-1", tmp_path / "wandb/run-2"]
+    assert places_in(tmp_path) == places_in(tmp_path / "wandb") == found
+    assert [report.verdict for report in check(tmp_path)] == ["act", "act"]
+
+
+def test_one_log_below_is_the_folders_log(tmp_path):
+    write_jsonl(tmp_path / "out/logs/train.jsonl", dying_rows())
+    (tmp_path / "README.md").write_text("# mine\n")
+    assert places_in(tmp_path) is None
+    assert check(tmp_path).verdict == "act"
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert check(tmp_path).verdict == "act"
+
+
+def test_of_several_logs_the_one_that_is_read_is_followed(tmp_path):
+    for number in (1, 2):
+        write_jsonl(tmp_path / f"run-{number}/files/wandb-history.jsonl", dying_rows())
+    assert one_place(tmp_path, "watch") == tmp_path / "run-2/files/wandb-history.jsonl"
+    for number in (1, 2):
+        record(tmp_path / f"recorded-{number}", healthy_rows())
+    with pytest.raises(ConfigError, match=r"watch takes one run or log, and .* holds 4: name one of them"):
+        one_place(tmp_path, "watch")
+
+
 def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing\n")
-    with pytest.raises(NotALog, match="none of its 1 files"):
+    with pytest.raises(NotALog, match=r"none of its 1 files and folders is one that can be read \(notes.txt\)"):
         check(tmp_path)
 
 

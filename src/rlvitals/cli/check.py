@@ -13,7 +13,6 @@ from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
-from rlvitals.importers import NotALog
 from rlvitals.records import Finding
 from rlvitals.render.check import FolderView, ReportView, announcement
 from rlvitals.render.numbers import duration
@@ -24,7 +23,7 @@ from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.places import places_in
+from rlvitals.views.places import one_place
 from rlvitals.views.sources import new_monitor
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
@@ -184,7 +183,7 @@ class _Watch:
     def __init__(self, arguments: argparse.Namespace, config: dict[str, Any]) -> None:
         self._arguments = arguments
         self._config = config
-        self._path = _one_log(Path(arguments.path))
+        self._path = one_place(Path(arguments.path), "--follow")
         self._feed: Feed = open_feed(self._path)
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)
@@ -283,14 +282,3 @@ class _Watch:
     def _clear_status(self) -> None:
         if sys.stderr.isatty() and not self._arguments.json:
             put_status("", 0)
-
-
-def _one_log(path: Path) -> Path:
-    """What is to be followed; an empty folder may become a run."""
-    try:
-        places = places_in(path)
-    except NotALog:
-        places = None
-    if places is not None and len(places) > 1:
-        raise ConfigError(f"--follow takes one run or log, and {path} holds {len(places)}: name one of them")
-    return places[0] if places else path

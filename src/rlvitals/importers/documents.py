@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, text_in, text_of
+from rlvitals.importers.base import Fields, Importer, head_of, number_of_checkpoint, text_in, text_of
 from rlvitals.importers.cells import number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
 from rlvitals.importers.settings import SETTINGS
@@ -36,6 +36,16 @@ class DocumentImporter(Importer):
         except ValueError:
             return False
         return True
+
+    @classmethod
+    def log_in(cls, folder: Path) -> Path | None:
+        """The state that was saved last: at the end, or with the newest checkpoint, where training went on after it."""
+        found = super().log_in(folder)
+        checkpoints = sorted(folder.glob(cls.marks[1]), key=number_of_checkpoint)
+        if found is None or not checkpoints or found == checkpoints[-1]:
+            return found
+        said = re.search(rb'"global_step":\s*(\d{1,18})\b', head_of(found))
+        return checkpoints[-1] if said and int(said[1]) < number_of_checkpoint(checkpoints[-1]) else found
 
     def rows(self, path: Path) -> list[Fields]:
         try:

@@ -16,7 +16,6 @@ from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, History, worst
 from rlvitals.health.naming import Taken, check_names
-from rlvitals.importers import not_a_log
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
@@ -158,8 +157,8 @@ def check(
             reports.append(report_on(judge, opened))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
-    if not reports:
-        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
+    if not reports:  # none of its files is one; perhaps one below is
+        return check_source(open_source(path), rules, algorithm, framework, config, mapping)
     check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, passed_over)
 
