@@ -21,6 +21,7 @@ from rlvitals.importers.loose import TELLING, LooseRows, Outcome
 from rlvitals.importers.padding import family
 from rlvitals.importers.pairs import read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
+from rlvitals.splits import is_held_out
 
 CUT_AT = 4096
 """W&B's output.log ends every longer line here."""
@@ -127,6 +128,8 @@ class ConsoleImporter(LineImporter):
             if len(found[kind].rows) >= ENOUGH or len(found[kind].rows) * EXCEPTION >= most
         )
         chosen = found[kind]
+        if kind == "bar":
+            chosen = chosen._replace(rows=_with_evaluations(chosen.rows, found["line"].rows))
         self.format = "verl" if kind == "verl" and chosen.rows else ConsoleImporter.name
         for remark in self._remarks:
             self.notes.take_back(remark)
@@ -279,6 +282,8 @@ class ConsoleImporter(LineImporter):
 
     def _see_bar(self, bar: Bar) -> list[_Told]:
         self._clock.see(bar)
+        if bar.may_be_training:
+            self._loose.see_step(bar.done, bar.total)
         if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
             self.config.setdefault("max_steps", bar.total)
         return _told("bar", self._bars.take(bar))
@@ -324,6 +329,12 @@ class NotebookLogImporter(ConsoleImporter):
 
 def _told(kind: str, rows: list[Fields]) -> list[_Told]:
     return [(kind, row) for row in rows]
+
+
+def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:
+    """What hangs on progress bars, and the evaluations that were printed between them, as trlX does."""
+    evaluations = [line for line in lines if all(is_held_out(name) for name in line if name not in ("step", "epoch"))]
+    return sorted([*rows, *evaluations], key=lambda row: row["step"]) if evaluations else rows
 
 
 def is_metrics(found: dict[Any, Any], row: Fields) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from rlvitals.importers.base import Fields
-from rlvitals.importers.cells import number_in
+from rlvitals.importers.cells import printed_number
 from rlvitals.importers.pairs import MAX_LINE, MAX_NAME, read_pairs, without_prefix
 from rlvitals.splits import held_out_name, is_held_out
 
@@ -46,21 +46,6 @@ def cells_in(text: str) -> list[str] | None:
     return cells if len(cells) <= MAX_CELLS and any(cells) else None
 
 
-def cell_number(text: str) -> int | float | None:
-    """The number in a cell, also as a percentage or with separators of thousands.
-
-    >>> cell_number("43.2%"), cell_number("1,234"), cell_number("2.35e+00"), cell_number("x")
-    (0.432, 1234, 2.35, None)
-    """
-    number = number_in(text)
-    if number is None and text.endswith("%"):
-        share = number_in(text[:-1])
-        return None if share is None else round(share / 100, 12)
-    if number is None and re.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", text):
-        return number_in(text.replace(",", ""))
-    return number
-
-
 class Grid:
     """One drawn table, line by line."""
 
@@ -79,7 +64,7 @@ class Grid:
             self.values.update(found)
             return
         filled = [cell for cell in cells if cell]
-        texts = [cell for cell in filled if cell_number(cell) is None and cell.lower() not in NO_VALUE]
+        texts = [cell for cell in filled if printed_number(cell) is None and cell.lower() not in NO_VALUE]
         if len(filled) == 1 and texts and len(cells) > 1:
             self._section = texts[0] if texts[0].endswith("/") else ""
         elif len(texts) == len(filled) > 1 and not any(map(read_pairs, texts)):
@@ -111,7 +96,7 @@ class Grid:
         for name, value in zip(cells[::2], cells[1::2], strict=True):
             if not name and not value:
                 continue
-            number = cell_number(value)
+            number = printed_number(value)
             if not _is_name(name) or (number is None and value.lower() not in NO_VALUE - {""}):
                 return {}
             if number is not None:
@@ -123,7 +108,7 @@ class Grid:
         numbers = {
             name: number
             for name, cell in zip(self._header, cells, strict=True)
-            if name and (number := cell_number(cell)) is not None
+            if name and (number := printed_number(cell)) is not None
         }
         if not numbers:
             return
@@ -149,7 +134,7 @@ class Columns:
                 self._before = before
             return None
         cells = text.split()
-        numbers = [cell_number(cell) for cell in cells]
+        numbers = [printed_number(cell) for cell in cells]
         if len(cells) < 2 or any(n is None and c.lower() not in NO_VALUE for c, n in zip(cells, numbers, strict=True)):
             self._names = []
             return None
@@ -162,9 +147,8 @@ class Columns:
 
 def _header_of(text: str, width: int) -> list[str]:
     """The names of as many columns, the first perhaps without one; nothing where the line is no header."""
-    for cells in (_GAPS.split(text.strip()), text.split()):
-        if len(cells) == width - 1:
-            cells = ["", *cells]  # a column of row numbers
+    for found in (_GAPS.split(text.strip()), text.split()):
+        cells = ["", *found] if len(found) == width - 1 else found  # a column of row numbers has no name
         names = [cell for cell in cells if cell]
         if len(cells) == width and len(names) == len(set(names)) > 1 and all(map(_is_name, names)):
             return cells
@@ -172,7 +156,7 @@ def _header_of(text: str, width: int) -> list[str]:
 
 
 def _is_name(text: str) -> bool:
-    return bool(text) and len(text) <= MAX_NAME and cell_number(text) is None and len(text.split()) <= 6
+    return bool(text) and len(text) <= MAX_NAME and printed_number(text) is None and len(text.split()) <= 6
 
 
 def _in_column(name: str, column: str, columns: int) -> str:

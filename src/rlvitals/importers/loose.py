@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import mean
 from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
 from rlvitals.importers.pairs import EPOCHS, UNLABELLED, Count, Reading, rank_of, read_pairs, without_prefix
 from rlvitals.importers.steps import StepFinder
@@ -30,9 +31,11 @@ GROWS = 0.9
 OVERALL = ("global", "train", "total")
 """Words of a count that goes on over epochs."""
 
+BAR = "a progress bar"
+
 TELLING = re.compile(  # names that trainings log; console output holds other numbers too
-    r"loss|reward|return|kl\b|_kl|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|ppo|"
-    r"logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
+    r"loss|reward|return|kl\b|_kl|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
+    r"ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
     r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
     re.IGNORECASE,
 )
@@ -81,6 +84,14 @@ class LooseRows:
     def tables(self) -> Outcome:
         """The rows of drawn tables."""
         return _settle(self._tables, self._remarks())
+
+    def see_step(self, done: int, total: int) -> None:
+        """A progress bar was drawn: what is printed now belongs to its step."""
+        key = (f"{BAR} of {total}", "step")
+        if self._headers.get(key) != (done, total):
+            self._close_grid()
+            self._close_block()
+            self._remember({key: Count(done, total)})
 
     def finish(self) -> None:
         """No line comes any more."""
@@ -148,7 +159,7 @@ class LooseRows:
     def _close_block(self) -> None:
         if self._block:
             self._averaged += sum(len(values) > 1 for values in self._block.values())
-            numbers = {name: _mean(values) for name, values in self._block.items()}
+            numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
             self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True))
             self._block = {}
 
@@ -251,7 +262,3 @@ def _over_epochs(said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
 
 def _rank(key: tuple[str, str]) -> int | None:
     return rank_of(key[1].rpartition("/")[2])
-
-
-def _mean(values: list[int | float]) -> int | float:
-    return values[0] if len(values) == 1 else float(sum(values)) / len(values)

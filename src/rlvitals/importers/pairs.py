@@ -1,7 +1,7 @@
 """The grammar of what loops print: names and numbers in one line, whatever stands between them.
 
 A number's name is the text between it and the number before, from the last separator on: `step=10 | reward 0.3`,
-`Step 10: reward=0.31 kl=0.02`, `iter 10/500 - loss 0.5`, `[step 10] loss 0.5`, `奖励: 0.35, 步数: 10` are all read by that.
+`Step 10: reward=0.31 kl=0.02`, `iter 10/500 - loss 0.5`, `[step 10] loss 0.5`, `奖励: 0.35, 步数: 10`.
 What a logger puts in front (times, levels, ranks, places in the source) is skipped. Whether a line is a row or prose is
 not decided here; `Reading` says how much of it was words.
 """
@@ -49,48 +49,32 @@ _RATE = (
     r"(?:/[A-Za-z]{1,8})?"
 )
 _VALUE = re.compile(
-    rf"""(?<![^\s=:：\[({{|<>,;'"~≈│+\#])
+    rf"""(?<![^\s=:\uff1a\[({{|<>,;'"~≈│+\#])
     (?P<number>[+-]?(?:\d{{1,3}}(?:,\d{{3}})++(?:\.\d++)?|\d++(?:\.\d*+)?(?:[eE][+-]?\d++)?|\.\d++(?:[eE][+-]?\d++)?
         |(?:nan|inf(?:inity)?)\b))
     (?:\s?/\s?(?P<total>\d[\d,]*+)(?![\w./]))?
     (?P<scale>[kKMB](?![\w]))?
     (?P<unit>\s?(?:%|°C|(?:[µmn]?s|secs?|seconds?|min(?:s|utes?)?|h(?:rs?|ours?)?|[KMGT]i?B|TFLOPS)(?![\w/])
         |{_RATE}(?![\w])|(?:tok(?:en)?s?|steps?|samples?|episodes?|frames?|reqs?)(?=\s*(?:[,;|)\]]|$))))?
-    (?=[\s,;|)\]}}>'"│(]|[.:：](?!\d)|$)""",
+    (?=[\s,;|)\]}}>'"│(]|[.:\uff1a](?!\d)|$)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_SEPARATORS = re.compile(r"[,;|│\t]|\s{2,}|\s[-–—]+\s|\]\s|:\s|：|->|=>|(?<=\w{5})\.\s|\s=\s")
-_EDGES = " \t:=：[({<\"'`#~≈>*│|,;"
+_SEPARATORS = re.compile(r"[,;|│\t]|\s{2,}|\s[-\u2013\u2014]+\s|\]\s|:\s|\uff1a|->|=>|(?<=\w{5})\.\s|\s=\s")
+_EDGES = " \t:=\uff1a[({<\"'`#~≈>*│|,;"
 _OUTER = re.compile(r"^[^\w(]+|[^\w)%]+$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_FILLERS = frozenset(
-    (
-        "a",
-        "after",
-        "and",
-        "at",
-        "completed",
-        "done",
-        "finished",
-        "for",
-        "got",
-        "had",
-        "has",
-        "in",
-        "is",
-        "now",
-        "of",
-        "the",
-    )
-    + ("then", "took", "was", "with")
-)
+_FILLERS = frozenset({
+    "a", "after", "and", "at", "completed", "done", "finished", "for", "got", "had", "has", "in", "is", "now", "of",
+    "the", "then", "took", "was", "with",
+})  # fmt: skip
 _RULES = re.compile(r"[=*_#─━═~-]{3,}")
 _ORDINAL = re.compile(r"第\s*(\d+)\s*[步轮回次个]合?")
 _SECONDS = {"ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9}
 _STATISTICS = frozenset({"avg", "mean", "std", "min", "max", "median", "ema"})
 _HELD_OUT = re.compile(
-    r"(?:\b|_)(?:eval(?:uat(?:ion|ing))?|val(?:id(?:ation)?)?|test(?:ing)?|dev|held[- _]?out)(?:\b(?!\.py)|_)|验证|测试|评估|валидац|тест",
+    r"(?:\b|_)(?:eval(?:uat(?:ion|ing))?|val(?:id(?:ation)?)?|test(?:ing)?|dev|held[- _]?out)(?:\b(?!\.py)|_)|"
+    r"验证|测试|评估|валидац|тест",
     re.IGNORECASE,
 )
 
@@ -103,7 +87,10 @@ _WHAT = "|".join(
         r"epochs?|эпох[аи]|轮数?|周期|エポック",
     )
 )
-_QUALIFIER = r"(?:(?:global|train(?:ing|er)?|optim(?:izer)?|total|current|env|ppo|grpo|dpo|rl|at|for|after|of|the|num|eval(?:uation)?|val(?:idation)?|test)[ _/.-]*)*"
+_QUALIFIER = (
+    r"(?:(?:global|train(?:ing|er)?|optim(?:izer)?|total|current|env|ppo|grpo|dpo|rl|at|for|after|of|the|num|"
+    r"eval(?:uation)?|val(?:idation)?|test)[ _/.-]*)*"
+)
 _COUNT = re.compile(rf"(?P<before>{_QUALIFIER})(?P<what>{_WHAT})", re.IGNORECASE)
 _RANKS = (
     re.compile(r"(?:time)?steps?|iter|it$|update|步|迭代|шаг|итера|ステップ|스텝", re.IGNORECASE),
@@ -207,7 +194,7 @@ def read_pairs(text: str) -> Reading | None:
         if rank is not None and isinstance(number, int) and number >= 0 and not found["scale"]:
             counts.setdefault(name, Count(number, total))
             continue
-        if name == UNLABELLED:
+        if name == UNLABELLED or line[found.start() - 1] == "#":  # `Evaluation #3`: an index
             continue
         if name.lower() in _STATISTICS and last:
             name = f"{last}/{name}"
@@ -236,9 +223,9 @@ def _held_out(numbers: Fields, lead: str) -> Fields:
 
 
 def _name_in(label: str) -> tuple[str | None, int, bool]:
-    """The name at the end of the text before a number, how many words stand before it, and whether a mark follows it."""
+    """The name at the end of the text before a number, the number of words before it, whether a mark follows it."""
     bare = label.rstrip(_EDGES)
-    has_mark = any(mark in ":=：" for mark in label[len(bare) :])
+    has_mark = any(mark in ":=\uff1a" for mark in label[len(bare) :])
     start = 0
     for found in _SEPARATORS.finditer(bare):
         start = found.end()
