@@ -61,7 +61,7 @@ class ConsoleImporter(LineImporter):
     """Any text; asked last."""
 
     name = "console"
-    description = "console output of verl, TRL and transformers, trlX, OpenRLHF"
+    description = "console output of verl, TRL and transformers, trlX, OpenRLHF; any loop's `step=10 loss=0.5` lines"
     marks: ClassVar[tuple[str, ...]] = ("files/output.log",)  # as W&B keeps it
     names: ClassVar[tuple[str, ...]] = ("output.log",)
 
@@ -139,6 +139,9 @@ class ConsoleImporter(LineImporter):
         if chosen.total is not None:
             self.config.setdefault("max_steps", chosen.total)
         return chosen.rows
+
+    def seen(self) -> str:
+        return self._loose.seen()
 
     def _given(self, told: list[_Told]) -> list[Fields]:
         self._kinds += [kind for kind, _ in told]

@@ -127,11 +127,11 @@ class Columns:
 
     def take(self, text: str) -> Fields | None:
         """The row that a line of numbers is."""
+        if is_rule(text):
+            return None
         before, self._before = self._before, text
         if not _NUMBERS.match(text) or len(text) > MAX_LINE:
-            self._names = self._names if is_rule(text) else []
-            if is_rule(text):
-                self._before = before
+            self._names = []
             return None
         cells = text.split()
         numbers = [printed_number(cell) for cell in cells]
@@ -147,7 +147,8 @@ class Columns:
 
 def _header_of(text: str, width: int) -> list[str]:
     """The names of as many columns, the first perhaps without one; nothing where the line is no header."""
-    for found in (_GAPS.split(text.strip()), text.split()):
+    text = text.strip().removeprefix("#").strip()
+    for found in (_GAPS.split(text), text.split()):
         cells = ["", *found] if len(found) == width - 1 else found  # a column of row numbers has no name
         names = [cell for cell in cells if cell]
         if len(cells) == width and len(names) == len(set(names)) > 1 and all(map(_is_name, names)):

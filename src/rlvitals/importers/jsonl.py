@@ -93,6 +93,9 @@ class JsonlImporter(LineImporter):
             self.notes.say(f"left out, because they hold no numbers: {named(self._left_out)}")
         return []
 
+    def seen(self) -> str:
+        return f"its objects hold no numbers but texts ({named(self._left_out)}): " if self._left_out else ""
+
     def place(self, raw: dict[str, Any]) -> list[Fields]:
         """One more object as a row, where there are numbers in it."""
         raw = unwrapped(raw)

@@ -70,6 +70,7 @@ class LooseRows:
         self._grid: Grid | None = None
         self._columns = Columns()
         self._averaged = 0
+        self._taken = 0
         self._percents = 0
 
     @property
@@ -84,6 +85,13 @@ class LooseRows:
     def tables(self) -> Outcome:
         """The rows of drawn tables."""
         return _settle(self._tables, self._remarks())
+
+    def seen(self) -> str:
+        """What there is instead of rows, for an error."""
+        names = Counter(name for item in (*self._lines, *self._tables) for name in item.numbers)
+        shown = ", ".join(name for name, _ in names.most_common(5))
+        numbers = f"numbers named {shown}, none of which a training logs" if shown else "no numbers with names"
+        return f"it is a text of {self._taken} lines with {numbers}: "
 
     def see_step(self, done: int, total: int) -> None:
         """A progress bar was drawn: what is printed now belongs to its step."""
@@ -110,6 +118,7 @@ class LooseRows:
 
     def take(self, text: str) -> None:
         """One more line."""
+        self._taken += 1
         if self._grid is not None and is_rule(text):
             return
         cells = cells_in(text)
@@ -160,7 +169,7 @@ class LooseRows:
         if self._block:
             self._averaged += sum(len(values) > 1 for values in self._block.values())
             numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
-            self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True))
+            self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True, is_strict=False))
             self._block = {}
 
     def _close_grid(self) -> None:
@@ -211,11 +220,12 @@ def _settle(items: list[Item], notes: Notes) -> Outcome:
 
 def _telling(items: list[Item]) -> list[Item]:
     """The candidates that are rows, with the names that count."""
+    items = _counting(items)
     frequency = Counter(name for item in items for name in item.numbers)
     telling = {name for name in frequency if TELLING.search(name)}
     again = {name for name, times in frequency.items() if times >= RECURS}
     lines = [item for item in items if not item.is_block and telling & item.numbers.keys()]
-    is_short = len(lines) + sum(item.is_block for item in items) < RECURS
+    is_short = len(items) < RECURS
     in_lines = {name for item in lines for name in item.numbers} if len(lines) >= RECURS else set()
     kept = []
     for item in items:
@@ -232,20 +242,56 @@ def _telling(items: list[Item]) -> list[Item]:
     return kept
 
 
-def _best(all_said: list[Said]) -> list[tuple[str, str]]:
-    """The counts that may be steps, the likeliest first: those that grow, then those that count finely."""
+def _counting(items: list[Item]) -> list[Item]:
+    """Without the lines whose steps do not grow where others of their kind come: the first step of many a solution."""
+    kinds: dict[tuple[frozenset[str], frozenset[str]], list[Item]] = {}
+    for item in items:
+        if item.is_own and not item.is_block:
+            kinds.setdefault(_kind(item), []).append(item)
+    dropped = {
+        kind
+        for kind, alike in kinds.items()
+        if not (
+            alike[0].is_strict
+            if len(alike) < RECURS
+            else any(map(_rises, _series(item.said for item in alike).values()))
+        )
+    }
+    return [item for item in items if not item.is_own or item.is_block or _kind(item) not in dropped]
+
+
+def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(name for _, name in item.said), frozenset(item.numbers)
+
+
+def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Each count's numbers in the order of the lines, with the epoch they were said in."""
     series: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for said in all_said:
         epoch = next((count.number for key, count in said.items() if _rank(key) == EPOCHS), 0)
         for key, count in said.items():
             series.setdefault(key, []).append((0 if _rank(key) == EPOCHS else epoch, count.number))
+    return series
+
+
+def _rises(values: list[tuple[int, int]]) -> bool:
+    """Whether a count goes up more often than not; where a file holds many short runs, it falls between them."""
+    steps = list(itertools.pairwise(values))
+    return sum(after > before for before, after in steps) * 2 > len(steps) or _grows(values)
+
+
+def _grows(values: list[tuple[int, int]]) -> bool:
+    falls = sum(after < before for before, after in itertools.pairwise(values))
+    return falls <= (1 - GROWS) * len(values) and (len(set(values)) > 1 or len(values) < RECURS)
+
+
+def _best(all_said: list[Said]) -> list[tuple[str, str]]:
+    """The counts that may be steps, the likeliest first: those that grow, then those that count finely."""
     doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
-    for key, values in series.items():
-        falls = sum(after < before for before, after in itertools.pairwise(values))
-        distinct = len(set(values))
-        grows = falls <= (1 - GROWS) * len(values) and (distinct > 1 or len(values) < RECURS)
+    for key, values in _series(all_said).items():
+        grows = _grows(values)
         if grows or key[1] != UNLABELLED:
-            doubts[key] = not grows, _rank(key) or 0, -distinct
+            doubts[key] = not grows, _rank(key) or 0, -len(set(values))
     return sorted(doubts, key=doubts.__getitem__)
 
 

@@ -28,7 +28,7 @@ _TIME = r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:\s?[AP]M)?(?:Z|[+-]\d{2}:?\d{2}
 _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE|NOTICE)"
 _PREFIX = re.compile(
     rf"""\s*(?:
-      \(\w[\w.:]*\ pid=\d+(?:,\ ip=[\w.:]+)?\)                  # Ray
+      \((?:\w[\w.:]*\ )?pid=\d+(?:,\ ip=[\w.:]+)?\)                  # Ray
     | [\[(]?(?:local_)?rank[\s:=_-]?\d+[\])]?:?                 # torchrun
     | \[?\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?:[T\s_-]+{_TIME})?\]?
     | \[?\d{{1,2}}[-/]\d{{1,2}}(?:[-/]\d{{2,4}})?[T\s]+{_TIME}\]?

@@ -19,7 +19,7 @@ STEP_NAMES = (
 )  # fmt: skip
 """By precedence: what counts optimizer steps comes before what counts log calls."""
 
-TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "time", "datetime", "date")
+TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "Wall time", "time", "datetime", "date")
 
 NUMBERED = "no row says its step: rows are numbered from 1"
 
@@ -156,6 +156,17 @@ def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
         return rows
     notes.say(said)
     return [_mean_of(group) for group in groups]
+
+
+def joined(rows: list[Fields]) -> list[Fields]:
+    """The rows of a long table, a metric each, as one row a step; as they are where a step says a metric twice."""
+    found: dict[int, Fields] = {}
+    for row in rows:
+        whole = found.setdefault(row["step"], {"step": row["step"]})
+        if whole.keys() & row.keys() - {"step", "timestamp", "epoch"}:
+            return rows
+        whole.update(row)
+    return [found[step] for step in sorted(found)]
 
 
 def _mean_of(group: list[Fields]) -> Fields:

@@ -16,7 +16,7 @@ from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import number_in, printed_number
 from rlvitals.importers.jsonl import is_evaluation, named_by_itself
 from rlvitals.importers.padding import drop_padding
-from rlvitals.importers.steps import AXES, StepFinder, averaged, count_epochs
+from rlvitals.importers.steps import AXES, StepFinder, averaged, count_epochs, joined
 from rlvitals.splits import held_out_name
 from rlvitals.store.spreadsheet import from_text
 
@@ -127,6 +127,8 @@ class TableImporter(LineImporter):
         self._begun: list[str] = []
         self._has_empty_cells = False
         self._has_nan = False
+        self._is_long = False
+        """Whether each row is one metric."""
         self._texts: set[str] = set()
 
     @classmethod
@@ -175,7 +177,12 @@ class TableImporter(LineImporter):
             rows = [dict(row) for row in rows]
             removed = drop_padding(rows)
         self.notes.recount("1 nan is padding and was left out", "{} nan are padding and were left out", removed)
+        rows = joined(rows) if self._is_long else rows
         return averaged(count_epochs(rows, self._steps), self.notes)
+
+    def seen(self) -> str:
+        columns = named(self._header.names, 8) if self._header else ""
+        return f"a table with the columns {columns} and no numbers in them but steps: " if columns else ""
 
     def _before_the_header(self, line: str) -> list[Fields]:
         bare = _COMMENT.sub("", line, count=1)
@@ -234,6 +241,7 @@ class TableImporter(LineImporter):
         raw = {**texts, **found}
         long = named_by_itself(raw)
         if long is not raw:
+            self._is_long = True
             found = {name: value for name, value in long.items() if not isinstance(value, str)}
         self._texts |= texts.keys() & long.keys()
         if is_evaluation(texts) or (header and header.is_held_out):
