@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,6 +35,8 @@ EXCEPTION = 20
 """Fewer rows than one in so many of another kind are an exception: the summary at the end, a printed sample."""
 MAX_REREAD = 2
 """How often a line may be read in all, in search of mappings inside what is none."""
+MAX_SEARCHED = 100_000
+"""Characters of a longer line that are."""
 MAX_WAITING = 1500
 """Lines a printed mapping may go on for: configurations are long."""
 
@@ -69,6 +72,7 @@ class ConsoleImporter(LineImporter):
         super().__init__()
         self._kinds: list[str] = []
         """Of each row given: what it is, one of KINDS."""
+        self._counts: Counter[str] = Counter()
         self._loose = LooseRows()
         self._remarks: tuple[str, ...] = ()
         self._waiting: list[str] = []
@@ -119,7 +123,7 @@ class ConsoleImporter(LineImporter):
         found: dict[str, Outcome] = {kind: Outcome([]) for kind in KINDS}
         for kind, row in zip(self._kinds, rows, strict=True):
             found[kind].rows.append(row)
-        if not found["verl"].rows and len(found["mapping"].rows) < ENOUGH:
+        if not self._is_decided:
             found |= {"table": self._loose.tables(), "line": self._loose.lines()}
         most = max(len(outcome.rows) for outcome in found.values())
         kind = next(
@@ -145,6 +149,7 @@ class ConsoleImporter(LineImporter):
 
     def _given(self, told: list[_Told]) -> list[Fields]:
         self._kinds += [kind for kind, _ in told]
+        self._counts.update(kind for kind, _ in told)
         return [row for _, row in told]
 
     def _take(self, text: str, is_cut: bool) -> list[_Told]:
@@ -169,8 +174,14 @@ class ConsoleImporter(LineImporter):
             return rows + self._mappings(text[bar.end :], is_cut)
         if _OPENING.search(text):
             return self._mappings(text, is_cut)
-        self._loose.take(text)
+        if not self._is_decided:
+            self._loose.take(text)
         return []
+
+    @property
+    def _is_decided(self) -> bool:
+        """Whether there are rows that no loose line can outdo."""
+        return self._counts["verl"] > 0 or self._counts["mapping"] >= ENOUGH
 
     def _verl_row(self, step: int, text: str, is_cut: bool) -> Fields:
         row: Fields = {"step": step}
@@ -192,7 +203,7 @@ class ConsoleImporter(LineImporter):
     def _mappings(self, text: str, is_cut: bool) -> list[_Told]:
         rows: list[_Told] = []
         opening = _OPENING.search(text) if "{" in text else None
-        patience = MAX_REREAD * len(text)
+        patience = MAX_REREAD * min(len(text), MAX_SEARCHED)
         while opening:
             try:
                 found, end = parse_mapping(text, opening.start())

@@ -69,7 +69,8 @@ class DocumentImporter(Importer):
         text = text_in(head)
         if are_json_lines(text):  # one line alone may be a whole document
             first, _, rest = text.partition("\n")
-            return not rest.strip() and _holds_a_table(object_in(first) or {})
+            document = object_in(first) or {} if not rest.strip() else {}
+            return "log_history" in document or _holds_a_table(document)
         if not re.match(r"\{|\[\s*[\[{\]]", text):
             return False
         try:

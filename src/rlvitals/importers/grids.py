@@ -134,9 +134,13 @@ class Columns:
             self._names = []
             return None
         cells = text.split()
-        numbers = [printed_number(cell) for cell in cells]
-        if len(cells) < 2 or any(n is None and c.lower() not in NO_VALUE for c, n in zip(cells, numbers, strict=True)):
-            self._names = []
+        numbers: list[int | float | None] = []
+        for cell in cells:
+            numbers.append(printed_number(cell))
+            if numbers[-1] is None and cell.lower() not in NO_VALUE:
+                self._names = []
+                return None
+        if len(cells) < 2:
             return None
         if not self._names:
             self._names = _header_of(before, len(cells))

@@ -62,6 +62,7 @@ _VALUE = re.compile(
 _SEPARATORS = re.compile(r"[,;|│\t]|\s{2,}|\s[-\u2013\u2014]+\s|\]\s|:\s|\uff1a|->|=>|(?<=\w{5})\.\s|\s=\s")
 _EDGES = " \t:=\uff1a[({<\"'`#~≈>*│|,;"
 _OUTER = re.compile(r"^[^\w(]+|[^\w)%]+$")
+_DIGIT = re.compile(r"[0-9]")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _FILLERS = frozenset({
     "a", "after", "and", "at", "completed", "done", "finished", "for", "got", "had", "has", "in", "is", "now", "of",
@@ -70,6 +71,7 @@ _FILLERS = frozenset({
 _RULES = re.compile(r"[=*_#─━═~-]{3,}")
 _ORDINAL = re.compile(r"第\s*(\d+)\s*[步轮回次个]合?")
 _SECONDS = {"ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_HOURS = frozenset({"hr", "hrs", "hour", "hours"})
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9}
 _STATISTICS = frozenset({"avg", "mean", "std", "min", "max", "median", "ema"})
 _HELD_OUT = re.compile(
@@ -164,7 +166,7 @@ def read_pairs(text: str) -> Reading | None:
     >>> read_pairs("Epoch:[1/1](20/4292), loss: 0.66, acc: 43.2%, 1.2k tok/s")[:2]
     ({'Epoch': Count(number=1, total=1), '': Count(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
     """
-    if len(text) > MAX_LINE:
+    if len(text) > MAX_LINE or _DIGIT.search(text) is None:
         return None
     line = without_prefix(text)
     prefix = text[: len(text) - len(line)]
@@ -257,9 +259,11 @@ def _scaled(number: int | float, scale: str | None, unit: str) -> int | float:
     """A number with its unit carried out: shares for percentages, seconds for durations."""
     if scale:
         return number * _SCALE[scale.lower()]
+    if not unit:
+        return number
     if unit == "%":
         return round(number / 100, 12)
-    seconds = _SECONDS.get(unit) or next(
-        (_SECONDS[key] for key in ("min", "h") if re.fullmatch(rf"{key}\w*", unit)), None
+    seconds = _SECONDS.get(unit) or _SECONDS.get(
+        "min" if unit.startswith("min") else unit[:1] if unit in _HOURS else ""
     )
     return number if seconds is None else number * seconds

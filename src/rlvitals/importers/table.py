@@ -186,11 +186,11 @@ class TableImporter(LineImporter):
 
     def _before_the_header(self, line: str) -> list[Fields]:
         bare = _COMMENT.sub("", line, count=1)
-        delimiter = delimiter_of(line) or delimiter_of(bare)
+        delimiter = delimiter_of(bare)
         if delimiter is None:
             self._title = line
-            return []
-        self._begin(Header(_cells(line if delimiter_of(line) else bare, delimiter), delimiter, self._is_evaluation()))
+        else:
+            self._begin(Header(_cells(bare, delimiter), delimiter, self._is_evaluation()))
         return []
 
     def _begin(self, header: Header) -> None:
