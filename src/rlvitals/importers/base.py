@@ -132,8 +132,12 @@ class LineImporter(Importer):
         rows += self.finish()
         rows = self.settled(rows)
         if not rows:
-            raise NotALog(path, "no line holds a training step's numbers")
+            raise NotALog(path, f"{self.seen()}no line holds a training step's numbers")
         return rows
+
+    def seen(self) -> str:
+        """What there was instead of rows, for the error: a clause that ends with a colon, or nothing."""
+        return ""
 
 
 class Notes:

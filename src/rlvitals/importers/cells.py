@@ -18,6 +18,7 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1, "fa
 _WRAPPED = re.compile(
     r"(?:\w+\.)*(?:b?float\d*|u?int\d*|bool_?|tensor|array|Array|Decimal)\(\s*([^\s(),]+)\s*(?:,.*)?\)"
 )
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MARKUP = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2]|[=>78])")
 
 EARLIEST = 946_684_800.0
@@ -47,6 +48,19 @@ def number_in(text: str) -> int | float | None:
         return int(text) if len(text) <= 18 and text.lstrip("+-").isdigit() else float(text)
     except ValueError:
         return None
+
+
+def printed_number(text: str) -> int | float | None:
+    """The number a text is that was printed for people: also a percentage, and with separators of thousands.
+
+    >>> printed_number("43.2%"), printed_number("1,234"), printed_number("2.35e+00"), printed_number("x")
+    (0.432, 1234, 2.35, None)
+    """
+    number = number_in(text)
+    if number is None and text.endswith("%"):
+        share = number_in(text[:-1])
+        return None if share is None else round(share / 100, 12)
+    return number_in(text.replace(",", "")) if number is None and _THOUSANDS.fullmatch(text) else number
 
 
 def number_of(value: object) -> int | float | None:
@@ -87,7 +101,7 @@ def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
         elif isinstance(value, list | tuple) and value:
             numbers = [number for item in value if (number := number_of(item)) is not None]
             if len(numbers) == len(value):
-                found[f"{name}/mean"] = _mean(numbers)
+                found[f"{name}/mean"] = mean(numbers)
             elif left_out is not None:
                 left_out.add(name)
         elif value is not None and value != "" and left_out is not None:
@@ -119,6 +133,7 @@ def _leaves(raw: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[s
             yield name, value
 
 
-def _mean(numbers: list[int | float]) -> float:
+def mean(numbers: list[int | float]) -> float:
+    """The mean of numbers, infinities and nan among them."""
     total = math.fsum(numbers) if all(map(math.isfinite, numbers)) else float(sum(numbers))
     return total / len(numbers)

@@ -158,7 +158,7 @@ def check(
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:  # none of its files is one; perhaps one below is
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping)
+        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, passed_over)
 

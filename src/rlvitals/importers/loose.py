@@ -1,0 +1,310 @@
+"""Rows of loops that print in their own way: lines of names and numbers, blocks of such lines below a line that says
+the step, drawn tables.
+
+Which lines are rows is told by all of them together: a name counts when it comes again, a count of steps when it
+grows. So lines are collected, and `rows` says what they amount to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import mean
+from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
+from rlvitals.importers.pairs import EPOCHS, UNLABELLED, Count, Reading, rank_of, read_pairs, without_prefix
+from rlvitals.importers.steps import StepFinder
+
+RECURS = 3
+"""Lines a name must be on before it counts."""
+MAX_BLOCK = 500
+"""Names in one block."""
+MAX_HEADERS = 12
+"""Kinds of lines that say a step, at once."""
+GROWS = 0.9
+"""The share of lines in which a count of steps may not fall."""
+
+OVERALL = ("global", "train", "total")
+"""Words of a count that goes on over epochs."""
+
+BAR = "a progress bar"
+
+TELLING = re.compile(  # names that trainings log; console output holds other numbers too
+    r"loss|reward|return|kl\b|_kl|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
+    r"ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
+    r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
+    re.IGNORECASE,
+)
+
+_DIGITS = re.compile(r"\d+")
+
+Said = dict[tuple[str, str], Count]
+"""Counts of steps: by the line that said them, without its digits, and by their names. A row's own have no line."""
+
+
+class Item(NamedTuple):
+    """Numbers that were printed together."""
+
+    numbers: Fields
+    said: Said
+    """Its step, or what was said of the step before it."""
+    is_own: bool
+    """Whether it says its step itself."""
+    is_block: bool
+    is_strict: bool = True
+    """Whether it is nothing but short names and numbers."""
+
+
+class LooseRows:
+    """Collects lines; `lines` and `tables` say which rows they amount to so far."""
+
+    def __init__(self) -> None:
+        self._lines: list[Item] = []
+        self._tables: list[Item] = []
+        self._headers: Said = {}
+        self._block: dict[str, list[int | float]] = {}
+        self._grid: Grid | None = None
+        self._columns = Columns()
+        self._averaged = 0
+        self._taken = 0
+        self._percents = 0
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the newest line was a row beyond doubt."""
+        return bool(self._lines) and self._lines[-1].is_own
+
+    def lines(self) -> Outcome:
+        """The rows of lines and of blocks of lines."""
+        return _settle(self._lines, self._remarks())
+
+    def tables(self) -> Outcome:
+        """The rows of drawn tables."""
+        return _settle(self._tables, self._remarks())
+
+    def seen(self) -> str:
+        """What there is instead of rows, for an error."""
+        names = Counter(name for item in (*self._lines, *self._tables) for name in item.numbers)
+        shown = ", ".join(name for name, _ in names.most_common(5))
+        numbers = f"numbers named {shown}, none of which a training logs" if shown else "no numbers with names"
+        return f"it is a text of {self._taken} lines with {numbers}: "
+
+    def see_step(self, done: int, total: int) -> None:
+        """A progress bar was drawn: what is printed now belongs to its step."""
+        key = (f"{BAR} of {total}", "step")
+        if self._headers.get(key) != (done, total):
+            self._close_grid()
+            self._close_block()
+            self._remember({key: Count(done, total)})
+
+    def finish(self) -> None:
+        """No line comes any more."""
+        self._close_grid()
+        self._close_block()
+
+    def _remarks(self) -> Notes:
+        notes = Notes()
+        notes.count("1 number in percent is now a share", "{} numbers in percent are now shares", self._percents)
+        notes.count(
+            "1 number is the mean of several within a step",
+            "{} numbers are the mean of several within a step",
+            self._averaged,
+        )
+        return notes
+
+    def take(self, text: str) -> None:
+        """One more line."""
+        self._taken += 1
+        if self._grid is not None and is_rule(text):
+            return
+        cells = cells_in(text)
+        if cells is not None and (len(cells) > 1 or self._grid is not None):
+            self._grid = self._grid or Grid()
+            self._add_table(self._grid.take(cells))
+            return
+        self._close_grid()
+        row = self._columns.take(text)
+        if row is not None:
+            self._add_table([row])
+            return
+        reading = read_pairs(text)
+        if reading is None or not reading.is_clean:
+            return
+        self._percents += reading.percents
+        if not reading.numbers:
+            self._see_header(text, reading)
+        elif reading.counts:
+            self._close_block()
+            said = {("", name): count for name, count in reading.counts.items()}
+            is_strict = not reading.words and not any(" " in name for name in reading.numbers)
+            self._lines.append(Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict))
+            self._remember(said)
+        elif reading.is_explicit or any(map(TELLING.search, reading.numbers)):
+            self._add_to_block(reading.numbers)
+
+    def _see_header(self, text: str, reading: Reading) -> None:
+        if reading.words > 2 or set(reading.counts) == {UNLABELLED}:
+            return
+        self._close_block()
+        shape = _DIGITS.sub("#", without_prefix(text).strip())[:80]
+        self._remember({(shape, name): count for name, count in reading.counts.items()})
+
+    def _remember(self, said: Said) -> None:
+        older = ((key, count) for key, count in self._headers.items() if key not in said)
+        self._headers = dict(itertools.islice(itertools.chain(said.items(), older), MAX_HEADERS))
+
+    def _add_to_block(self, numbers: Fields) -> None:
+        counts_steps = any(rank_of(name) != EPOCHS for _, name in self._headers)
+        if self._block.keys() & numbers.keys() and not counts_steps:
+            self._close_block()
+        for name, number in numbers.items():
+            if name in self._block or len(self._block) < MAX_BLOCK:
+                self._block.setdefault(name, []).append(number)
+
+    def _close_block(self) -> None:
+        if self._block:
+            self._averaged += sum(len(values) > 1 for values in self._block.values())
+            numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
+            self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True, is_strict=False))
+            self._block = {}
+
+    def _close_grid(self) -> None:
+        if self._grid is not None:
+            self._add_table(self._grid.close())
+            self._grid = None
+
+    def _add_table(self, rows: Iterable[Fields]) -> None:
+        for row in rows:
+            said = {
+                ("", name): Count(number, None)
+                for name, number in row.items()
+                if isinstance(number, int) and number >= 0 and _rank(("", name)) is not None
+            }
+            self._tables.append(Item(row, said or self._headers, is_own=bool(said), is_block=True))
+
+
+class Outcome(NamedTuple):
+    """What candidates amount to."""
+
+    rows: list[Fields]
+    total: int | None = None
+    """The steps there are to be, where every line says so."""
+    remarks: tuple[str, ...] = ()
+
+
+def _settle(items: list[Item], notes: Notes) -> Outcome:
+    kept = _telling(items)
+    counting = {is_own: _best([item.said for item in kept if item.is_own == is_own]) for is_own in (True, False)}
+    finder = StepFinder(notes)
+    rows: list[Fields] = []
+    totals: set[int | None] = set()
+    for item in kept:
+        chosen = next((key for key in counting[item.is_own] if key in item.said), None)
+        row: Fields = {}
+        if chosen is not None:
+            row["step"], total = _over_epochs(item.said, chosen)
+            totals.add(total)
+        for key, count in item.said.items() if item.is_own else ():
+            if _rank(key) == EPOCHS:
+                row["epoch"] = count.number
+            elif key != chosen and key[1].lower() not in (UNLABELLED, "step"):
+                row[key[1]] = count.number
+        row |= {name: number for name, number in item.numbers.items() if name.lower() not in ("step", "epoch")}
+        rows.append(finder.place(row))
+    return Outcome(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
+
+
+def _telling(items: list[Item]) -> list[Item]:
+    """The candidates that are rows, with the names that count."""
+    items = _counting(items)
+    frequency = Counter(name for item in items for name in item.numbers)
+    telling = {name for name in frequency if TELLING.search(name)}
+    again = {name for name, times in frequency.items() if times >= RECURS}
+    lines = [item for item in items if not item.is_block and telling & item.numbers.keys()]
+    is_short = len(items) < RECURS
+    in_lines = {name for item in lines for name in item.numbers} if len(lines) >= RECURS else set()
+    kept = []
+    for item in items:
+        names = {
+            name
+            for name in item.numbers
+            if name in again or (item.said and item.is_strict and (is_short or name in telling))
+        }
+        if item.is_block and in_lines:  # of lines without a step, those that come with the lines that say one
+            names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines)}
+        is_row = bool(names & telling) if telling else bool(item.said and names & again)
+        if is_row and (item.said or names & again & telling):
+            kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
+    return kept
+
+
+def _counting(items: list[Item]) -> list[Item]:
+    """Without the lines whose steps do not grow where others of their kind come: the first step of many a solution."""
+    kinds: dict[tuple[frozenset[str], frozenset[str]], list[Item]] = {}
+    for item in items:
+        if item.is_own and not item.is_block:
+            kinds.setdefault(_kind(item), []).append(item)
+    dropped = {
+        kind
+        for kind, alike in kinds.items()
+        if not (
+            alike[0].is_strict
+            if len(alike) < RECURS
+            else any(map(_rises, _series(item.said for item in alike).values()))
+        )
+    }
+    return [item for item in items if not item.is_own or item.is_block or _kind(item) not in dropped]
+
+
+def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(name for _, name in item.said), frozenset(item.numbers)
+
+
+def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Each count's numbers in the order of the lines, with the epoch they were said in."""
+    series: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for said in all_said:
+        epoch = next((count.number for key, count in said.items() if _rank(key) == EPOCHS), 0)
+        for key, count in said.items():
+            series.setdefault(key, []).append((0 if _rank(key) == EPOCHS else epoch, count.number))
+    return series
+
+
+def _rises(values: list[tuple[int, int]]) -> bool:
+    """Whether a count goes up more often than not; where a file holds many short runs, it falls between them."""
+    steps = list(itertools.pairwise(values))
+    return sum(after > before for before, after in steps) * 2 > len(steps) or _grows(values)
+
+
+def _grows(values: list[tuple[int, int]]) -> bool:
+    falls = sum(after < before for before, after in itertools.pairwise(values))
+    return falls <= (1 - GROWS) * len(values) and (len(set(values)) > 1 or len(values) < RECURS)
+
+
+def _best(all_said: list[Said]) -> list[tuple[str, str]]:
+    """The counts that may be steps, the likeliest first: those that grow, then those that count finely."""
+    doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
+    for key, values in _series(all_said).items():
+        grows = _grows(values)
+        if grows or key[1] != UNLABELLED:
+            doubts[key] = not grows, _rank(key) or 0, -len(set(values))
+    return sorted(doubts, key=doubts.__getitem__)
+
+
+def _over_epochs(said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
+    """The step and the number of steps, where they count anew in each epoch over all epochs."""
+    number, total = said[chosen]
+    epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
+    if _rank(chosen) == EPOCHS:
+        return number, None
+    if epoch is None or total is None or epoch.total is None or any(word in chosen[1].lower() for word in OVERALL):
+        return number, total
+    return (max(epoch.number, 1) - 1) * total + number, total * epoch.total
+
+
+def _rank(key: tuple[str, str]) -> int | None:
+    return rank_of(key[1].rpartition("/")[2])
