@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -38,6 +39,9 @@ class ForeignLog:
     """What the file itself says of the training's settings."""
     notes: list[str] = field(default_factory=list)
     """What was skipped or repaired, a sentence each."""
+    algorithm: str | None = None
+    framework: str | None = None
+    """Where the file itself says them."""
 
 
 class Importer(ABC):
@@ -59,6 +63,10 @@ class Importer(ABC):
         self.format = self.name
         """What to call it; more exact than the name where reading tells more."""
         self.config: dict[str, Any] = {}
+        self.algorithm: str | None = None
+        self.framework: str | None = None
+        self.part: int | None = None
+        """Which of several trainings in the file to read, counted from 1; None leaves the choice to the importer."""
         self.notes = Notes()
 
     @classmethod
@@ -140,6 +148,14 @@ def named(names: Iterable[str], most: int = 5) -> str:
     """A few of many names, for a remark."""
     ordered = sorted(names)
     return ", ".join(ordered[:most]) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+
+
+def named_part(path: Path) -> tuple[Path, int | None]:
+    """A path without the number of one of several trainings in the file, and that number: `train.ipynb#2`."""
+    name, mark, number = path.name.rpartition("#")
+    if not (mark and name and number.isascii() and number.isdigit()) or os.path.lexists(path):
+        return path, None
+    return path.with_name(name), int(number[:9])
 
 
 def open_foreign(path: Path) -> BinaryIO:

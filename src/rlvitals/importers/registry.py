@@ -11,10 +11,11 @@ from pathlib import Path
 from rlvitals import plugins
 from rlvitals.errors import NotALog, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
-from rlvitals.importers.base import Fields, ForeignLog, Importer, head_of, text_in
+from rlvitals.importers.base import Fields, ForeignLog, Importer, head_of, named_part, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
 from rlvitals.importers.jsonl import JsonlImporter
+from rlvitals.importers.notebook import NotebookImporter
 from rlvitals.importers.steps import restarts
 from rlvitals.importers.table import TableImporter
 from rlvitals.importers.tensorboard import TensorBoardImporter
@@ -23,6 +24,7 @@ from rlvitals.store.layout import RunDir
 
 IMPORTERS: tuple[type[Importer], ...] = (
     WandbImporter,
+    NotebookImporter,
     NotebookLogImporter,
     DocumentImporter,
     JsonlImporter,
@@ -112,15 +114,28 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, or of a folder that holds one. Raises NotALog where there are no numbers."""
-    place = find_log(Path(path))
+    """The rows of a log file, or of a folder that holds one. Raises NotALog where there are no numbers.
+
+    `train.ipynb#2` is the second of several trainings in a file.
+    """
+    place, part = named_part(Path(path))
+    place = find_log(place)
     importer = importer_for(place)()
+    importer.part = part
     try:
         with failures_named(importer, place):
             rows = importer.rows(place)
     except NotALog as error:
         raise not_a_log(error.path, error.why, importer.format) from error
-    return ForeignLog(place, importer.format, rows, importer.config, [*importer.notes.texts(), *_restart_notes(rows)])
+    return ForeignLog(
+        place,
+        importer.format,
+        rows,
+        importer.config,
+        [*importer.notes.texts(), *_restart_notes(rows)],
+        algorithm=importer.algorithm,
+        framework=importer.framework,
+    )
 
 
 @contextmanager
