@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, named, text_in, text_of
 from rlvitals.importers.cells import number_in
-from rlvitals.importers.console import ConsoleImporter
+from rlvitals.importers.console import Bar, ConsoleImporter, bar_in
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.notebook_code import CodeReader, Trainer
 from rlvitals.importers.notebook_tables import ELLIPSES, Table, html_tables, text_tables
@@ -28,6 +28,12 @@ from rlvitals.importers.table import NOTHING, ROW_NUMBERS, TableImporter, is_tab
 
 FEWEST_ROWS = 8
 """With fewer a run is not judged: a training that has them comes before one that has not."""
+
+FEWEST_PRINTED = 3
+"""Fewer printed rows are a result rather than a training."""
+
+MOST_IN_A_CELL = 8
+"""When the steps of one text begin anew more often, they count within epochs."""
 
 AXES = frozenset({"step", "timestamp", "epoch"})
 
@@ -39,6 +45,8 @@ _TRAINERS = frozenset({"loss", "grad_norm", "learning_rate", "reward", "reward_s
 """Names of which three make a table without steps a training's."""
 _ENDED = re.compile(r"TrainOutput\(global_step=(\d+)")
 _OBJECT = re.compile(r"<[\w.]+ .*>$|<[\w.]+>$|Figure\(")
+_BAR = re.compile(r"(\d{1,3}%) (?=\d+/\d+ \[)")
+"""A progress bar as Colab shows that of a program: without the bar."""
 _TRUNCATED = "Buffered data was truncated after reaching the output size limit"
 _SUPERVISED = (None, "sft", "reward_model")
 
@@ -62,6 +70,8 @@ class Part:
     """Steps planned, where the output says so."""
     is_over: bool = False
     """Whether its progress bar had reached the end."""
+    bar: Bar | None = None
+    """The progress bar of a text as it was drawn last: of those before, services keep nothing."""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -245,6 +255,8 @@ class Book:
         self.cut: set[int] = set()
         self._cells = cells
         self._outputs = 0
+        self._unlogged: Table | None = None
+        """A trainer's table that ends before its first row."""
         self._seen: dict[str, None] = {}
         """The columns of tables that are no training's."""
         code = CodeReader()
@@ -264,7 +276,14 @@ class Book:
 
     def why_empty(self) -> str:
         """What was seen, and what to do."""
-        seen = f"{len(self._cells)} cells, {self._outputs} outputs"
+        seen = f"{len(self._cells)} {'cell' if len(self._cells) == 1 else 'cells'}, "
+        seen += f"{self._outputs} {'output' if self._outputs == 1 else 'outputs'}"
+        if self._unlogged is not None:
+            return (
+                f"the trainer's table in it has no rows: it was saved at step {self._unlogged.done} of "
+                f"{self._unlogged.total}, before the first were logged ({seen}). Lower logging_steps, or pass the log of "
+                "the training (trainer_state.json in the trainer's output folder)"
+            )
         if self._seen:
             seen += f", tables with the columns {'; '.join(list(self._seen)[:3])}"
         if not self._outputs:
@@ -283,8 +302,10 @@ class Book:
             if _shows_the_same(training, part) or _goes_on(training, part):
                 training.parts.append(part)
                 return
-        is_alone = not part.is_table and sum(map(_is_train, part.rows)) < 3  # a result, most likely
-        (loose if is_alone else self.trainings).append(Training([part]))
+        if part.is_table or sum(map(_is_train, part.rows)) >= FEWEST_PRINTED:
+            self.trainings.append(Training([part]))
+        elif any(name == "loss" or _TELLING.search(name) for row in part.rows for name in row):
+            loose.append(Training([part]))  # a result, most likely
 
     def _parts(self, cell: int, pieces: list[Piece], trainer: Trainer | None) -> list[Part]:
         tables: list[Part] = []
@@ -316,6 +337,8 @@ class Book:
                 yield part
             elif names := [name for name in table.names if name]:
                 self._seen[named(names, most=6)] = None
+                if table.total is not None and not table.rows:
+                    self._unlogged = table
 
     def _text_parts(self, cell: int, pieces: list[Piece]) -> Iterator[Part]:
         text = "".join(piece.text for piece in pieces if piece.kind != "stderr")
@@ -331,9 +354,39 @@ class Book:
         rows = [row for line in _lines(pieces) for row in console.feed(line)]
         rows = console.settled(rows + console.finish())
         notes = [note for note in console.notes.texts() if "say no step" not in note and "says no step" not in note]
-        for begin, end in itertools.pairwise([0, *restarts(rows), len(rows)]):
-            if not all("train_runtime" in row for row in rows[begin:end]):  # more than the summary of an end
-                yield Part(cell, rows[begin:end], config=dict(console.config), notes=notes)
+        begun = [0, *restarts(rows), len(rows)]
+        runs = [rows[begin:end] for begin, end in itertools.pairwise(begun)]
+        runs = [run for run in runs if not all("train_runtime" in row for row in run)]  # more than the summary of an end
+        if len(runs) > 1 and _are_epochs(runs):
+            notes.append(f"the steps in cell {cell} begin anew in each of {len(runs)} epochs: they are counted on")
+            runs = [_counted_on(runs)]
+        bars = [bar for line in _lines(pieces) if (bar := bar_in(line)) and bar.may_be_training] if len(runs) == 1 else []
+        for run in runs:
+            bar = next((bar for bar in reversed(bars) if bar.done >= len(run)), None)
+            yield Part(cell, run, config=dict(console.config), bar=bar, notes=notes)
+
+
+def _are_epochs(runs: list[list[Fields]]) -> bool:
+    """Whether a text whose steps go back is one training, counted anew in each epoch, rather than several trainings: the
+    same names, and numbers that now and then go on from where they were rather than from the beginning.
+    """
+    names = set(runs[0][0]) - AXES
+    if any(set(run[0]) - AXES != names or "train_runtime" in run[-1] for run in runs):
+        return False
+    main = min(names, key=lambda name: (not name.lower().endswith("loss"), not _TELLING.search(name), name), default="")
+    goes_on = 0
+    for before, run in itertools.pairwise(runs):
+        first, last, now = before[0].get(main, 0), before[-1].get(main, 0), run[0].get(main, 0)
+        goes_on += abs(now - last) <= abs(now - first)
+    return len(runs) > MOST_IN_A_CELL or goes_on * 4 >= len(runs) - 1  # trainings that begin anew almost never go on
+
+
+def _counted_on(runs: list[list[Fields]]) -> list[Fields]:
+    rows: list[Fields] = []
+    for run in runs:
+        offset = rows[-1]["step"] + 1 - run[0]["step"] if rows else 0
+        rows += [{**row, "step": row["step"] + offset} for row in run]
+    return rows
 
 
 def _lines(pieces: list[Piece]) -> Iterator[str]:
@@ -343,12 +396,16 @@ def _lines(pieces: list[Piece]) -> Iterator[str]:
         kind = "stderr" if piece.kind == "stderr" else "stdout"
         *whole, begun[kind] = (begun[kind] + piece.text).split("\n")
         for line in whole:
-            yield f"{line}\n"
+            yield _with_bar(line) + "\n"
         if kind == "stderr" and begun[kind]:  # a progress bar: it is drawn anew, and never ended
-            yield f"{begun[kind]}\n"
+            yield _with_bar(begun[kind]) + "\n"
             begun[kind] = ""
     if begun["stdout"]:
         yield begun["stdout"]
+
+
+def _with_bar(line: str) -> str:
+    return _BAR.sub(r"\1|| ", line) if "% " in line else line
 
 
 def _read_table(cell: int, table: Table) -> Part | None:
@@ -381,12 +438,23 @@ def _read_table(cell: int, table: Table) -> Part | None:
         return None
     if has_nan and not has_gaps and table.total is None:  # a frame of pandas pads with nan, a trainer's table does not
         drop_padding(rows)
-    rows = count_epochs(rows, steps)
+    rows = _count_epochs(rows, steps, table)
     if table.is_elided:
         of = f" of {table.length}" if table.length else ""
         notes.say(f"the table of cell {cell} shows only {len(rows)}{of} rows: an ellipsis stands for the others")
     is_over = table.total is not None and table.done == table.total
-    return Part(cell, rows, is_table=True, total=table.total, is_over=is_over, notes=notes.texts())
+    total = table.total if table.epochs or not steps.is_numbered else None
+    return Part(cell, rows, is_table=True, total=total, is_over=is_over, notes=notes.texts())
+
+
+def _count_epochs(rows: list[Fields], steps: StepFinder, table: Table) -> list[Fields]:
+    """Rows of epochs, at the steps at which those ended; at the epochs where the steps are not known."""
+    rows = count_epochs(rows, steps)
+    if not steps.is_numbered or not table.epochs or not table.total:
+        return rows
+    late = 1 if rows[0]["step"] == 0 else 0  # the first ended a little before 1 and was cut to 0
+    share = table.total / table.epochs
+    return [{**row, "step": min(table.total, round((row["step"] + late) * share))} for row in rows]
 
 
 def logged_name(name: str, *, is_evaluated: bool = False) -> str:
@@ -425,7 +493,10 @@ def _place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer |
     epochs = [row.get("epoch", math.nan) for row in train]
     summary = next((row for row in reversed(part.rows) if "train_runtime" in row), None)
     final = summary.get("epoch") if summary else None
+    bar = part.bar
     total = ended or next((table.total for table in tables if table.is_over), None)
+    if total is None and bar is not None and bar.done == bar.total:
+        total = bar.total
     if total and final and all(map(math.isfinite, epochs)):
         told = [round(epoch * total / final) for epoch in epochs]
         if all(before < after for before, after in itertools.pairwise([0, *told])) and told[-1] <= total:
@@ -435,6 +506,20 @@ def _place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer |
     planned = part.config.get("max_steps") or total
     if cadence > 1 and (not planned or len(train) * cadence <= planned + cadence):
         _restep(part, [cadence * position for position in range(1, len(train) + 1)])
+    elif cadence == 1 and bar is not None and (cadence := _cadence(len(train), bar.done)) > 1:
+        _restep(part, [cadence * position for position in range(1, len(train) + 1)])
+        part.total = part.total or bar.total
+        part.notes = [*part.notes, f"rows say no step: {len(train)} until step {bar.done} are one every {cadence} steps"]
+
+
+def _cadence(rows: int, done: int) -> int:
+    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit.
+
+    >>> _cadence(50, 500), _cadence(3, 31), _cadence(20, 20)
+    (10, 10, 1)
+    """
+    fitting = range(done // (rows + 1) + 1, done // rows + 1)
+    return max(fitting, key=lambda number: sum(number % base == 0 for base in (2, 5, 10, 50, 100, 500)), default=1)
 
 
 def _has_losses_of(rows: list[Fields], shown: list[Fields]) -> bool:

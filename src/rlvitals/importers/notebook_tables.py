@@ -19,6 +19,7 @@ MAX_TEXT_ROW = 2000
 ELLIPSES = frozenset({"...", "..", "…"})
 
 _SIZE = re.compile(r"\[?(\d+) rows [×x] (\d+) columns\]?")
+_EPOCHS = re.compile(r"\bEpoch [\d.]{1,20}/([1-9]\d{0,8})\b")
 _TOKEN = re.compile(r"\S+")
 _LABEL = re.compile(r"\s*(?:\d+|\.\.+)(?:\s|$)")
 _WORDS = frozenset({"nan", "none", "nat", "<na>", "inf", "-inf"})
@@ -33,6 +34,8 @@ class Table:
     done: int | None = None
     total: int | None = None
     """How far the progress bar above the table is: only a trainer's own table has one."""
+    epochs: float | None = None
+    """How many there will be, where the line of the progress bar says so."""
     is_elided: bool = False
     """Whether an ellipsis stands for rows that are not shown."""
     length: int | None = None
@@ -57,6 +60,7 @@ class _Raw:
     rows: list[list[str]] = field(default_factory=list)
     done: int | None = None
     total: int | None = None
+    epochs: float | None = None
     length: int | None = None
 
 
@@ -64,7 +68,8 @@ class _TableParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self._tables: list[_Raw] = []
-        self._progress: tuple[int | None, int | None] = (None, None)
+        self._progress = _Raw()
+        """What is said above the next table."""
         self._depth = 0
         self._is_head = False
         self._row: list[str] | None = None
@@ -81,12 +86,12 @@ class _TableParser(HTMLParser):
         if tag == "table":
             self._depth += 1
             if self._depth == 1:
-                self._tables.append(_Raw(done=self._progress[0], total=self._progress[1]))
-                self._progress = (None, None)
+                self._tables.append(self._progress)
+                self._progress = _Raw()
                 self._is_head = False
         elif tag == "progress" and not self._depth:
             given = dict(attrs)
-            self._progress = (_whole(given.get("value")), _whole(given.get("max")))
+            self._progress = _Raw(done=_whole(given.get("value")), total=_whole(given.get("max")))
         elif self._depth != 1:
             return  # a table inside a cell is none of ours
         elif tag in ("thead", "tbody"):
@@ -117,8 +122,11 @@ class _TableParser(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._cell is not None:
             self._cell.append(data)
-        elif not self._depth and self._tables and (size := _SIZE.search(data)):
-            self._tables[-1].length = int(size[1])
+        elif not self._depth:
+            if self._tables and (size := _SIZE.search(data)):
+                self._tables[-1].length = int(size[1])
+            if self._progress.total and (said := _EPOCHS.search(data)):
+                self._progress.epochs = float(said[1])
 
     def _end_cell(self) -> None:
         if self._cell is not None and self._row is not None:
@@ -146,7 +154,15 @@ def _table(raw: _Raw) -> Table | None:
     levels = ([head[column] for head in heads if column < len(head)] for column in range(width))
     names = ["/".join(dict.fromkeys(filter(None, level))) for level in levels]
     shown = [row for row in rows if not _is_ellipsis(row)]
-    return Table(names, shown, raw.done, raw.total, len(shown) < len(rows), raw.length)
+    return Table(
+        names,
+        shown,
+        done=raw.done,
+        total=raw.total,
+        epochs=raw.epochs,
+        is_elided=len(shown) < len(rows),
+        length=raw.length,
+    )
 
 
 def _is_ellipsis(cells: list[str]) -> bool:
