@@ -87,6 +87,12 @@ def notebook_lines():
     return ["[" + lines[0] + "\n", *("," + line + "\n" for line in lines[1:]), "]\n"]
 
 
+def notebook():
+    text = "".join(f"{{'loss': 0.{n}, 'reward': 0.5, 'step': {n}}}\n" for n in range(1, 9))
+    cell = {"cell_type": "code", "source": "", "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]}
+    return [json.dumps({"cells": [cell], "nbformat": 4}, indent=1)]
+
+
 ROWS = [{"step": step, "loss": 1 / step, "kl": math.nan if step == 3 else 0.5} for step in range(1, 7)]
 JSONL = ['{"model": "tiny", "seed": 1, "output_dir": "out"}\n', *(json.dumps(row) + "\n" for row in ROWS)]
 SAMPLES = {
@@ -104,6 +110,7 @@ SAMPLES = {
     "console": list(console_lines()),
     "progress bars": list(bar_lines()),
     "notebook log": notebook_lines(),
+    "notebook": notebook(),
 }  # fmt: skip
 FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
 FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")

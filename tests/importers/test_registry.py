@@ -19,6 +19,7 @@ from rlvitals.importers.steps import restarts
 
 HEADS = {
     "wandb": b":W&B\xe1\xbe\x00",
+    "notebook": b'{"cells": [{"cell_type": "code", "source": "", "outputs": []}], "nbformat": 4}',
     "notebook log": b'[{"stream_name":"stdout","time":1,"data":"x"}\n]',
     "json": b'{"log_history": [{"step": 1, "loss": 0.5}]}',
     "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n',

@@ -69,7 +69,9 @@ class CodeReader(ast.NodeVisitor):
         self._last_arguments: dict[str, _Number] = {}
 
     def read(self, source: str) -> list[Trainer]:
-        """The trainings that a cell starts with `.train()`, in order. A cell that is no Python is passed over."""
+        """The trainings that a cell starts with `.train()`, or with `.step()` in a loop, in order. A cell that is no
+        Python is passed over.
+        """
         self._started = []
         parsed = _parsed(source) if len(source) <= MAX_SOURCE else None
         if parsed is None and len(source) <= MAX_SOURCE:
@@ -118,10 +120,8 @@ class CodeReader(ast.NodeVisitor):
         self.generic_visit(node)
         name = _dotted(node.func)
         owner, _, method = name.rpartition(".")
-        if method == "train" and owner:
-            started = self._trainers.get(owner)
-            if started is not None:
-                self._started.append(started)
+        if method in ("train", "step") and owner in self._trainers:
+            self._started.append(self._trainers[owner])
         elif self._is_arguments(method):
             self._last_arguments = self._settings(node)
         elif self._is_trainer(method):
@@ -131,7 +131,7 @@ class CodeReader(ast.NodeVisitor):
         if not name:
             return
         for known in (self._numbers, self._mappings, self._arguments, self._trainers):
-            known.pop(name, None)  # type: ignore[attr-defined]
+            known.pop(name, None)
         if isinstance(value, ast.Call):
             called = _dotted(value.func).rpartition(".")[2]
             if self._is_arguments(called):
@@ -142,8 +142,7 @@ class CodeReader(ast.NodeVisitor):
                 self._mappings[name] = self._settings(value)
         elif isinstance(value, ast.Dict):
             self._mappings[name] = self._mapping(value)
-            for key, number in self._mappings[name].items():
-                self._numbers[f"{name}[{key}]"] = number
+            self._numbers.update({f"{name}[{key}]": number for key, number in self._mappings[name].items()})
         elif (number := self._number(value)) is not None:
             self._numbers[name] = number
 
@@ -202,7 +201,7 @@ class CodeReader(ast.NodeVisitor):
             if one is not None and other is not None and (other or not isinstance(node.op, ast.Div | ast.FloorDiv)):
                 found = _OPERATIONS[type(node.op)](one, other)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            found = self._numbers.get(f"{_dotted(node.value)}[{node.slice.value}]")
+            found = self._numbers.get(f"{_dotted(node.value)}[{node.slice.value!s}]")
         elif isinstance(node, ast.Name | ast.Attribute):
             found = self._numbers.get(_dotted(node))
         return found if found is not None and abs(found) <= LARGEST else None

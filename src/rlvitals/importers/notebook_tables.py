@@ -5,6 +5,7 @@ A table is names and texts; what they mean is told elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ MAX_TEXT_ROW = 2000
 
 ELLIPSES = frozenset({"...", "..", "…"})
 
-_SIZE = re.compile(r"\[?(\d+) rows [×x] (\d+) columns\]?")
+_SIZE = re.compile(r"\[?(\d+) rows [\u00d7x] (\d+) columns\]?")
 _EPOCHS = re.compile(r"\bEpoch [\d.]{1,20}/([1-9]\d{0,8})\b")
 _TOKEN = re.compile(r"\S+")
 _LABEL = re.compile(r"\s*(?:\d+|\.\.+)(?:\s|$)")
@@ -47,10 +48,8 @@ def html_tables(html: str) -> list[Table]:
     if "<table" not in html and "<TABLE" not in html:
         return []
     parser = _TableParser()
-    try:
+    with contextlib.suppress(AssertionError):  # html.parser's answer to some declarations that are none
         parser.feed(html)  # never closed: what has no end is left alone
-    except AssertionError:  # html.parser's answer to some declarations that are none
-        pass
     return parser.finished()
 
 
@@ -121,7 +120,7 @@ class _TableParser(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._cell is not None:
-            self._cell.append(data)
+            self._cell += [data] if self._depth == 1 else []
         elif not self._depth:
             if self._tables and (size := _SIZE.search(data)):
                 self._tables[-1].length = int(size[1])
@@ -174,10 +173,10 @@ def _whole(text: str | None) -> int | None:
 
 
 def text_tables(text: str) -> list[Table]:
-    """The tables of pandas in a text, with or without row numbers; one that is too wide comes in blocks, which are
+    r"""The tables of pandas in a text, with or without row numbers; one that is too wide comes in blocks, which are
     joined.
 
-    >>> (table,) = text_tables("   step  Training Loss\\n0    10         0.6931\\n1    20         0.5210")
+    >>> (table,) = text_tables("   step  Training Loss\n0    10         0.6931\n1    20         0.5210")
     >>> table.names, table.rows
     (['', 'step', 'Training Loss'], [['0', '10', '0.6931'], ['1', '20', '0.5210']])
     """
@@ -187,8 +186,7 @@ def text_tables(text: str) -> list[Table]:
         last = tables[-1] if tables else None
         if last is not None and goes_on and [row[0] for row in block.rows] == [row[0] for row in last.rows]:
             last.names += block.names[1:]
-            for row, more in zip(last.rows, block.rows, strict=True):
-                row += more[1:]
+            last.rows = [row + more[1:] for row, more in zip(last.rows, block.rows, strict=True)]
             last.length = block.length
         else:
             tables.append(block)
