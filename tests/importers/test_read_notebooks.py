@@ -256,6 +256,14 @@ def test_a_training_that_was_resumed_in_a_later_cell_goes_on(tmp_path):
     assert (steps(log), log.notes) == (list(range(10, 110, 10)), [])
 
 
+@pytest.mark.parametrize("second", [range(120, 520, 40), range(200, 300, 10), range(50, 150, 10), range(110, 210, 2)])
+def test_steps_that_do_not_go_on_as_before_are_of_another_training(tmp_path, second):
+    names = ["Step", "Training Loss"]
+    first = code("", shown(html=table(names, losses(range(10, 110, 10)), 100, 100)))
+    log = read(tmp_path, first, code("", shown(html=table(names, losses(second, scale=2.0), 900, 900))))
+    assert "the notebook holds 2 trainings" in log.notes[0]
+
+
 GRPO = ["Step", "Training Loss", "reward", "kl"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,14 +140,21 @@ class Training:
         return True
 
     def _goes_on_in(self, part: Part) -> bool:
-        """Whether a part continues it, resumed: the same names, and steps right after its last."""
-        steps = sorted({row["step"] for one in self.parts for row in one.rows})
-        gaps = [after - before for before, after in itertools.pairwise(steps)]
-        first = min(row["step"] for row in part.rows)
-        if not gaps or part.is_counted or not steps[-1] < first <= steps[-1] + 3 * max(gaps):
+        """Whether a part continues it, resumed: the same names, and steps that go on after its last as they did."""
+        steps, further = ({row["step"] for one in parts for row in one.rows} for parts in (self.parts, [part]))
+        last, first = max(steps), min(further)
+        if part.is_counted or not last < first <= last + 2 * _usual_gap(steps):
+            return False
+        if len(further) > 1 and not _usual_gap(steps) <= 2 * _usual_gap(further) <= 4 * _usual_gap(steps):
             return False
         names = {name for row in part.rows for name in row} - AXES
         return len(names & self.names) * 2 > len(names | self.names)
+
+
+def _usual_gap(steps: set[int]) -> float:
+    """Between steps that were logged; 0 where there is one alone."""
+    gaps = [after - before for before, after in itertools.pairwise(sorted(steps))]
+    return statistics.median(gaps) if gaps else 0
 
 
 def is_train(row: Fields) -> bool:
