@@ -87,6 +87,12 @@ def notebook_lines():
     return ["[" + lines[0] + "\n", *("," + line + "\n" for line in lines[1:]), "]\n"]
 
 
+def notebook():
+    text = "".join(f"{{'loss': 0.{n}, 'reward': 0.5, 'step': {n}}}\n" for n in range(1, 9))
+    cell = {"cell_type": "code", "source": "", "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]}
+    return [json.dumps({"cells": [cell], "nbformat": 4}, indent=1)]
+
+
 ROWS = [{"step": step, "loss": 1 / step, "kl": math.nan if step == 3 else 0.5} for step in range(1, 7)]
 JSONL = ['{"model": "tiny", "seed": 1, "output_dir": "out"}\n', *(json.dumps(row) + "\n" for row in ROWS)]
 SAMPLES = {
@@ -112,6 +118,7 @@ SAMPLES = {
     "csv after a preamble": ["# made by me\n", "seed: 3\n", "step;loss\n", *(f"{n};0,{n}\n" for n in range(1, 6))],
     "csv of samples": ["step,reward\n", *(f"{n},{n + k}\n" for n in range(5) for k in range(4))],
     "csv of one metric a row": ["step,metric,value\n", *(f"{n},{m},{n}\n" for m in ("loss", "kl") for n in range(5))],
+    "notebook": notebook(),
 }  # fmt: skip
 FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
 FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")

@@ -36,6 +36,7 @@ HEADS = {
     "sqlite": database("CREATE TABLE users (id)"),
     "parquet": b"PAR1\x15\x04",
     "packed": gzip.compress(b"step,loss\n1,0.5\n"),
+    "notebook": b'{"cells": [{"cell_type": "code", "source": "", "outputs": []}], "nbformat": 4}',
     "notebook log": b'[{"stream_name":"stdout","time":1,"data":"x"}\n]',
     "json": b'{"log_history": [{"step": 1, "loss": 0.5}]}',
     "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n',

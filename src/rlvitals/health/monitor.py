@@ -330,7 +330,7 @@ class _State:
         mask, mask_critical = self._masks
         self._any = ((self._any << 1) | (rank > 0)) & mask
         self._serious = ((self._serious << 1) | (rank > 1)) & mask
-        self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical  # noqa: PLR2004
+        self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical
         if not rank:
             return None
         most = 2 if is_sparse else MAX_VOTES

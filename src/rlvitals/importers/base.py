@@ -45,6 +45,9 @@ class ForeignLog:
     """What the file itself says of the training's settings."""
     notes: list[str] = field(default_factory=list)
     """What was skipped or repaired, a sentence each."""
+    algorithm: str | None = None
+    framework: str | None = None
+    """Where the file itself says them."""
 
     @property
     def changed(self) -> float:
@@ -73,6 +76,8 @@ class Importer(ABC):
         self.format = self.name
         """What to call it; more exact than the name where reading tells more."""
         self.config: dict[str, Any] = {}
+        self.algorithm: str | None = None
+        self.framework: str | None = None
         self.notes = Notes()
         self.choice = ""
         """The run to read of a file that holds several; empty: the importer chooses, and says so."""

@@ -298,7 +298,7 @@ class ConsoleImporter(LineImporter):
         self._clock.see(bar)
         if bar.may_be_training:
             self._loose.see_step(bar.done, bar.total)
-        if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+        if bar.may_be_training and "train" in bar.what.lower():  # "Training Progress" and the like say what they count
             self.config.setdefault("max_steps", bar.total)
         return _told("bar", self._bars.take(bar))
 

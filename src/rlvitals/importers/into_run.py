@@ -85,6 +85,8 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         written_by=version,
         attempt=attempt,
         total_steps=planned_steps(log.config),
+        algorithm=log.algorithm,
+        framework=log.framework,
         ended=ended,
     )
     write_info(run_dir, info)  # says that all is there, so it comes last

@@ -31,6 +31,7 @@ from rlvitals.importers.folders import (
 )
 from rlvitals.importers.jsonl import JsonlImporter
 from rlvitals.importers.mlflow import MlflowImporter
+from rlvitals.importers.notebook import NotebookImporter
 from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
 from rlvitals.importers.parquet import ParquetImporter
 from rlvitals.importers.sqlite import DatabaseImporter
@@ -76,6 +77,7 @@ class PackedImporter(Importer):
 
 IMPORTERS: tuple[type[Importer], ...] = (
     WandbImporter,
+    NotebookImporter,
     NotebookLogImporter,
     DocumentImporter,
     MlflowImporter,
@@ -333,7 +335,8 @@ def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
     except NotALog as error:
         raise not_a_log(error.path, error.why, importer.format) from error
     said = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
-    return ForeignLog(place, importer.format, rows, importer.config, said)
+    algorithm, framework = importer.algorithm, importer.framework
+    return ForeignLog(place, importer.format, rows, importer.config, said, algorithm=algorithm, framework=framework)
 
 
 def choose_run(importer: Importer, choice: str, place: Path) -> None:

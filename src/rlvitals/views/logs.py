@@ -46,6 +46,8 @@ class LogView(RunView):
             created=changed,
             updated=changed,
             total_steps=planned_steps(log.config),
+            algorithm=log.algorithm,
+            framework=log.framework,
         )
 
     @property

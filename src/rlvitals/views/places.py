@@ -50,6 +50,8 @@ def source_of_log(log: ForeignLog) -> RowSource:
         path=log.path,
         format=log.format,
         rows=rows_of_log(log.rows),
+        algorithm=log.algorithm,
+        framework=log.framework,
         total_steps=planned_steps(log.config),
         config=by_last_name(log.config),
         notes=list(log.notes),
