@@ -104,7 +104,7 @@ def logs_in(folder, which):
     unseen = held_out()
     with open(labels, newline="") as file:
         for label in csv.DictReader(file, delimiter="\t"):
-            if (label["repo"] in unseen) != (which == "unseen"):
+            if (label["repo"] in unseen or label.get("part") == "unseen") != (which == "unseen"):
                 continue
             try:
                 source = open_source(folder / label["file"])

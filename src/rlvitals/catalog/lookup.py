@@ -66,6 +66,11 @@ _NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
 _ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
 """`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
 _GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
+_ANYBODYS = frozenset({
+    "loss", "reward", "mean_reward", "accuracy", "margin", "kl", "entropy", "lr", "epoch", "step", "score",
+})  # fmt: skip
+"""Names that any hand-written loop logs: they alone do not tell whose log it is."""
+
 _MEASURED = re.compile(
     r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
     r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+|System/.+"
@@ -218,12 +223,17 @@ class Catalog:
         known: Counter[str] = Counter()
         counted = 0
         given = list(islice(names, MOST_RECOGNISED))
+        telling: set[str] = set()
         for name in [name for name in given if not _MEASURED.fullmatch(name)] or given:
             owners = self._owners(name)
             counted += bool(owners)
             known.update(owners)
+            if name.casefold() not in _ANYBODYS:
+                telling |= owners
         most = max(known.values(), default=0)
         if most < 2 or most < 0.5 * counted:
+            return Recognised(None, None)
+        if not any(known[framework] == most for framework in telling):
             return Recognised(None, None)
         best = [framework for framework, count in known.items() if count == most]
         # A document retells a framework's names, and an heir repeats them: the original is meant.

@@ -15,6 +15,7 @@ one value to the next and wanders all the same), and from the changes between ne
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 MOST_BLOCKS = 64
 STRETCHES = 10
@@ -134,10 +135,10 @@ class Course:
             residuals += away
             apart.append(math.sqrt(sum(value * value for value in away) / (len(part) - 1)))
         squares = sum(value * value for value in residuals)
-        together = sum(earlier * later for earlier, later in zip(residuals, residuals[1:], strict=False))
+        together = sum(earlier * later for earlier, later in pairwise(residuals))
         alike = min(max(together / squares, 0.0), 0.95) if squares > 0 else 0.0
         within = _median(apart) * math.sqrt((1 + alike) / (1 - alike) * stretches / count)
-        changes = [later - earlier for earlier, later in zip(levels, levels[1:], strict=False)]
+        changes = [later - earlier for earlier, later in pairwise(levels)]
         usual = _median(changes)
         between = _SIGMA_OF_MEDIAN * _median([abs(change - usual) for change in changes]) / math.sqrt(2.0)
         mean = sum(changes) / len(changes)

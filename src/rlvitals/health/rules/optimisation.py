@@ -206,7 +206,7 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
         return None
     progress = case.progress
     late = progress >= share if progress is not None else lr.n >= points
-    return warning(lr, "", progress=progress if progress is not None else math.nan) if late else None
+    return info(lr, progress=progress if progress is not None else math.nan) if late else None
 
 
 def instability(

@@ -85,9 +85,9 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
-    winning = reward is not None and reward.gained and reward.rising > 1.0 and not reward.dropped
+    winning = reward is not None and (reward.won or (reward.gained and reward.rising > 1.0 and not reward.dropped))
     if entropy.median_ratio < ratio_critical:
-        return (warning if winning or reward is None else critical)(entropy, ratio=entropy.ratio)
+        return (info if winning else warning if reward is None else critical)(entropy, ratio=entropy.ratio)
     return (info if winning else warning)(entropy, ratio=entropy.ratio)
 
 

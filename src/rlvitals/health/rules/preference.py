@@ -61,7 +61,9 @@ def margin_is_noise(
     )
     if moved and not idle:
         return None
-    if pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy):
+    nothing = idle and loss is not None and abs(margin.slow) < 0.001 and loss.slow > 0.999 * loss.start
+    told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy)
+    if told_apart and not nothing:
         return None
     if margin.n >= points_critical:
         return critical(margin, distance=distance)

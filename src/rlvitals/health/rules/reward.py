@@ -276,13 +276,24 @@ def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float) -> Alarm
     for name, part in scores.items():
         if part in proxies or part.n < reward.n - 2 or "minus" in name or not 0 <= part.lowest <= part.highest <= 1.5:
             continue
-        if _AUXILIARY.search(name):
-            continue
+        if _AUXILIARY.search(name) or part.highest == part.lowest:
+            continue  # a constant shows nothing yet: see task_part_dead
         real = part.fast - part.base
         if real * times < won:
             found = critical(reward, gain=won, true_gain=real, true_metric=part.key)
             found.onset_step = reward.onset_step
             return found
+    return None
+
+
+def task_part_dead(case: Case, reward: Signal, *, points: float, points_critical: float) -> Alarm | None:
+    """The part of the reward that stands for the task has never once moved: whatever is learnt is something else."""
+    for name, part in (case.parts | case.others).items():
+        if part.n < points or part.highest != part.lowest or _AUXILIARY.search(name) or not _MEANT.search(name):
+            continue
+        if part.last > 0 and part.last >= reward.slow:
+            continue  # always right
+        return (critical if part.n >= points_critical else warning)(part, part=name)
     return None
 
 

@@ -89,6 +89,32 @@ def truncation(
     return None
 
 
+def length_at_cap(
+    length: Signal,
+    truncated: Signal | None,
+    reward: Signal | None,
+    case: Case,
+    *,
+    share: float,
+    spread: float,
+    points: float,
+) -> Alarm | None:
+    """The mean length is the limit itself, or does not vary at all: nearly every answer is cut off, even where no share
+    of them is logged.
+    """
+    if truncated is not None or length.n < points:
+        return None
+    cap = case.number("max_completion_length", "max_response_length", "max_new_tokens", "response_length")
+    level = min(length.slow, length.fast)
+    pinned = length.lowest > (1 - spread) * length.highest
+    if not (pinned if cap is None else level > share * cap):
+        return None
+    winning = reward is not None and reward.won
+    return (critical if cap is not None and not winning else warning)(
+        length, cap=cap if cap is not None else length.highest
+    )
+
+
 def truncation_rising(truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float) -> Alarm | None:
     """The share of answers that are cut off has risen well beyond where it began."""
     risen = min(truncated.fast, truncated.median5) - truncated.base
