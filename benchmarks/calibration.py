@@ -2,10 +2,11 @@
 
     python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--fit] [--unseen] [--per-log] [--per-rule]
 
-Each DIR has a label file (INDEX.tsv or MORE.tsv: file, repo, verdict, kind or failure_class, onset_step) beside or above
-its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed what in which state
-of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge regression estimates how
-likely a run with such an alarm has failed, or is at least worth watching (`rlvitals.health.weighing`).
+Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict, kind or failure_class, onset_step)
+beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed what
+in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge
+regression estimates how likely a run with such an alarm has failed, or is at least worth watching
+(`rlvitals.health.weighing`).
 
 Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository.
 The repositories of `held_out_repositories.txt` are in none of it: `--unseen` adds their own table, judged by the
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from doctor import CLASS_WORDS, seeds_of, simulated_runs, table, wilson
 from rlvitals.errors import RlvitalsError
 from rlvitals.health import rulebook, weighing
@@ -115,7 +117,7 @@ def logs_in(folder, which):
             onset = label["onset_step"]
             at = (index for index, row in enumerate(rows) if onset and row["step"] >= float(onset))
             yield Run(
-                name=label["file"].rpartition("/")[2],
+                name=f"{labels.parent.name}/{label['file']}",
                 repo=label["repo"],
                 verdict=label["verdict"],
                 kinds=kinds_of(label),
@@ -239,6 +241,7 @@ class Judged:
 def judge(run, scales):
     monitor = run.monitor(scales)
     said = [(index, finding) for index, row in enumerate(run.rows) for finding in monitor.update(row)]
+    said += [(len(run.rows), finding) for now in run.ticks for finding in monitor.tick(now)]
     recovered = {(finding.rule, finding.step): finding for finding in monitor.findings}
     said = [(index, recovered.get((finding.rule, finding.step), finding)) for index, finding in said]
     return Judged(run, worst(monitor.findings), said)
@@ -290,40 +293,47 @@ def reliability(title, judged):
     table(title, ["confidence", "findings", "mean confidence", "right", "interval"], rows)
 
 
-def per_rule(title, judged):
+def per_rule(title, judged, simulated):
+    """What each rule finds, and what would be missed without it: a failed log that no other rule's alarm stands on, a
+    simulated failure that no other rule names in time.
+    """
     counts = collections.defaultdict(collections.Counter)
     for one in judged:
         standing = {finding.rule: finding for _, finding in one.alarms if finding.recovered_step is None}
         for rule, finding in standing.items():
             counts[rule][one.run.verdict] += 1
-            if len(standing) == 1:
-                counts[rule]["alone " + one.run.verdict] += 1
-            if finding.kind in one.run.kinds:
-                counts[rule]["right kind"] += 1
-    rows = [
-        [
-            rule,
-            of["fail"],
-            of["watch"],
-            of["healthy"],
-            of["alone fail"],
-            of["alone watch"],
-            of["alone healthy"],
-            of["right kind"],
-        ]
-        for rule, of in sorted(counts.items(), key=lambda item: (-item[1]["alone fail"], -item[1]["fail"]))
-    ]
-    columns = [
-        "rule, standing at the end",
-        "failed",
+            counts[rule]["alone"] += one.run.verdict == "fail" and len(standing) == 1
+            counts[rule]["right kind"] += finding.kind in one.run.kinds
+        for rule in {finding.rule for _, finding in one.alarms} - standing.keys():
+            counts[rule]["passing, healthy"] += one.run.verdict == "healthy"
+    for one in simulated:
+        named = {f.rule for index, f in one.alarms if f.kind in one.run.kinds and index <= one.run.deadline}
+        for rule in named:
+            counts[rule]["simulated"] += 1
+            counts[rule]["simulated alone"] += len(named) == 1
+        if one.run.verdict == "healthy":
+            for rule in {finding.rule for _, finding in one.alarms}:
+                counts[rule]["simulated healthy"] += 1
+    for name, rule in rulebook.shipped().rules.items():
+        if rule.action_critical != "none" or rule.action != "none":
+            counts[name].update(())
+    order = sorted(
+        counts.items(), key=lambda item: (-item[1]["alone"], -item[1]["simulated alone"], -item[1]["fail"], item[0])
+    )
+    keys = [
+        "fail",
         "watch",
         "healthy",
-        "alone: failed",
-        "watch",
-        "healthy",
+        "passing, healthy",
+        "alone",
         "right kind",
+        "simulated",
+        "simulated alone",
+        "simulated healthy",
     ]
-    table(title, columns, rows)
+    columns = ["rule", "failed", "watch", "healthy", "healthy, passing", "failed, it alone", "right kind",
+               "simulated, named in time", "it alone", "simulated healthy"]  # fmt: skip
+    table(title, columns, [[rule, *(of[key] for key in keys)] for rule, of in order])
 
 
 def per_log(judged):
@@ -342,6 +352,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logs", nargs="+", type=Path, required=True)
     parser.add_argument("--corpus", default="1-4", help="seeds of the simulated runs")
+    parser.add_argument("--tested", default="5-6", help="seeds of the simulated runs that rules are tried on")
     parser.add_argument("--fit", action="store_true", help="write the data file")
     parser.add_argument("--unseen", action="store_true", help="the table of the held-out repositories, too")
     parser.add_argument("--per-log", action="store_true")
@@ -359,7 +370,11 @@ def main():
     verdicts("Each repository judged without its own logs", judged)
     reliability("Reliability, on the same", judged)
     if asked.per_rule:
-        per_rule("Rules, on the same", judged)
+        shipped = weighing.shipped()
+        others = [judge(run, shipped) for run in simulated(seeds_of(asked.tested))]
+        per_rule(
+            f"Rules: alarms that stand at the end, on the same; simulated runs of seeds {asked.tested}", judged, others
+        )
     if asked.per_log:
         per_log(judged)
     everything = [sample for run in runs for sample in proposals[run.name]] + simulated_samples

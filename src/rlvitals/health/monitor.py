@@ -289,7 +289,8 @@ class _State:
     """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
 
     __slots__ = (
-        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point", "since_step",
+        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point",
+        "since_step",
     )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:

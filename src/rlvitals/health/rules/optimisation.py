@@ -45,15 +45,6 @@ def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_point
     return None
 
 
-def vanishing_gradient(grad_norm: Signal, reward: Signal | None, *, ratio: float) -> Alarm | None:
-    """The gradient has nearly gone: a symptom, and no trouble where the task is solved."""
-    if grad_norm.ratio < ratio and grad_norm.median_ratio < ratio:
-        if reward is not None and not reward.gained:
-            return warning(grad_norm, ratio=grad_norm.ratio)
-        return info(grad_norm, ratio=grad_norm.ratio)
-    return None
-
-
 def frozen_loss(loss: Signal, grad_norm: Signal | None, case: Case, *, streak: float) -> Alarm | None:
     """The loss repeats itself to the last digit. A policy-gradient loss of exactly 0 is normal."""
     if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < 1e-9):

@@ -41,28 +41,6 @@ def kl_explosion(
     return warning(kl, times=middle / base)
 
 
-def kl_without_gain(
-    kl: Signal, reward: Signal, case: Case, *, times: float, level: float, noises: float
-) -> Alarm | None:
-    """KL is being paid and no reward comes back."""
-    unit = kl_unit(case)
-    middle = min(kl.median5, kl.fast)
-    if reward.improving or middle < level * unit or kl.base < 0.1 * level * unit:
-        return None
-    risen = (middle - kl.base) / max(kl.noise_base, 0.02 * kl.base, 1e-9)
-    if middle > times * kl.base and risen > noises and kl.slow > kl.base and (reward.n >= 60 or reward.lost):
-        return warning(kl, times=middle / kl.base)
-    return None
-
-
-def kl_out_of_range(kl: Signal, case: Case, *, warn: float, grave: float) -> Alarm | None:
-    """A KL no policy has: the estimator's exponential overflowed, or the policy is gone."""
-    last = kl.last
-    if last > grave * kl_unit(case):
-        return critical(kl)
-    return warning(kl) if last > warn * kl_unit(case) else None
-
-
 def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm | None:
     """An average KL cannot be negative; a sampled one dips below 0 a little and returns."""
     unit = kl_unit(case)
@@ -138,14 +116,6 @@ def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm |
     if away > math.log(grave):
         return critical(ratio)
     return warning(ratio) if away > math.log(warn) else None
-
-
-def update_too_large(update_kl: Signal, *, level: float, grave: float) -> Alarm | None:
-    """One update moves the policy further than a trust region would allow."""
-    middle = min(update_kl.median5, update_kl.fast)
-    if middle > grave:
-        return critical(update_kl)
-    return warning(update_kl) if middle > level else None
 
 
 def rollout_mismatch(
@@ -231,10 +201,3 @@ def value_loss_growth(
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)
-
-
-def advantage_spread(advantage_std: Signal, *, times: float) -> Alarm | None:
-    """Advantages spread several times wider than at the start."""
-    if advantage_std.ratio > times and advantage_std.median_ratio > times:
-        return warning(advantage_std, times=advantage_std.ratio)
-    return None

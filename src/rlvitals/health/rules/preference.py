@@ -70,29 +70,6 @@ def margin_is_noise(
     return warning(margin, distance=distance)
 
 
-def accuracy_below_chance(
-    pair_accuracy: Signal, margin: Signal | None, *, warn: float, grave: float, points_critical: float
-) -> Alarm | None:
-    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
-    if margin is not None and margin.zero_share > 0.5:
-        return None
-    level = pair_accuracy.slow
-    if level >= warn or pair_accuracy.rising > 1.5 or pair_accuracy.trend > 2.5:
-        return None
-    if level < grave and pair_accuracy.n >= points_critical:
-        return critical(pair_accuracy, share=level)
-    return warning(pair_accuracy, share=level)
-
-
-def loss_above_chance(loss: Signal, margin: Signal, *, times: float) -> Alarm | None:
-    """A sigmoid preference loss that began at ln 2 and is now above it: the model learns against its data."""
-    if not 0.6 < loss.start < 0.8:
-        return None  # another loss (IPO, SimPO, an SFT term): ln 2 is not its chance level
-    if min(loss.fast, loss.slow) > times * LN2:
-        return warning(loss, times=loss.slow / LN2)
-    return None
-
-
 def likelihood_displacement(
     chosen: Signal, margin: Signal | None, rejected: Signal | None, *, fall: float, share: float
 ) -> Alarm | None:
@@ -128,15 +105,6 @@ def log_probability_crash(
     learning = margin is not None and margin.n >= 12 and margin.gained and not margin.dropped
     grave = ratio >= times_critical and not learning
     return (critical if grave or ratio >= 1.5 * times_critical else warning)(logp_chosen, times=ratio)
-
-
-def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float) -> Alarm | None:
-    """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
-    window = eval_margin.window
-    if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
-        return None
-    rising = margin is not None and margin.n > 12 and margin.gained
-    return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
 
 
 def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:

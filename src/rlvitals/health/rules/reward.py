@@ -297,22 +297,6 @@ def task_part_dead(case: Case, reward: Signal, *, points: float, points_critical
     return None
 
 
-def held_out_gap(reward: Signal, true_score: Signal, case: Case, *, gain: float, times: float) -> Alarm | None:
-    """The reward rises and the score that was meant does not."""
-    if true_score.key == reward.key or true_score.n < 12:
-        return None
-    won = (reward.fast - reward.base) / max(abs(reward.base), reward.travelled, 1e-9)
-    if not reward.gained or won < gain:
-        return None
-    real = (true_score.fast - true_score.base) / max(abs(true_score.base), 0.05)
-    fell = true_score.lost or true_score.dropped
-    if fell:
-        return critical(reward, gain=won, true_gain=real, true_metric=true_score.key)
-    if real * times < won and not true_score.gained:
-        return warning(reward, gain=won, true_gain=real, true_metric=true_score.key)
-    return None
-
-
 def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float, evals: float) -> Alarm | None:
     """The held-out score falls or stands still while the training reward climbs: over-optimised, or hacked."""
     at_evals = case.reward_at_evals
@@ -394,23 +378,3 @@ def reward_takeover(
                 found.kind = "reward_hacking"
             return found
     return None
-
-
-def shape_of_hacking(
-    reward: Signal,
-    length: Signal | None,
-    kl: Signal | None,
-    entropy: Signal | None,
-    eval_score: Signal | None,
-    *,
-    of_three: float,
-) -> Alarm | None:
-    """Reward, length and KL up, entropy down, all at once, and nothing held out to tell: worth a look, no more."""
-    if eval_score is not None or not reward.gained or reward.trend < 4:
-        return None
-    signs = [
-        length is not None and length.ratio > 1.5 and length.rising > 1,
-        kl is not None and kl.median_ratio > 5 and kl.rising > 0,
-        entropy is not None and entropy.ratio < 0.6,
-    ]
-    return info(reward) if sum(signs) >= of_three else None
