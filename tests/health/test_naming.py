@@ -150,3 +150,8 @@ def test_names_as_notebooks_and_exports_write_them_are_known():
     assert keys(held_out) == {"eval_loss": "Validation Loss", "eval_score": "data/val-core/gsm8k/acc/mean@1"}
     parts = fed([{"rewards / check_answer / mean": 0.1, "rewards / xml_func": 0.1}] * 3).parts
     assert parts.keys() == {"check_answer", "xml_func"}
+
+
+def test_a_text_in_place_of_a_name_takes_no_time_and_is_nothing():
+    texts = ["x" * 500_000, "reward_" * 50_000, "奖励" * 50_000, "_" * 500_000 + "x", "rewards/" * 50_000]
+    assert keys(fed([dict.fromkeys(texts, 0.5)] * 3)) == {}
