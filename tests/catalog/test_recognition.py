@@ -64,11 +64,18 @@ def test_a_false_friend_is_not_taken_for_the_metric(name):
 def test_a_word_that_nobody_knows_makes_it_a_guess_and_an_unknown_place_a_probability():
     sureness = {
         name: catalog.vocabulary().recognise(name).sureness
-        for name in ("avg_reward", "math_env/avg_reward", "helpfulness_reward", "reward_ema", "mean_length")
+        for name in (
+            "avg_reward",
+            "math_env/avg_reward",
+            "helpfulness_reward",
+            "reward_ema",
+            "mean_length",
+            "helpfulness_reward/mean",
+        )
     }
     assert sureness == {
         "avg_reward": "high", "math_env/avg_reward": "fair", "helpfulness_reward": "guess", "reward_ema": "fair",
-        "mean_length": "fair",
+        "mean_length": "fair", "helpfulness_reward/mean": "guess",
     }  # fmt: skip
     assert "helpfulness may mean anything" in catalog.vocabulary().recognise("helpfulness_reward").why
 

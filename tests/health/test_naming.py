@@ -125,3 +125,33 @@ def test_a_finding_on_a_guess_says_so_and_is_less_sure_and_its_verdict_stands():
     assert "--map answering_entropy=" in guessed.evidence["a_guess"]
     assert "a_guess" not in known.evidence
     assert "a_guess" not in given.evidence
+
+
+def test_a_known_name_whose_framework_is_not_is_turned_round_by_its_values_too():
+    assert fed([{"train/entropy_loss": -1.5}] * 3).signals["entropy"].last == 1.5
+    assert fed([{"train/entropy_loss": 1.5}] * 3).signals["entropy"].last == 1.5
+    assert fed([{"train/entropy_loss": -1.5}] * 3, framework="openrlhf").signals["entropy"].last == -1.5
+
+
+def test_what_the_framework_knows_by_a_pattern_is_not_guessed_at():
+    row = {"time/actor_train/train_step/total": 9.0, "actor/pg_loss": 0.1}
+    assert "step_time" not in fed([row] * 3, framework="roll").signals
+
+
+def test_names_as_notebooks_and_exports_write_them_are_known():
+    rows = [
+        {"rewards / chosen": 0.1, "rewards / rejected": -0.1, "data/actor/grad_norm": 0.5, "Training Loss": 0.6}
+    ] * 3
+    assert keys(fed(rows)) == {
+        "chosen": "rewards / chosen", "rejected": "rewards / rejected", "grad_norm": "data/actor/grad_norm",
+        "loss": "Training Loss",
+    }  # fmt: skip
+    held_out = fed([{"Validation Loss": 0.6, "data/val-core/gsm8k/acc/mean@1": 0.4}] * 3)
+    assert keys(held_out) == {"eval_loss": "Validation Loss", "eval_score": "data/val-core/gsm8k/acc/mean@1"}
+    parts = fed([{"rewards / check_answer / mean": 0.1, "rewards / xml_func": 0.1}] * 3).parts
+    assert parts.keys() == {"check_answer", "xml_func"}
+
+
+def test_a_text_in_place_of_a_name_takes_no_time_and_is_nothing():
+    texts = ["x" * 500_000, "reward_" * 50_000, "奖励" * 50_000, "_" * 500_000 + "x", "rewards/" * 50_000]
+    assert keys(fed([dict.fromkeys(texts, 0.5)] * 3)) == {}

@@ -88,6 +88,20 @@ def test_series_that_merely_follow_the_reward_are_no_parts():
     assert case_of(rows).parts == {}
 
 
+def test_many_series_that_could_be_bent_to_fit_are_no_parts():
+    noise = random.Random(0)
+    rows = [{"reward": noise.random(), **{f"x{m}y": noise.random() for m in range(24)}} for _ in range(60)]
+    assert case_of(rows).parts == {}
+    few = [{"reward": noise.random(), **{f"x{m}y": noise.random() for m in range(12)}} for _ in range(13)]
+    assert case_of(few).parts == {}
+
+
+def test_a_sum_that_ends_after_the_first_rows_is_none():
+    rows = list(rows_of(lambda r: r["ndcg"] + r["hits"], ndcg=0.3, hits=0.1))
+    changed = [row | {"reward": row["reward"] + 0.1 * (n % 2)} if n > 7 else row for n, row in enumerate(rows)]
+    assert case_of(changed).parts == {}
+
+
 def test_a_constant_reward_is_the_sum_of_nothing():
     assert case_of([{"reward": 0.5, "ndcg": 0.2, "bonus": 0.3}] * 60).parts == {}
 

@@ -107,8 +107,6 @@ class Vocabulary:
 
         `pairs` says that the log is of preference pairs, whose plain `accuracy` is that of the pairs.
         """
-        if len(name) > LONGEST_NAME:
-            return None
         held_out = is_held_out(name)
         said = self.cut(without_held_out_prefix(name) if held_out else name)
         if "held_out" in said.own | said.above:
@@ -144,6 +142,8 @@ class Vocabulary:
         >>> sorted(vocabulary().cut("losses/clipfrac").own), sorted(vocabulary().cut("losses/clipfrac").above)
         (['clip', 'share'], ['losses'])
         """
+        if len(name) > LONGEST_NAME:
+            return Words(frozenset(), frozenset(), (), 0)
         own: set[str] = set()
         above: set[str] = set()
         unknown: list[str] = []

@@ -31,8 +31,11 @@ TOLERANCE = 0.02
 STRICT = 0.002
 """The same where other series take part: they might follow the reward by chance."""
 
-ROWS_EACH = 3
-"""Rows for each of them, for the same reason."""
+FITTED = 2 / 3
+"""The share of the rows that their weights are found with; the others must then add up as well."""
+
+SPARE_ROWS = 4
+"""Rows that there must be beyond one for each part."""
 
 NEGLIGIBLE = 0.005
 """A series that moves the reward by less than this share of its spread and of its size is no part of it."""
@@ -105,6 +108,7 @@ class _Rows:
         self.reward = reward
         """The logged name of the reward."""
         self.is_over = False
+        """Whether no more rows are of use."""
         self._steps: list[int] = []
         self._totals: list[float] = []
         self._named = named
@@ -148,8 +152,10 @@ class _Rows:
             name for name, column in self._columns.items()
             if name not in named and name not in again and min(column) < max(column)
         ]  # fmt: skip
-        most = max(0, len(totals) // ROWS_EACH - len(fresh))
-        return add_up(totals, fresh | {name: self._columns[name] for name in moving[:most]}, STRICT)
+        first = round(FITTED * len(totals))
+        columns = fresh | {name: self._columns[name] for name in moving[: max(0, first - SPARE_ROWS - len(fresh))]}
+        found = add_up(totals[:first], {name: column[:first] for name, column in columns.items()}, STRICT)
+        return found if found is not None and _left_over(totals, columns, found) <= STRICT * _spread(totals) else None
 
 
 def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slack: float) -> dict[str, float] | None:
@@ -158,19 +164,12 @@ def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slac
     """
     silent = {name for name, column in columns.items() if not any(column)}
     names = [name for name in columns if name not in silent]
-    middle = sum(totals) / len(totals)
-    spread = math.sqrt(sum((total - middle) ** 2 for total in totals) / len(totals))
+    spread = _spread(totals)
     while names:
-        if len(totals) < len(names) + 4:
+        if len(totals) < len(names) + SPARE_ROWS:
             return None
         weights = _weights(totals, [columns[name] for name in names])
-        if weights is None:
-            return None
-        left = [
-            total - sum(weight * columns[name][row] for name, weight in zip(names, weights, strict=True))
-            for row, total in enumerate(totals)
-        ]
-        if math.sqrt(sum(rest * rest for rest in left) / len(left)) > slack * spread:
+        if weights is None or _left_over(totals, columns, dict(zip(names, weights, strict=True))) > slack * spread:
             return None
         kept = [
             name for name, weight in zip(names, weights, strict=True)
@@ -189,8 +188,20 @@ def _is_again(column: Sequence[float], totals: Sequence[float]) -> bool:
 
 def _is_negligible(weight: float, column: Sequence[float], spread: float, size: float) -> bool:
     middle = sum(column) / len(column)
-    moved = abs(weight) * math.sqrt(sum((value - middle) ** 2 for value in column) / len(column))
-    return moved < NEGLIGIBLE * spread and abs(weight * middle) < NEGLIGIBLE * size
+    return abs(weight) * _spread(column) < NEGLIGIBLE * spread and abs(weight * middle) < NEGLIGIBLE * size
+
+
+def _spread(values: Sequence[float]) -> float:
+    middle = sum(values) / len(values)
+    return math.sqrt(sum((value - middle) ** 2 for value in values) / len(values))
+
+
+def _left_over(totals: Sequence[float], columns: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> float:
+    """What a weighted sum leaves of the totals, as a standard deviation from 0."""
+    left = (
+        total - sum(weight * columns[name][row] for name, weight in weights.items()) for row, total in enumerate(totals)
+    )
+    return math.sqrt(sum(rest * rest for rest in left) / len(totals))
 
 
 def _weights(totals: Sequence[float], columns: Sequence[Sequence[float]]) -> list[float] | None:

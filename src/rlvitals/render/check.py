@@ -86,6 +86,7 @@ class ReportView:
             if len(shown) < len(missing):
                 left = f"{len(missing) - len(shown)} more metrics" if shown else f"for want of {len(missing)} metrics"
                 yield Text(f"  {'and ' if shown else ''}{left}; --verbose lists them", style="dim")
+            yield Text("  logged under another name? --map NAME=CONCEPT", style="dim")
         if self._names and facts["names"]:
             yield _heading("What the names were taken for")
             yield _taken(facts["names"])
