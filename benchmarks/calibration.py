@@ -3,8 +3,8 @@
     python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--fit] [--unseen] [--per-log] [--per-rule]
 
 Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict, kind or failure_class, onset_step)
-beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed what
-in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge
+beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed
+what in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge
 regression estimates how likely a run with such an alarm has failed, or is at least worth watching
 (`rlvitals.health.weighing`).
 
@@ -340,9 +340,8 @@ def per_log(judged):
     for one in judged:
         wrong = {"healthy": one.verdict != "healthy", "fail": one.verdict != "act"}.get(one.run.verdict, False)
         if wrong:
-            print(
-                f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows\n    {one.run.evidence[:200]}"
-            )
+            print(f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows")
+            print(f"    {one.run.evidence[:200]}")
             for index, finding in one.alarms[:6]:
                 over = "" if finding.recovered_step is None else f", recovered at {finding.recovered_step}"
                 print(f"    row {index}: {finding.severity} {finding.rule} ({finding.confidence:.2f}){over}")

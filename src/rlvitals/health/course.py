@@ -105,6 +105,12 @@ class Course:
         return self._in_errors(self.best - self.now)
 
     @property
+    def lately(self) -> float:
+        """How far the last stretch is above the one a third of the run ago, in standard errors."""
+        levels = self.levels
+        return self._in_errors(levels[-1] - levels[-1 - (len(levels) + 2) // 3]) if levels else 0.0
+
+    @property
     def kept(self) -> float:
         """The share of its best gain that is left; 1 where nothing was gained."""
         won = self.best - self.start

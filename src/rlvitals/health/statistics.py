@@ -103,8 +103,8 @@ class Signal:
         "_noise", "_noise_base", "_outside_step", "_slow", "_peak", "_peak_at", "_band", "_sum_tx",
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
-        "is_outcome", "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "course", "_zero", "zero_step", "zero_streak", "_changes",
+        "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
+        "course", "is_outcome", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
     )  # fmt: skip
 

@@ -53,7 +53,14 @@ def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm |
 
 
 def entropy_collapse(
-    entropy: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
+    entropy: Signal,
+    reward: Signal | None,
+    case: Case,
+    *,
+    ratio: float,
+    ratio_critical: float,
+    noises: float,
+    errors: float,
 ) -> Alarm | None:
     """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while."""
     base = entropy.base
@@ -63,7 +70,10 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
-    winning = reward is not None and (reward.won or (reward.gained and reward.rising > 1.0 and not reward.dropped))
+    winning = reward is not None and (
+        (reward.won and not reward.dropped and reward.course.lately > -errors)
+        or (reward.gained and reward.rising > 1.0 and not reward.dropped)
+    )
     if entropy.median_ratio < ratio_critical:
         return (info if winning else warning if reward is None else critical)(entropy, ratio=entropy.ratio)
     return (info if winning else warning)(entropy, ratio=entropy.ratio)
@@ -197,7 +207,7 @@ def value_loss_growth(
         return None
     if now - base < 1.5 * value_loss.noise_base:
         return None
-    winning = reward is not None and (reward.won or (reward.gained and reward.momentum > 1.5))
+    winning = reward is not None and reward.gained and reward.momentum > 1.5
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)
