@@ -21,8 +21,8 @@ def falling(at):
     return 1 / at
 
 
-def part(steps, *, cell=1, is_table=False, total=None, is_over=False, **names):
-    return Part(cell, rows(steps, **names), is_table, total, is_over)
+def part(steps, *, cell=1, is_table=False, done=None, total=None, **names):
+    return Part(cell, rows(steps, **names), is_table, done, total)
 
 
 def bar(done, total):
@@ -72,7 +72,7 @@ def summed_up(count=4, share=0.25):
 def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
     text = summed_up()
     text.bar = bar(100, 100) if how == "bar" else None
-    tables = [part([1], is_table=True, total=100, is_over=True, reward=0.5)] if how == "table" else []
+    tables = [part([1], is_table=True, done=100, total=100, reward=0.5)] if how == "table" else []
     place(text, tables, 100 if how == "ended" else None, Trainer(settings={"logging_steps": 7}))
     assert steps_of(text) == [25, 50, 75, 100, 100]
 
@@ -104,6 +104,19 @@ def test_the_last_bar_tells_every_how_many_steps_there_was_a_row(count, done, ev
     place(text, [], None, None)
     assert steps_of(text) == [every * n for n in range(1, count + 1)]
     assert (text.total, len(text.notes)) == ((2000, 1) if every > 1 else (None, 0))
+
+
+def test_a_table_of_evaluations_tells_how_far_the_rows_beside_it_got():
+    text = part(range(1, 204), loss=1.3, reward=0.5)
+    table = part([675, 1350], is_table=True, done=2026, total=3610, loss=1.2, eval_loss=1.1)
+    place(text, [table], None, None)
+    training = Training([table])
+    assert training.takes(text)
+    assert ([row["step"] for row in training.rows][:3], len(training.rows)) == ([10, 20, 30], 203 + 1)
+    assert training.rows[-1]["step"] == 2030
+    samples = part(range(1, 204), reward=0.5)  # prints of something else
+    place(samples, [table], None, None)
+    assert (samples.rows[-1]["step"], samples.is_beside) == (203, False)
 
 
 def test_evaluations_keep_the_step_of_the_row_before_them():

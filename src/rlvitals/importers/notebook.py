@@ -362,8 +362,8 @@ def _read_table(cell: int, table: Table) -> Part | None:
         cell,
         rows,
         is_table=True,
+        done=table.done,
         total=table.total if table.epochs or not steps.is_numbered else None,
-        is_over=table.total is not None and table.done == table.total,
         notes=notes.texts(),
     )
 

@@ -47,14 +47,20 @@ class Part:
     cell: int
     rows: list[Fields]
     is_table: bool = False
+    done: int | None = None
     total: int | None = None
-    """Steps planned, where the output says so."""
-    is_over: bool = False
-    """Whether its progress bar had reached the end."""
+    """Steps done and planned, where the output says so."""
+    is_beside: bool = False
+    """Whether a text is of the training whose table is in the same cell."""
     bar: Bar | None = None
     """The progress bar of a text as it was drawn last: of those before, services keep nothing."""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its progress bar had reached the end."""
+        return self.total is not None and self.done == self.total
 
     @property
     def is_trainers(self) -> bool:
@@ -124,19 +130,21 @@ class Training:
 
     def _shows(self, part: Part) -> bool:
         """Whether a part shows its steps once more: in another view, or in the same table a little later."""
+        if part.is_beside and any(one.is_table and one.cell == part.cell for one in self.parts):
+            return True
         shown = {row["step"]: row for row in self.rows}
         common = [(shown[row["step"]], row) for row in part.rows if row["step"] in shown]
         if len(common) * 2 < min(len(shown), len(part.rows)):
             return False
-        is_beside = self.cells[-1] == part.cell
+        is_near = self.cells[-1] == part.cell
         pairs = [(one[name], row[name]) for one, row in common for name in one.keys() & row.keys() - AXES]
         if not pairs:
-            return is_beside and not any(one.is_table and part.is_table for one in self.parts)
+            return is_near and not any(one.is_table and part.is_table for one in self.parts)
         if sum(itertools.starmap(_is_close, pairs)) * 10 < len(pairs) * 9:
             return False
         levels = [one for one, _ in pairs]
         if max(levels) - min(levels) < 1e-3 and part.is_table:  # losses that are 0 throughout are those of any training
-            return is_beside and not any(one.is_over for one in self.parts)
+            return is_near and not any(one.is_over for one in self.parts)
         return True
 
     def _goes_on_in(self, part: Part) -> bool:
@@ -208,6 +216,10 @@ def place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer | 
             _restep(part, known[: len(train)] + [known[-1] + cadence * (place + 1) for place in range(more)])
             return
     bar = part.bar
+    if bar is None and len(tables) == 1 and "loss" in train[0] and any("loss" in row for row in tables[0].rows):
+        done, planned = tables[0].done or 0, tables[0].total or 0
+        part.is_beside = done >= len(train)  # a table of evaluations alone
+        bar = Bar("", done, planned, {}, 0, 0) if part.is_beside else None
     total = ended or next((table.total for table in tables if table.is_over), None)
     if total is None and bar is not None and bar.done == bar.total:
         total = bar.total
@@ -247,12 +259,13 @@ def _steps_of_epochs(part: Part, train: list[Fields], total: int | None) -> list
 
 
 def _cadence(rows: int, done: int) -> int:
-    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit.
+    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit. A
+    bar may lag a little behind.
 
-    >>> _cadence(50, 500), _cadence(3, 31), _cadence(20, 20)
-    (10, 10, 1)
+    >>> _cadence(50, 500), _cadence(3, 31), _cadence(203, 2026), _cadence(20, 20)
+    (10, 10, 10, 1)
     """
-    fitting = range(done // (rows + 1) + 1, done // rows + 1)
+    fitting = range(done // (rows + 1) + 1, done // max(1, rows - 1) + 1)
     return max(fitting, key=lambda number: sum(number % base == 0 for base in (2, 5, 10, 50, 100, 500)), default=1)
 
 
