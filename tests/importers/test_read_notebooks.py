@@ -455,6 +455,16 @@ def test_the_trainer_is_the_one_that_was_started(tmp_path):
     assert facts(tmp_path, f"ppo = PPOTrainer(PPOConfig(learning_rate=1e-5))\n{made}", loop)[0] == "ppo"
 
 
+def test_a_training_of_rl_that_shows_only_its_loss_is_noted(tmp_path):
+    made = "trainer = {}Trainer()\ntrainer.train()"
+    html = table(["Step", "Training Loss"], losses(range(1, 10)), 9, 9)
+    (note,) = read(tmp_path, code(made.format("GRPO"), shown(html=html))).notes
+    assert note.startswith("the notebook shows only the loss of this GRPO training. Rewards, KL and the like are in")
+    assert read(tmp_path, code(made.format("SFT"), shown(html=html))).notes == []
+    telling = table(GRPO, [[n, "0.0", f"{n}", "0.0"] for n in range(1, 10)], 9, 9)
+    assert read(tmp_path, code(made.format("GRPO"), shown(html=telling))).notes == []
+
+
 def test_flags_of_a_script_that_a_cell_runs_are_settings(tmp_path):
     assert facts(tmp_path, "!python grpo.py --num_generations 8 --learning_rate=1e-6")[1] == {
         "num_generations": 8,

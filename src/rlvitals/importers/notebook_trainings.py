@@ -106,13 +106,22 @@ class Training:
         return self.trainer.algorithm if self.trainer else None
 
     @property
+    def is_telling(self) -> bool:
+        """Whether it logs more than a supervised training does."""
+        return any(map(_TELLING.search, self.names))
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the code starts no trainer of RL or of preferences."""
+        return self.algorithm in _SUPERVISED
+
+    @property
     def likelihood(self) -> tuple[int, bool, bool, int]:
         """How likely it is meant, of several: one of RL or preferences, long enough, that logs more than a loss."""
-        names, rows = self.names, len(self.rows)
-        is_telling = any(map(_TELLING.search, names))
+        rows, is_telling = len(self.rows), self.is_telling
         is_trainers = any(part.is_trainers for part in self.parts)
-        is_optimised = rows >= FEWEST_ROWS and any(map(_OPTIMISED.search, names))
-        is_rl = (is_telling and (is_trainers or is_optimised)) or (is_trainers and self.algorithm not in _SUPERVISED)
+        is_optimised = rows >= FEWEST_ROWS and any(map(_OPTIMISED.search, self.names))
+        is_rl = (is_telling and (is_trainers or is_optimised)) or (is_trainers and not self.is_supervised)
         return 2 if is_rl else int(is_trainers), rows >= FEWEST_ROWS, is_telling, rows
 
     def takes(self, part: Part) -> bool:
@@ -126,7 +135,8 @@ class Training:
         """For a remark: where it is, how long, what it is."""
         where = ", ".join(str(cell) for cell in self.cells)
         what = self.algorithm or named(sorted(self.names, key=lambda name: not _TELLING.search(name))[:3])
-        return f"cell {where}, {len(self.rows)} rows, {what}"
+        rows = len(self.rows)
+        return f"cell {where}, {rows} {'row' if rows == 1 else 'rows'}, {what}"
 
     def _shows(self, part: Part) -> bool:
         """Whether a part shows its steps once more: in another view, or in the same table a little later."""
