@@ -110,8 +110,8 @@ class NotebookImporter(Importer):
             self.config["max_steps"] = max(totals)
         if chosen.algorithm and not chosen.is_supervised and not chosen.is_telling:
             self.notes.say(
-                f"the notebook shows only the loss of this {chosen.algorithm.upper()} training. Rewards, KL and the like "
-                "are in trainer_state.json, in the trainer's output folder"
+                f"the notebook shows only the loss of this {chosen.algorithm.upper()} training. Rewards, KL and the "
+                "like are in trainer_state.json, in the trainer's output folder"
             )
         for cell in chosen.cells:
             if cell in book.errors:
