@@ -327,6 +327,9 @@ def test_another_training_is_read_by_its_number(tmp_path):
         read_log(f"{path}#4")
     with pytest.raises(NotALog, match="there is nothing there"):
         read_log(tmp_path / "other.ipynb#1")
+    (tmp_path / "log.csv").write_text("step,loss\n1,0.5\n")
+    with pytest.raises(NotALog, match=r"a csv file holds one run: '1' chooses none\. Leave out '#1'"):
+        read_log(tmp_path / "log.csv#1")
 
 
 def test_a_file_whose_name_ends_in_a_number_sign_is_itself(tmp_path):

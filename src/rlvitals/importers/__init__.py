@@ -6,8 +6,8 @@ point group `rlvitals.importers`.
 """
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import ForeignLog, Importer, LineImporter, named_part, text_in
-from rlvitals.importers.registry import find_log, importer_for, is_one_log, not_a_log, read_log
+from rlvitals.importers.base import ForeignLog, Importer, LineImporter, text_in
+from rlvitals.importers.registry import find_log, importer_for, is_one_log, not_a_log, read_log, split_choice
 from rlvitals.importers.tail import Growth, LogTail
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "find_log",
     "importer_for",
     "is_one_log",
-    "named_part",
     "not_a_log",
     "read_log",
+    "split_choice",
     "text_in",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -56,6 +55,8 @@ class Importer(ABC):
     """Patterns of files that are the folder's log where there is only one of them."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Other files it may read, from the log's folder."""
+    takes_choice: ClassVar[bool] = False
+    """Whether one file of it may hold several runs, so that `FILE#RUN` names one of them."""
     last_row_grows: ClassVar[bool] = False
     """Whether the newest row may still get more values while the log grows."""
 
@@ -65,8 +66,8 @@ class Importer(ABC):
         self.config: dict[str, Any] = {}
         self.algorithm: str | None = None
         self.framework: str | None = None
-        self.part: int | None = None
-        """Which of several trainings in the file to read, counted from 1; None leaves the choice to the importer."""
+        self.choice = ""
+        """The run to read of a file that holds several; empty: the importer chooses, and says so."""
         self.notes = Notes()
 
     @classmethod
@@ -148,14 +149,6 @@ def named(names: Iterable[str], most: int = 5) -> str:
     """A few of many names, for a remark."""
     ordered = sorted(names)
     return ", ".join(ordered[:most]) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
-
-
-def named_part(path: Path) -> tuple[Path, int | None]:
-    """A path without the number of one of several trainings in the file, and that number: `train.ipynb#2`."""
-    name, mark, number = path.name.rpartition("#")
-    if not (mark and name and number.isascii() and number.isdigit()) or os.path.lexists(path):
-        return path, None
-    return path.with_name(name), int(number[:9])
 
 
 def open_foreign(path: Path) -> BinaryIO:

@@ -267,7 +267,7 @@ class ConsoleImporter(LineImporter):
 
     def _see_bar(self, bar: Bar) -> list[_Told]:
         self._clock.see(bar)
-        if bar.may_be_training and "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+        if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
             self.config.setdefault("max_steps", bar.total)
         return self._keep("bar", self._bars.take(bar))
 

@@ -62,6 +62,7 @@ class NotebookImporter(Importer):
 
     name = "notebook"
     description = "Jupyter notebooks (.ipynb) with their saved outputs"
+    takes_choice = True
 
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
@@ -79,11 +80,13 @@ class NotebookImporter(Importer):
         return chosen.rows
 
     def _choose(self, path: Path, trainings: list[Training]) -> Training:
-        if self.part is not None and not 1 <= self.part <= len(trainings):
+        numbers = {str(number): number for number in range(1, len(trainings) + 1)}
+        if self.choice and self.choice not in numbers:
             held = "; ".join(f"{number}: {one.describe()}" for number, one in enumerate(trainings[:MOST_NAMED], 1))
-            raise NotALog(path, f"the notebook has no training {self.part}. It holds {len(trainings)}: {held}")
-        newest_first = reversed(range(len(trainings)))
-        number = self.part or 1 + max(newest_first, key=lambda place: trainings[place].likelihood)
+            raise NotALog(path, f"the notebook has no training {self.choice}. It holds {len(trainings)}: {held}")
+        newest_first = reversed(numbers.values())
+        likeliest = max(newest_first, key=lambda number: trainings[number - 1].likelihood)
+        number = numbers.get(self.choice, likeliest)
         chosen = trainings[number - 1]
         if len(trainings) > 1:
             others = [f"{other}: {one.describe()}" for other, one in enumerate(trainings, 1) if other != number]

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlvitals import plugins
 from rlvitals.errors import NotALog, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
-from rlvitals.importers.base import Fields, ForeignLog, Importer, head_of, named_part, text_in
+from rlvitals.importers.base import Fields, ForeignLog, Importer, head_of, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
 from rlvitals.importers.jsonl import JsonlImporter
@@ -114,15 +114,12 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, or of a folder that holds one. Raises NotALog where there are no numbers.
-
-    `train.ipynb#2` is the second of several trainings in a file.
-    """
-    place, part = named_part(Path(path))
-    place = find_log(place)
+    """The rows of a log file, or of a folder that holds one. Raises NotALog where there are no numbers."""
+    base, choice = split_choice(Path(path))
+    place = find_log(base)
     importer = importer_for(place)()
-    importer.part = part
     try:
+        choose_run(importer, choice, place)
         with failures_named(importer, place):
             rows = importer.rows(place)
     except NotALog as error:
@@ -136,6 +133,21 @@ def read_log(path: str | Path) -> ForeignLog:
         algorithm=importer.algorithm,
         framework=importer.framework,
     )
+
+
+def split_choice(path: Path) -> tuple[Path, str]:
+    """A path and the run that is chosen in it: `train.ipynb#2`. Nothing is where a file has that name."""
+    before, mark, choice = str(path).partition("#")
+    if mark and not os.path.lexists(path) and os.path.isfile(before):
+        return Path(before), choice
+    return path, ""
+
+
+def choose_run(importer: Importer, choice: str, place: Path) -> None:
+    """Have an importer read one of several runs. Raises NotALog where its files hold one alone."""
+    if choice and not importer.takes_choice:
+        raise NotALog(place, f"a {importer.name} file holds one run: {choice!r} chooses none. Leave out '#{choice}'")
+    importer.choice = choice
 
 
 @contextmanager

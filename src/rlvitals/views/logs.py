@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
-from rlvitals.importers import ForeignLog, named_part, not_a_log, read_log
+from rlvitals.importers import ForeignLog, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
@@ -71,7 +71,7 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
         view = open_run(place)
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
         return view if epochs is None else LogView(epochs, place)
-    if not os.path.lexists(named_part(place)[0]):
+    if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return LogView(_epochs_in(place) or read_log(place), place)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.rows import rows_of_log
-from rlvitals.importers import ForeignLog, is_one_log, named_part, not_a_log, read_log
+from rlvitals.importers import ForeignLog, is_one_log, not_a_log, read_log, split_choice
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, is_run, near_directory
@@ -24,7 +24,7 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
     place = local_path(path)
     if is_run(place):
         return source_of_run(open_run(place))
-    if not os.path.lexists(named_part(place)[0]):
+    if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
 
