@@ -80,13 +80,12 @@ class NotebookImporter(Importer):
         return chosen.rows
 
     def _choose(self, path: Path, trainings: list[Training]) -> Training:
-        numbers = {str(number): number for number in range(1, len(trainings) + 1)}
-        if self.choice and self.choice not in numbers:
+        if self.choice and self.choice not in map(str, range(1, len(trainings) + 1)):
             held = "; ".join(f"{number}: {one.describe()}" for number, one in enumerate(trainings[:MOST_NAMED], 1))
             raise NotALog(path, f"the notebook has no training {self.choice}. It holds {len(trainings)}: {held}")
-        newest_first = reversed(numbers.values())
-        likeliest = max(newest_first, key=lambda number: trainings[number - 1].likelihood)
-        number = numbers.get(self.choice, likeliest)
+        newest_first = reversed(range(len(trainings)))
+        likeliest = 1 + max(newest_first, key=lambda place: trainings[place].likelihood)
+        number = int(self.choice) if self.choice else likeliest
         chosen = trainings[number - 1]
         if len(trainings) > 1:
             others = [f"{other}: {one.describe()}" for other, one in enumerate(trainings, 1) if other != number]
