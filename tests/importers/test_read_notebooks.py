@@ -149,6 +149,14 @@ def test_a_printed_frame_without_row_numbers_is_a_table_too(tmp_path):
     assert log.rows[3] == {"step": 40, "loss": 0.571429, "reward": 1.571429, "grad_norm": 2.571429, "eval_loss": 0.5}
 
 
+def test_a_printed_frame_is_one_training_with_the_rows_printed_around_it(tmp_path):
+    _, data = frame(12)
+    text = "".join(f"step {10 * n}: loss={n / 7}, kl=0.1\n" for n in range(1, 13))
+    log = read(tmp_path, code("", stream(text + data.to_string(line_width=40) + "\n")))
+    assert (steps(log), log.rows[3]["kl"], log.rows[3]["eval_loss"]) == (list(range(10, 130, 10)), 0.1, 0.5)
+    assert log.notes == []
+
+
 def test_the_html_and_the_text_of_one_output_are_one_thing(tmp_path):
     _, data = frame(10)
     log = read(tmp_path, code("", shown("execute_result", html=data._repr_html_(), plain=repr(data))))

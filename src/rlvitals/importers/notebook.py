@@ -283,9 +283,11 @@ class Book:
             if _are_metrics(rows):
                 yield Part(cell, rows, is_table=True, notes=reader.notes.texts())
                 return
-        yield from self._table_parts(cell, text_tables(text))
+        frames = text_tables(text)
+        yield from self._table_parts(cell, frames)
+        drawn = {f"{line}\n" for frame in frames for line in frame.lines}
         console = ConsoleImporter()
-        rows = [row for line in _lines(pieces) for row in console.feed(line)]
+        rows = [row for line in _lines(pieces) if line not in drawn for row in console.feed(line)]
         rows = console.settled(rows + console.finish())
         self._said.update(console.config)
         begun = [0, *restarts(rows), len(rows)]
