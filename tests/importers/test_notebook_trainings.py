@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlvitals.importers.console import Bar
 from rlvitals.importers.notebook_code import Trainer
-from rlvitals.importers.notebook_trainings import Part, Training, joined_epochs, place
+from rlvitals.importers.notebook_trainings import Part, Progress, Training, joined_epochs, place
 
 
 def rows(steps, **names):
@@ -22,11 +21,7 @@ def falling(at):
 
 
 def part(steps, *, cell=1, is_table=False, done=None, total=None, **names):
-    return Part(cell, rows(steps, **names), is_table, done, total)
-
-
-def bar(done, total):
-    return Bar("", done, total, {}, 0, 0)
+    return Part(cell, rows(steps, **names), is_table, Progress(done, total) if total else None, total)
 
 
 def steps_of(one):
@@ -71,7 +66,7 @@ def summed_up(count=4, share=0.25):
 @pytest.mark.parametrize("how", ["ended", "table", "bar"])
 def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
     text = summed_up()
-    text.bar = bar(100, 100) if how == "bar" else None
+    text.progress = Progress(100, 100) if how == "bar" else None
     tables = [part([1], is_table=True, done=100, total=100, reward=0.5)] if how == "table" else []
     place(text, tables, 100 if how == "ended" else None, Trainer(settings={"logging_steps": 7}))
     assert steps_of(text) == [25, 50, 75, 100, 100]
@@ -80,7 +75,7 @@ def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
 @pytest.mark.parametrize("ended", [None, 3])
 def test_epochs_tell_nothing_without_an_end_or_when_steps_would_coincide(ended):
     text = summed_up()
-    text.bar = bar(4, 100)
+    text.progress = Progress(4, 100)
     place(text, [], ended, None)
     assert steps_of(text) == [1, 2, 3, 4, 4]
     assert text.notes == []
@@ -100,7 +95,7 @@ def test_the_settings_tell_the_steps_unless_the_plan_speaks_against_it():
 )
 def test_the_last_bar_tells_every_how_many_steps_there_was_a_row(count, done, every):
     text = part(range(1, count + 1), loss=falling)
-    text.bar = bar(done, 2000)
+    text.progress = Progress(done, 2000)
     place(text, [], None, None)
     assert steps_of(text) == [every * n for n in range(1, count + 1)]
     assert (text.total, len(text.notes)) == ((2000, 1) if every > 1 else (None, 0))

@@ -25,6 +25,7 @@ from rlvitals.importers.notebook_trainings import (
     LOOK_BACK,
     METRIC,
     Part,
+    Progress,
     Training,
     is_train,
     joined_epochs,
@@ -301,7 +302,8 @@ class Book:
             part = Part(cell, run, config=dict(console.config), notes=list(notes))
             if len(runs) == 1 and part.is_counted:
                 bars = [bar for line in _lines(pieces) if (bar := bar_in(line)) and bar.may_be_training]
-                part.bar = next((bar for bar in reversed(bars) if bar.done >= len(run)), None)
+                reached = [Progress(bar.done, bar.total) for bar in bars if bar.done >= len(run)]
+                part.progress = reached[-1] if reached else None
             yield part
 
 
@@ -371,7 +373,7 @@ def _read_table(cell: int, table: Table) -> Part | None:
         cell,
         rows,
         is_table=True,
-        done=table.done,
+        progress=None if table.done is None or table.total is None else Progress(table.done, table.total),
         total=table.total if table.epochs or not steps.is_numbered else None,
         notes=notes.texts(),
     )

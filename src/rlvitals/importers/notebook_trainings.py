@@ -7,10 +7,9 @@ import math
 import re
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlvitals.importers.base import Fields, named
-from rlvitals.importers.console import Bar
 from rlvitals.importers.notebook_code import Trainer
 
 FEWEST_ROWS = 8
@@ -40,6 +39,13 @@ _OPTIMISED = re.compile(
 _SUPERVISED = (None, "sft", "reward_model")
 
 
+class Progress(NamedTuple):
+    """How far a progress bar is."""
+
+    done: int
+    total: int
+
+
 @dataclass(slots=True)
 class Part:
     """What one output shows of a training."""
@@ -47,20 +53,19 @@ class Part:
     cell: int
     rows: list[Fields]
     is_table: bool = False
-    done: int | None = None
+    progress: Progress | None = None
+    """Above a table, or as a text has it last: of the bars drawn before, services keep nothing."""
     total: int | None = None
-    """Steps done and planned, where the output says so."""
+    """Steps planned, where the output says so."""
     is_beside: bool = False
     """Whether a text is of the training whose table is in the same cell."""
-    bar: Bar | None = None
-    """The progress bar of a text as it was drawn last: of those before, services keep nothing."""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
         """Whether its progress bar had reached the end."""
-        return self.total is not None and self.done == self.total
+        return self.progress is not None and self.progress.done == self.progress.total
 
     @property
     def is_trainers(self) -> bool:
@@ -222,27 +227,25 @@ def place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer | 
         if _has_losses_of(train, table.rows):
             known = [row["step"] for row in table.rows]
             cadence = max(1, known[-1] - known[-2]) if len(known) > 1 else 1
-            more = len(train) - len(known)
-            _restep(part, known[: len(train)] + [known[-1] + cadence * (place + 1) for place in range(more)])
+            known += [known[-1] + cadence * more for more in range(1, len(train) - len(known) + 1)]
+            _restep(part, known[: len(train)])
             return
-    bar = part.bar
-    if bar is None and len(tables) == 1 and "loss" in train[0] and any("loss" in row for row in tables[0].rows):
-        done, planned = tables[0].done or 0, tables[0].total or 0
-        part.is_beside = done >= len(train)  # a table of evaluations alone
-        bar = Bar("", done, planned, {}, 0, 0) if part.is_beside else None
-    total = ended or next((table.total for table in tables if table.is_over), None)
-    if total is None and bar is not None and bar.done == bar.total:
-        total = bar.total
+    progress = part.progress
+    if progress is None and len(tables) == 1 and "loss" in train[0] and any("loss" in row for row in tables[0].rows):
+        progress = tables[0].progress  # its rows are others, those of evaluations
+        part.is_beside = progress is not None and progress.done >= len(train)
+    if progress is None or progress.done < len(train):
+        progress = Progress(0, 0)
+    ends = [one.progress.total for one in (*tables, part) if one.progress and one.is_over]
+    total = ended or next(iter(ends), None)
     if told := _steps_of_epochs(part, train, total):
         _restep(part, told)
         return
     cadence = int(trainer.settings.get("logging_steps", 1)) if trainer else 1
     planned = part.config.get("max_steps") or total
-    if cadence == 1 and bar is not None:
-        cadence = _cadence(len(train), bar.done)
-        if cadence > 1:
-            part.total = part.total or bar.total
-            part.notes.append(f"rows say no step: {len(train)} until step {bar.done} are one every {cadence} steps")
+    if cadence == 1 and (cadence := _cadence(len(train), progress.done)) > 1:
+        part.total = progress.total
+        part.notes.append(f"rows say no step: {len(train)} until step {progress.done} are one every {cadence} steps")
     if cadence > 1 and (not planned or len(train) * cadence <= planned + cadence):
         _restep(part, [cadence * position for position in range(1, len(train) + 1)])
 
