@@ -121,11 +121,40 @@ def test_a_frame_of_pandas_gives_the_rows_it_shows_and_says_what_is_missing(tmp_
     assert "the table of cell 1 shows only 10 of 40 rows: an ellipsis stands for the others" in log.notes
 
 
+def test_columns_that_pandas_leaves_out_are_missing_and_rows_are_not(tmp_path):
+    pandas, data = frame(9)
+    with pandas.option_context("display.max_columns", 4):
+        html = data._repr_html_()
+    assert "<th>...</th>" in html
+    log = read(tmp_path, code("", shown("execute_result", html=html)))
+    assert (steps(log), set(log.rows[3])) == (list(range(10, 100, 10)), {"step", "loss", "grad_norm", "eval_loss"})
+
+
+def test_a_table_without_a_head_begins_with_its_names():
+    rows = "".join(f"<tr><td>{n}</td><td>0.{n}</td></tr>" for n in range(1, 4))
+    (found,) = html_tables(f"<table><tr><td>Step</td><td>Training Loss</td></tr>{rows}</table>")
+    assert (found.names, found.rows) == (["Step", "Training Loss"], [["1", "0.1"], ["2", "0.2"], ["3", "0.3"]])
+    assert html_tables(f"<table>{rows}</table>") == []
+
+
+@pytest.mark.parametrize("head", ["loss of step 3", "    losses", "   loss  loss", "   step      ", "12   34"])
+def test_lines_over_numbers_that_do_not_name_them_are_no_table(head):
+    assert text_tables(f"{head}\n0    1   0.5\n1    2   0.4\n2    3   0.3\n") == []
+
+
 def test_a_printed_frame_without_row_numbers_is_a_table_too(tmp_path):
     _, data = frame(12)
     log = read(tmp_path, code("", stream("the history:\n" + data.to_string(index=False) + "\ndone\n")))
     assert steps(log) == list(range(10, 130, 10))
     assert log.rows[3] == {"step": 40, "loss": 0.571429, "reward": 1.571429, "grad_norm": 2.571429, "eval_loss": 0.5}
+
+
+def test_a_printed_frame_is_one_training_with_the_rows_printed_around_it(tmp_path):
+    _, data = frame(12)
+    text = "".join(f"step {10 * n}: loss={n / 7}, kl=0.1\n" for n in range(1, 13))
+    log = read(tmp_path, code("", stream(text + data.to_string(line_width=40) + "\n")))
+    assert (steps(log), log.rows[3]["kl"], log.rows[3]["eval_loss"]) == (list(range(10, 130, 10)), 0.1, 0.5)
+    assert log.notes == []
 
 
 def test_the_html_and_the_text_of_one_output_are_one_thing(tmp_path):
@@ -210,6 +239,12 @@ def test_the_settings_in_the_code_tell_the_steps_of_rows(tmp_path):
     source = "trainer = DPOTrainer(args=DPOConfig(logging_steps=25))\ntrainer.train()"
     log = read(tmp_path, code(source, stream("".join(map(printed, range(1, 9))))))
     assert steps(log) == list(range(25, 225, 25))
+
+
+def test_numbers_that_hang_on_a_bar(tmp_path):
+    bars = "".join(f"\rTrain: {n}%|█  | {n}/10 [00:01<00:09, 1it/s, loss=0.{n}, reward=0.5]" for n in range(1, 10))
+    log = read(tmp_path, code("", stream(bars, "stderr")))
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(n, n / 10) for n in range(1, 10)]
 
 
 def test_csv_and_json_that_were_printed(tmp_path):
@@ -300,6 +335,9 @@ def test_another_training_is_read_by_its_number(tmp_path):
         read_log(f"{path}#4")
     with pytest.raises(NotALog, match="there is nothing there"):
         read_log(tmp_path / "other.ipynb#1")
+    (tmp_path / "log.csv").write_text("step,loss\n1,0.5\n")
+    with pytest.raises(NotALog, match=r"a csv file holds one run: '1' chooses none\. Leave out '#1'"):
+        read_log(tmp_path / "log.csv#1")
 
 
 def test_a_file_whose_name_ends_in_a_number_sign_is_itself(tmp_path):
@@ -311,6 +349,14 @@ def test_trainings_whose_losses_are_all_zero_are_not_taken_for_one(tmp_path):
     zero = table(["Step", "Training Loss"], [[n, "0.000000"] for n in range(1, 10)], 9, 9)
     log = read(tmp_path, code("", shown(html=zero)), code("", shown(html=zero)))
     assert "the notebook holds 2 trainings" in log.notes[0]
+
+
+def test_a_table_of_zeros_that_was_shown_again_at_its_end_is_one(tmp_path):
+    zeros = [[n, "0.000000"] for n in range(1, 10)]
+    names = ["Step", "Training Loss"]
+    early, late = table(names, zeros[:7], 8, 9), table(names, zeros, 9, 9)
+    log = read(tmp_path, code("", shown(html=early), shown(html=late)))
+    assert (len(log.rows), log.notes) == (9, [])
 
 
 def test_a_frame_of_the_history_in_a_later_cell_adds_what_the_table_does_not_show(tmp_path):
@@ -390,10 +436,44 @@ def test_the_algorithm_is_that_of_the_trainers_class(tmp_path, source, algorithm
     assert facts(tmp_path, source)[0] == algorithm
 
 
+def test_settings_in_annotated_names_mappings_and_methods(tmp_path):
+    source = """
+        class Run:
+            lr: float = 1e-5
+            def go(self):
+                self.trainer = DPOTrainer(args=TrainingArguments(learning_rate=Run.lr), beta=cfg["beta"], max_steps=n)
+        other = DPOConfig(beta=0.9)
+    """
+    first = 'n: int\nn: int = 30\ncfg = dict(beta=0.5)\ncfg = {"beta": 0.2, 1: 2, **cfg}'
+    algorithm, config = facts(tmp_path, first, textwrap.dedent(source))
+    assert (algorithm, config) == ("dpo", {"learning_rate": 1e-5, "beta": 0.2})
+
+
+def test_the_arguments_are_those_the_trainer_was_given(tmp_path):
+    made = "args = DPOConfig(beta=0.2)\nother = DPOConfig(beta=0.9)\n"
+    assert facts(tmp_path, made + "t = DPOTrainer(model, args=args)")[1] == {"beta": 0.2}
+    assert facts(tmp_path, made + "t = DPOTrainer(model, args)")[1] == {"beta": 0.2}
+    assert facts(tmp_path, made + "t = DPOTrainer(model)")[1] == {"beta": 0.9}
+    assert facts(tmp_path, made + "t = DPOTrainer(args=DPOConfig(beta=0.3))")[1] == {"beta": 0.3}
+    assert facts(tmp_path, made + "args = load()\nt = DPOTrainer(args=args)")[1] == {"beta": 0.9}
+
+
 def test_the_trainer_is_the_one_that_was_started(tmp_path):
     made = "dpo = DPOTrainer(args=DPOConfig(beta=0.2))\nsft = SFTTrainer(args=SFTConfig(learning_rate=1e-4))"
     assert facts(tmp_path, made, "result = dpo.train()") == ("dpo", {"beta": 0.2})
     assert facts(tmp_path, made, "sft.train()") == ("sft", {"learning_rate": 1e-4})
+    loop = "for batch in data:\n    stats = ppo.step(batch)\n"
+    assert facts(tmp_path, f"ppo = PPOTrainer(PPOConfig(learning_rate=1e-5))\n{made}", loop)[0] == "ppo"
+
+
+def test_a_training_of_rl_that_shows_only_its_loss_is_noted(tmp_path):
+    made = "trainer = {}Trainer()\ntrainer.train()"
+    html = table(["Step", "Training Loss"], losses(range(1, 10)), 9, 9)
+    (note,) = read(tmp_path, code(made.format("GRPO"), shown(html=html))).notes
+    assert note.startswith("the notebook shows only the loss of this GRPO training. Rewards, KL and the like are in")
+    assert read(tmp_path, code(made.format("SFT"), shown(html=html))).notes == []
+    telling = table(GRPO, [[n, "0.0", f"{n}", "0.0"] for n in range(1, 10)], 9, 9)
+    assert read(tmp_path, code(made.format("GRPO"), shown(html=telling))).notes == []
 
 
 def test_flags_of_a_script_that_a_cell_runs_are_settings(tmp_path):

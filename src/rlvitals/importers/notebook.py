@@ -25,6 +25,7 @@ from rlvitals.importers.notebook_trainings import (
     LOOK_BACK,
     METRIC,
     Part,
+    Progress,
     Training,
     is_train,
     joined_epochs,
@@ -110,6 +111,11 @@ class NotebookImporter(Importer):
                 self.notes.say(note)
         if totals := [part.total for part in chosen.parts if part.total]:
             self.config["max_steps"] = max(totals)
+        if chosen.algorithm and not chosen.is_supervised and not chosen.is_telling:
+            self.notes.say(
+                f"the notebook shows only the loss of this {chosen.algorithm.upper()} training. Rewards, KL and the "
+                "like are in trainer_state.json, in the trainer's output folder"
+            )
         for cell in chosen.cells:
             if cell in book.errors:
                 self.notes.say(f"cell {cell} ended with an error: {book.errors[cell]}")
@@ -278,9 +284,11 @@ class Book:
             if _are_metrics(rows):
                 yield Part(cell, rows, is_table=True, notes=reader.notes.texts())
                 return
-        yield from self._table_parts(cell, text_tables(text))
+        frames = text_tables(text)
+        yield from self._table_parts(cell, frames)
+        drawn = {f"{line}\n" for frame in frames for line in frame.lines}
         console = ConsoleImporter()
-        rows = [row for line in _lines(pieces) for row in console.feed(line)]
+        rows = [row for line in _lines(pieces) if line not in drawn for row in console.feed(line)]
         rows = console.settled(rows + console.finish())
         self._said.update(console.config)
         begun = [0, *restarts(rows), len(rows)]
@@ -294,7 +302,8 @@ class Book:
             part = Part(cell, run, config=dict(console.config), notes=list(notes))
             if len(runs) == 1 and part.is_counted:
                 bars = [bar for line in _lines(pieces) if (bar := bar_in(line)) and bar.may_be_training]
-                part.bar = next((bar for bar in reversed(bars) if bar.done >= len(run)), None)
+                reached = [Progress(bar.done, bar.total) for bar in bars if bar.done >= len(run)]
+                part.progress = reached[-1] if reached else None
             yield part
 
 
@@ -364,8 +373,8 @@ def _read_table(cell: int, table: Table) -> Part | None:
         cell,
         rows,
         is_table=True,
+        progress=None if table.done is None or table.total is None else Progress(table.done, table.total),
         total=table.total if table.epochs or not steps.is_numbered else None,
-        is_over=table.total is not None and table.done == table.total,
         notes=notes.texts(),
     )
 

@@ -161,13 +161,9 @@ class CodeReader(ast.NodeVisitor):
         return self._classes.get(name)
 
     def _trainer(self, node: ast.Call, name: str) -> Trainer:
-        settings = dict(self._last_arguments)
+        settings = self._last_arguments  # those made in the call itself are the last
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            if isinstance(argument, ast.Call):
-                if self._is_arguments(_dotted(argument.func).rpartition(".")[2]):
-                    settings = self._settings(argument)
-            elif (given := self._arguments.get(_dotted(argument))) is not None:
-                settings = dict(given)
+            settings = self._arguments.get(_dotted(argument), settings)
         return Trainer(self._algorithm(name), settings | self._settings(node))
 
     def _settings(self, node: ast.Call) -> dict[str, _Number]:

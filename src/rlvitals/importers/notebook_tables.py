@@ -41,6 +41,8 @@ class Table:
     """Whether an ellipsis stands for rows that are not shown."""
     length: int | None = None
     """How many rows there were, where the table says so."""
+    lines: list[str] = field(default_factory=list)
+    """Those of the text it was in."""
 
 
 def html_tables(html: str) -> list[Table]:
@@ -188,6 +190,7 @@ def text_tables(text: str) -> list[Table]:
             last.names += block.names[1:]
             last.rows = [row + more[1:] for row, more in zip(last.rows, block.rows, strict=True)]
             last.length = block.length
+            last.lines += block.lines
         else:
             tables.append(block)
         goes_on = is_wide
@@ -214,7 +217,7 @@ def _blocks(lines: list[str]) -> Iterator[tuple[Table, bool]]:
             continue
         sizes = (_SIZE.search(line) for line in lines[below : below + 2] if len(line) < MAX_TEXT_ROW)
         length = next((int(size[1]) for size in sizes if size), None)
-        yield Table(names, rows, length=length), head.rstrip().endswith("\\")
+        yield Table(names, rows, length=length, lines=lines[position:below]), head.rstrip().endswith("\\")
         position = below
 
 

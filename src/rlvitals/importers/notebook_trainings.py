@@ -7,10 +7,9 @@ import math
 import re
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlvitals.importers.base import Fields, named
-from rlvitals.importers.console import Bar
 from rlvitals.importers.notebook_code import Trainer
 
 FEWEST_ROWS = 8
@@ -40,6 +39,13 @@ _OPTIMISED = re.compile(
 _SUPERVISED = (None, "sft", "reward_model")
 
 
+class Progress(NamedTuple):
+    """How far a progress bar is."""
+
+    done: int
+    total: int
+
+
 @dataclass(slots=True)
 class Part:
     """What one output shows of a training."""
@@ -47,14 +53,19 @@ class Part:
     cell: int
     rows: list[Fields]
     is_table: bool = False
+    progress: Progress | None = None
+    """Above a table, or as a text has it last: of the bars drawn before, services keep nothing."""
     total: int | None = None
     """Steps planned, where the output says so."""
-    is_over: bool = False
-    """Whether its progress bar had reached the end."""
-    bar: Bar | None = None
-    """The progress bar of a text as it was drawn last: of those before, services keep nothing."""
+    is_beside: bool = False
+    """Whether a text is of the training whose table is in the same cell."""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its progress bar had reached the end."""
+        return self.progress is not None and self.progress.done == self.progress.total
 
     @property
     def is_trainers(self) -> bool:
@@ -100,13 +111,22 @@ class Training:
         return self.trainer.algorithm if self.trainer else None
 
     @property
+    def is_telling(self) -> bool:
+        """Whether it logs more than a supervised training does."""
+        return any(map(_TELLING.search, self.names))
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the code starts no trainer of RL or of preferences."""
+        return self.algorithm in _SUPERVISED
+
+    @property
     def likelihood(self) -> tuple[int, bool, bool, int]:
         """How likely it is meant, of several: one of RL or preferences, long enough, that logs more than a loss."""
-        names, rows = self.names, len(self.rows)
-        is_telling = any(map(_TELLING.search, names))
+        rows, is_telling = len(self.rows), self.is_telling
         is_trainers = any(part.is_trainers for part in self.parts)
-        is_optimised = rows >= FEWEST_ROWS and any(map(_OPTIMISED.search, names))
-        is_rl = (is_telling and (is_trainers or is_optimised)) or (is_trainers and self.algorithm not in _SUPERVISED)
+        is_optimised = rows >= FEWEST_ROWS and any(map(_OPTIMISED.search, self.names))
+        is_rl = (is_telling and (is_trainers or is_optimised)) or (is_trainers and not self.is_supervised)
         return 2 if is_rl else int(is_trainers), rows >= FEWEST_ROWS, is_telling, rows
 
     def takes(self, part: Part) -> bool:
@@ -120,23 +140,26 @@ class Training:
         """For a remark: where it is, how long, what it is."""
         where = ", ".join(str(cell) for cell in self.cells)
         what = self.algorithm or named(sorted(self.names, key=lambda name: not _TELLING.search(name))[:3])
-        return f"cell {where}, {len(self.rows)} rows, {what}"
+        rows = len(self.rows)
+        return f"cell {where}, {rows} {'row' if rows == 1 else 'rows'}, {what}"
 
     def _shows(self, part: Part) -> bool:
         """Whether a part shows its steps once more: in another view, or in the same table a little later."""
+        if part.is_beside and any(one.is_table and one.cell == part.cell for one in self.parts):
+            return True
         shown = {row["step"]: row for row in self.rows}
         common = [(shown[row["step"]], row) for row in part.rows if row["step"] in shown]
         if len(common) * 2 < min(len(shown), len(part.rows)):
             return False
-        is_beside = self.cells[-1] == part.cell
+        is_near = self.cells[-1] == part.cell
         pairs = [(one[name], row[name]) for one, row in common for name in one.keys() & row.keys() - AXES]
         if not pairs:
-            return is_beside and not any(one.is_table and part.is_table for one in self.parts)
+            return is_near and not any(one.is_table and part.is_table for one in self.parts)
         if sum(itertools.starmap(_is_close, pairs)) * 10 < len(pairs) * 9:
             return False
         levels = [one for one, _ in pairs]
         if max(levels) - min(levels) < 1e-3 and part.is_table:  # losses that are 0 throughout are those of any training
-            return is_beside and not any(one.is_over for one in self.parts)
+            return is_near and not any(one.is_over for one in self.parts)
         return True
 
     def _goes_on_in(self, part: Part) -> bool:
@@ -204,23 +227,25 @@ def place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer | 
         if _has_losses_of(train, table.rows):
             known = [row["step"] for row in table.rows]
             cadence = max(1, known[-1] - known[-2]) if len(known) > 1 else 1
-            more = len(train) - len(known)
-            _restep(part, known[: len(train)] + [known[-1] + cadence * (place + 1) for place in range(more)])
+            known += [known[-1] + cadence * more for more in range(1, len(train) - len(known) + 1)]
+            _restep(part, known[: len(train)])
             return
-    bar = part.bar
-    total = ended or next((table.total for table in tables if table.is_over), None)
-    if total is None and bar is not None and bar.done == bar.total:
-        total = bar.total
+    progress = part.progress
+    if progress is None and len(tables) == 1 and "loss" in train[0] and any("loss" in row for row in tables[0].rows):
+        progress = tables[0].progress  # its rows are others, those of evaluations
+        part.is_beside = progress is not None and progress.done >= len(train)
+    if progress is None or progress.done < len(train):
+        progress = Progress(0, 0)
+    ends = [one.progress.total for one in (*tables, part) if one.progress and one.is_over]
+    total = ended or next(iter(ends), None)
     if told := _steps_of_epochs(part, train, total):
         _restep(part, told)
         return
     cadence = int(trainer.settings.get("logging_steps", 1)) if trainer else 1
     planned = part.config.get("max_steps") or total
-    if cadence == 1 and bar is not None:
-        cadence = _cadence(len(train), bar.done)
-        if cadence > 1:
-            part.total = part.total or bar.total
-            part.notes.append(f"rows say no step: {len(train)} until step {bar.done} are one every {cadence} steps")
+    if cadence == 1 and (cadence := _cadence(len(train), progress.done)) > 1:
+        part.total = progress.total
+        part.notes.append(f"rows say no step: {len(train)} until step {progress.done} are one every {cadence} steps")
     if cadence > 1 and (not planned or len(train) * cadence <= planned + cadence):
         _restep(part, [cadence * position for position in range(1, len(train) + 1)])
 
@@ -247,12 +272,13 @@ def _steps_of_epochs(part: Part, train: list[Fields], total: int | None) -> list
 
 
 def _cadence(rows: int, done: int) -> int:
-    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit.
+    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit. A
+    bar may lag a little behind.
 
-    >>> _cadence(50, 500), _cadence(3, 31), _cadence(20, 20)
-    (10, 10, 1)
+    >>> _cadence(50, 500), _cadence(3, 31), _cadence(203, 2026), _cadence(20, 20)
+    (10, 10, 10, 1)
     """
-    fitting = range(done // (rows + 1) + 1, done // rows + 1)
+    fitting = range(done // (rows + 1) + 1, done // max(1, rows - 1) + 1)
     return max(fitting, key=lambda number: sum(number % base == 0 for base in (2, 5, 10, 50, 100, 500)), default=1)
 
 
