@@ -92,7 +92,7 @@ class ConsoleImporter(LineImporter):
 
     def feed(self, line: str) -> list[Fields]:
         is_torn = not line.endswith("\n")  # the last one, of a process that was killed
-        line = line.rstrip("\n")
+        line = line.rstrip("\n").replace("\x00", "")  # what a shell that writes UTF-16 appended to other text
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
         if is_cut and ("step:" in line or "{" in line):
             self.notes.count(
@@ -298,7 +298,7 @@ class ConsoleImporter(LineImporter):
         self._clock.see(bar)
         if bar.may_be_training:
             self._loose.see_step(bar.done, bar.total)
-        if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+        if bar.may_be_training and "train" in bar.what.lower():  # "Training Progress" and the like say what they count
             self.config.setdefault("max_steps", bar.total)
         return _told("bar", self._bars.take(bar))
 

@@ -16,7 +16,16 @@ from typing import NamedTuple
 from rlvitals.importers.base import Fields, Notes
 from rlvitals.importers.cells import mean
 from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
-from rlvitals.importers.pairs import EPOCHS, UNLABELLED, Count, Reading, rank_of, read_pairs, without_prefix
+from rlvitals.importers.pairs import (
+    EPOCHS,
+    UNLABELLED,
+    Count,
+    Reading,
+    is_evaluation_name,
+    rank_of,
+    read_pairs,
+    without_prefix,
+)
 from rlvitals.importers.steps import StepFinder
 
 RECURS = 3
@@ -34,7 +43,7 @@ OVERALL = ("global", "train", "total")
 BAR = "a progress bar"
 
 TELLING = re.compile(  # names that trainings log; console output holds other numbers too
-    r"loss|reward|return|kl\b|_kl|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
+    r"loss|reward|return|(?:\b|_)kl(?:\b|_)|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
     r"ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
     r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
     re.IGNORECASE,
@@ -139,12 +148,19 @@ class LooseRows:
             self._see_header(text, reading)
         elif reading.counts:
             self._close_block()
-            said = {("", name): count for name, count in reading.counts.items()}
+            said = self._with_epoch({("", name): count for name, count in reading.counts.items()})
             is_strict = not reading.words and not any(" " in name for name in reading.numbers)
             self._lines.append(Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict))
             self._remember(said)
         elif reading.is_explicit or any(map(TELLING.search, reading.numbers)):
             self._add_to_block(reading.numbers)
+
+    def _with_epoch(self, said: Said) -> Said:
+        """A line's counts, and the epoch that a line before it said."""
+        if any(_rank(key) == EPOCHS for key in said):
+            return said
+        epoch = next((count for key, count in self._headers.items() if key[0] and _rank(key) == EPOCHS), None)
+        return said if epoch is None else {**said, ("", "epoch"): epoch}
 
     def _see_header(self, text: str, reading: Reading) -> None:
         if reading.words > 2 or set(reading.counts) == {UNLABELLED}:
@@ -198,15 +214,15 @@ class Outcome(NamedTuple):
 
 def _settle(items: list[Item], notes: Notes) -> Outcome:
     kept = _telling(items)
-    counting = {is_own: _best([item.said for item in kept if item.is_own == is_own]) for is_own in (True, False)}
+    steps = {is_own: _Steps([item.said for item in kept if item.is_own == is_own]) for is_own in (True, False)}
     finder = StepFinder(notes)
     rows: list[Fields] = []
     totals: set[int | None] = set()
     for item in kept:
-        chosen = next((key for key in counting[item.is_own] if key in item.said), None)
+        chosen = steps[item.is_own].chosen(item.said)
         row: Fields = {}
         if chosen is not None:
-            row["step"], total = _over_epochs(item.said, chosen)
+            row["step"], total = steps[item.is_own].over_epochs(item.said, chosen)
             totals.add(total)
         for key, count in item.said.items() if item.is_own else ():
             if _rank(key) == EPOCHS:
@@ -216,6 +232,45 @@ def _settle(items: list[Item], notes: Notes) -> Outcome:
         row |= {name: number for name, number in item.numbers.items() if name.lower() not in ("step", "epoch")}
         rows.append(finder.place(row))
     return Outcome(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
+
+
+class _Steps:
+    """Which of the counts that lines say is the step: one that grows, and counts finely."""
+
+    def __init__(self, all_said: list[Said]) -> None:
+        series = _series(all_said)
+        doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
+        for key, values in series.items():
+            grows = _grows(values)
+            if grows or key[1] != UNLABELLED:
+                doubts[key] = not grows, _rank(key) or 0, -len(set(values))
+        self._order = sorted(doubts, key=doubts.__getitem__)
+        self._restarting = {
+            key
+            for key, values in series.items()
+            if any(later[0] > before[0] and later[1] < before[1] for before, later in itertools.pairwise(values))
+        }
+        epochs = [count.number for said in all_said for key, count in said.items() if _rank(key) == EPOCHS]
+        self._first_epoch = min(epochs, default=0)
+        fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in all_said)
+        self._is_fine = fine * 2 > len(all_said)
+        """Whether most lines count something finer than epochs: the others then belong to the step before them."""
+
+    def chosen(self, said: Said) -> tuple[str, str] | None:
+        key = next((key for key in self._order if key in said), None)
+        return None if key is not None and self._is_fine and _rank(key) == EPOCHS else key
+
+    def over_epochs(self, said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
+        """The step and the number of steps; over all epochs, where they count anew in each."""
+        number, total = said[chosen]
+        epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
+        if _rank(chosen) == EPOCHS:
+            return number, None
+        if epoch is None or total is None or any(word in chosen[1].lower() for word in OVERALL):
+            return number, total
+        if chosen in self._restarting:
+            number += (epoch.number - self._first_epoch) * total
+        return number, None if epoch.total is None else total * epoch.total
 
 
 def _telling(items: list[Item]) -> list[Item]:
@@ -235,7 +290,7 @@ def _telling(items: list[Item]) -> list[Item]:
             if name in again or (item.said and item.is_strict and (is_short or name in telling))
         }
         if item.is_block and in_lines:  # of lines without a step, those that come with the lines that say one
-            names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines)}
+            names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines) or is_evaluation_name(name)}
         is_row = bool(names & telling) if telling else bool(item.said and names & again)
         if is_row and (item.said or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
@@ -248,20 +303,21 @@ def _counting(items: list[Item]) -> list[Item]:
     for item in items:
         if item.is_own and not item.is_block:
             kinds.setdefault(_kind(item), []).append(item)
-    dropped = {
-        kind
-        for kind, alike in kinds.items()
-        if not (
-            alike[0].is_strict
-            if len(alike) < RECURS
-            else any(map(_rises, _series(item.said for item in alike).values()))
-        )
-    }
+    recurring = {name for kind, alike in kinds.items() if len(alike) >= RECURS for name in kind[1]}
+    dropped = {kind for kind, alike in kinds.items() if not _are_rows(kind[1], alike, recurring)}
     return [item for item in items if not item.is_own or item.is_block or _kind(item) not in dropped]
 
 
+def _are_rows(names: frozenset[str], alike: list[Item], recurring: set[str]) -> bool:
+    """Whether lines of one kind are rows: their step goes up, or they are few and like those whose does."""
+    if len(alike) >= RECURS:
+        return any(map(_rises, _series(item.said for item in alike).values()))
+    is_like_others = not recurring or names & recurring or any(map(is_evaluation_name, names))
+    return alike[0].is_strict and bool(is_like_others)
+
+
 def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset(name for _, name in item.said), frozenset(item.numbers)
+    return frozenset(key[1] for key in item.said if _rank(key) != EPOCHS), frozenset(item.numbers)
 
 
 def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
@@ -283,27 +339,6 @@ def _rises(values: list[tuple[int, int]]) -> bool:
 def _grows(values: list[tuple[int, int]]) -> bool:
     falls = sum(after < before for before, after in itertools.pairwise(values))
     return falls <= (1 - GROWS) * len(values) and (len(set(values)) > 1 or len(values) < RECURS)
-
-
-def _best(all_said: list[Said]) -> list[tuple[str, str]]:
-    """The counts that may be steps, the likeliest first: those that grow, then those that count finely."""
-    doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
-    for key, values in _series(all_said).items():
-        grows = _grows(values)
-        if grows or key[1] != UNLABELLED:
-            doubts[key] = not grows, _rank(key) or 0, -len(set(values))
-    return sorted(doubts, key=doubts.__getitem__)
-
-
-def _over_epochs(said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
-    """The step and the number of steps, where they count anew in each epoch over all epochs."""
-    number, total = said[chosen]
-    epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
-    if _rank(chosen) == EPOCHS:
-        return number, None
-    if epoch is None or total is None or epoch.total is None or any(word in chosen[1].lower() for word in OVERALL):
-        return number, total
-    return (max(epoch.number, 1) - 1) * total + number, total * epoch.total
 
 
 def _rank(key: tuple[str, str]) -> int | None:
