@@ -301,12 +301,25 @@ def test_nan_and_infinity_in_a_document(tmp_path):
         ({"model": "x", "tokens": {"a": "b"}}, "it is an object with model, tokens"),
         ([], "it is an empty list"),
         ([[1, 2], [3, 4]], "it is a list of 2 items: list"),
-        ([{"a": "b"}, {"a": "c"}], "rows without numbers .it is an object with a"),
+        ([{"a": "b"}, {"a": "c"}], "rows without metrics .it is an object with a"),
     ],
 )
 def test_a_document_without_rows_says_what_it_holds(tmp_path, document, seen):
     with pytest.raises(NotALog, match=seen):
         read_document(tmp_path, document)
+
+
+def test_a_dataset_is_no_log(tmp_path):
+    samples = [{"question_id": n, "prompt": "what?", "answer": "that"} for n in range(9)]
+    with pytest.raises(NotALog, match=r"its objects hold texts \(answer, prompt\) and no metrics"):
+        read_log(write(tmp_path / "a", *samples))
+    with pytest.raises(NotALog, match="rows without metrics"):
+        read_document(tmp_path, samples)
+
+
+def test_the_steps_of_an_episode_are_its_length(tmp_path):
+    rows = [{"episode": n, "steps": 37 * n % 50, "reward": 0.5} for n in range(1, 5)]
+    assert [row["step"] for row in read_log(write(tmp_path / "log", *rows)).rows] == [1, 2, 3, 4]
 
 
 def test_a_first_row_that_sounds_like_settings_is_a_row_where_the_second_is_like_it(tmp_path):

@@ -18,9 +18,9 @@ from rlvitals.importers.base import Fields, LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
-from rlvitals.importers.loose import TELLING, LooseRows, Outcome
+from rlvitals.importers.loose import LooseRows, Outcome
 from rlvitals.importers.padding import family
-from rlvitals.importers.pairs import read_pairs
+from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
 from rlvitals.splits import is_held_out
 

@@ -18,7 +18,7 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, named, text_in, text_of
 from rlvitals.importers.cells import EARLIEST, flatten, number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
-from rlvitals.importers.loose import TELLING
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import SETTINGS
 from rlvitals.importers.steps import STEP_NAMES, count_epochs
 from rlvitals.splits import held_out_name, is_held_out
@@ -94,7 +94,7 @@ class DocumentImporter(Importer):
         chosen = max(training, key=Table.worth)
         rows = self._read(chosen)
         if not rows:
-            raise NotALog(path, f"its JSON holds rows without numbers ({_seen(chosen.rows[0])})")
+            raise NotALog(path, f"its JSON holds rows without metrics ({_seen(chosen.rows[0])})")
         self._tell_others(chosen, tables)
         for table in tables:
             if table is not chosen and table.is_held_out and chosen in training:
@@ -105,8 +105,10 @@ class DocumentImporter(Importer):
         reader = JsonlImporter()
         reader.notes = reader.steps.notes = self.notes
         rows = [row for raw in table.rows for row in reader.place(raw)]
-        rows += reader.finish()
+        rows = reader.settled(rows + reader.finish())
         self.config |= reader.config
+        if not rows:
+            return []
         self.notes.count(
             f"1 of {len(table.rows)} rows holds no numbers and was skipped",
             f"{{}} of {len(table.rows)} rows hold no numbers and were skipped",

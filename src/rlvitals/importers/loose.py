@@ -18,6 +18,7 @@ from rlvitals.importers.cells import mean
 from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
 from rlvitals.importers.pairs import (
     EPOCHS,
+    TELLING,
     UNLABELLED,
     Count,
     Reading,
@@ -42,13 +43,6 @@ OVERALL = ("global", "train", "total")
 
 BAR = "a progress bar"
 
-TELLING = re.compile(  # names that trainings log; console output holds other numbers too
-    r"loss|reward|return|(?:\b|_)kl(?:\b|_)|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
-    r"ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
-    r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
-    re.IGNORECASE,
-)
-
 _DIGITS = re.compile(r"\d+")
 
 Said = dict[tuple[str, str], Count]
@@ -66,6 +60,9 @@ class Item(NamedTuple):
     is_block: bool
     is_strict: bool = True
     """Whether it is nothing but short names and numbers."""
+    percents: int = 0
+    averaged: int = 0
+    """How many of its numbers were percentages, and how many are means."""
 
 
 class LooseRows:
@@ -78,7 +75,6 @@ class LooseRows:
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
         self._columns = Columns()
-        self._averaged = 0
         self._taken = 0
         self._percents = 0
 
@@ -89,11 +85,11 @@ class LooseRows:
 
     def lines(self) -> Outcome:
         """The rows of lines and of blocks of lines."""
-        return _settle(self._lines, self._remarks())
+        return _settle(self._lines)
 
     def tables(self) -> Outcome:
         """The rows of drawn tables."""
-        return _settle(self._tables, self._remarks())
+        return _settle(self._tables)
 
     def seen(self) -> str:
         """What there is instead of rows, for an error."""
@@ -115,16 +111,6 @@ class LooseRows:
         self._close_grid()
         self._close_block()
 
-    def _remarks(self) -> Notes:
-        notes = Notes()
-        notes.count("1 number in percent is now a share", "{} numbers in percent are now shares", self._percents)
-        notes.count(
-            "1 number is the mean of several within a step",
-            "{} numbers are the mean of several within a step",
-            self._averaged,
-        )
-        return notes
-
     def take(self, text: str) -> None:
         """One more line."""
         self._taken += 1
@@ -143,17 +129,18 @@ class LooseRows:
         reading = read_pairs(text)
         if reading is None or not reading.is_clean:
             return
-        self._percents += reading.percents
         if not reading.numbers:
             self._see_header(text, reading)
         elif reading.counts:
             self._close_block()
             said = self._with_epoch({("", name): count for name, count in reading.counts.items()})
             is_strict = not reading.words and not any(" " in name for name in reading.numbers)
-            self._lines.append(Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict))
+            self._lines.append(
+                Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict, percents=reading.percents)
+            )
             self._remember(said)
         elif reading.is_explicit or any(map(TELLING.search, reading.numbers)):
-            self._add_to_block(reading.numbers)
+            self._add_to_block(reading)
 
     def _with_epoch(self, said: Said) -> Said:
         """A line's counts, and the epoch that a line before it said."""
@@ -173,20 +160,22 @@ class LooseRows:
         older = ((key, count) for key, count in self._headers.items() if key not in said)
         self._headers = dict(itertools.islice(itertools.chain(said.items(), older), MAX_HEADERS))
 
-    def _add_to_block(self, numbers: Fields) -> None:
+    def _add_to_block(self, reading: Reading) -> None:
+        numbers = reading.numbers
         counts_steps = any(rank_of(name) != EPOCHS for _, name in self._headers)
         if self._block.keys() & numbers.keys() and not counts_steps:
             self._close_block()
+        self._percents += reading.percents
         for name, number in numbers.items():
             if name in self._block or len(self._block) < MAX_BLOCK:
                 self._block.setdefault(name, []).append(number)
 
     def _close_block(self) -> None:
         if self._block:
-            self._averaged += sum(len(values) > 1 for values in self._block.values())
+            averaged = sum(len(values) > 1 for values in self._block.values())
             numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
-            self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True, is_strict=False))
-            self._block = {}
+            self._lines.append(Item(numbers, self._headers, False, True, False, self._percents, averaged))
+            self._block, self._percents = {}, 0
 
     def _close_grid(self) -> None:
         if self._grid is not None:
@@ -212,9 +201,13 @@ class Outcome(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def _settle(items: list[Item], notes: Notes) -> Outcome:
+def _settle(items: list[Item]) -> Outcome:
     kept = _telling(items)
-    steps = {is_own: _Steps([item.said for item in kept if item.is_own == is_own]) for is_own in (True, False)}
+    notes = Notes()
+    all_said = [item.said for item in kept]
+    steps = {
+        is_own: _Steps([item.said for item in kept if item.is_own == is_own], all_said) for is_own in (True, False)
+    }
     finder = StepFinder(notes)
     rows: list[Fields] = []
     totals: set[int | None] = set()
@@ -231,14 +224,19 @@ def _settle(items: list[Item], notes: Notes) -> Outcome:
                 row[key[1]] = count.number
         row |= {name: number for name, number in item.numbers.items() if name.lower() not in ("step", "epoch")}
         rows.append(finder.place(row))
+    percents, averaged = sum(item.percents for item in kept), sum(item.averaged for item in kept)
+    notes.count("1 number in percent is now a share", "{} numbers in percent are now shares", percents)
+    notes.count(
+        "1 number is the mean of several within a step", "{} numbers are the mean of several within a step", averaged
+    )
     return Outcome(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
 
 
 class _Steps:
     """Which of the counts that lines say is the step: one that grows, and counts finely."""
 
-    def __init__(self, all_said: list[Said]) -> None:
-        series = _series(all_said)
+    def __init__(self, alike: list[Said], all_said: list[Said]) -> None:
+        series = _series(alike)
         doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
         for key, values in series.items():
             grows = _grows(values)
@@ -247,13 +245,13 @@ class _Steps:
         self._order = sorted(doubts, key=doubts.__getitem__)
         self._restarting = {
             key
-            for key, values in series.items()
+            for key, values in _series(all_said).items()
             if any(later[0] > before[0] and later[1] < before[1] for before, later in itertools.pairwise(values))
         }
         epochs = [count.number for said in all_said for key, count in said.items() if _rank(key) == EPOCHS]
         self._first_epoch = min(epochs, default=0)
-        fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in all_said)
-        self._is_fine = fine * 2 > len(all_said)
+        fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in alike)
+        self._is_fine = fine * 2 > len(alike)
         """Whether most lines count something finer than epochs: the others then belong to the step before them."""
 
     def chosen(self, said: Said) -> tuple[str, str] | None:

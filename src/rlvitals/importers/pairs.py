@@ -24,6 +24,13 @@ MAX_PREFIXES = 10
 UNLABELLED = ""
 """The name of a count that has none, as in `20/4292` or a line that begins with `10:`."""
 
+TELLING = re.compile(  # names that trainings log; console output holds other numbers too
+    r"loss|reward|return|(?:\b|_)kl(?:\b|_)|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|"
+    r"advantage|ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
+    r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
+    re.IGNORECASE,
+)
+
 _TIME = r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:\s?[AP]M)?(?:Z|[+-]\d{2}:?\d{2}\b)?"
 _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE|NOTICE)"
 _PREFIX = re.compile(
