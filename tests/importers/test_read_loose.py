@@ -148,6 +148,66 @@ def test_lines_without_a_step_are_numbered(tmp_path):
     assert log.notes == ["no row says its step: rows are numbered from 1"]
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "loss in epoch 1 iteration {n}: 0.{n}",
+        "loss at step {n}: 0.{n}",
+        "loss after epoch {n} = 0.{n}",
+        "loss 0.{n} | {n}/ 2001 batches",
+        "[run_7B]   {n}/100 | loss=0.{n} | done=true",
+        "ok=true loss=0.{n} name=run step={n}",
+    ],
+)
+def test_names_before_the_step_and_counts_after_their_number(tmp_path, template):
+    assert series(read(tmp_path, lines(template)), "loss") == ONE_TO_FIVE
+
+
+def test_parts_in_brackets_have_the_name_before_them():
+    numbers = read_pairs(
+        "[Update 1/4] Loss=0.5 Adv(mean=0.0, std=1.0)KL=0.1 GradNorm(P=2.5, V=7) reward 0.3 (std 0.2)"
+    ).numbers
+    assert numbers == {
+        "Loss": 0.5, "Adv/mean": 0.0, "Adv/std": 1.0, "KL": 0.1, "GradNorm/P": 2.5, "GradNorm/V": 7, "reward": 0.3,
+        "reward/std": 0.2,
+    }  # fmt: skip
+
+
+def test_the_epoch_may_be_said_in_a_line_before(tmp_path):
+    text = "".join(
+        f"##### epoch: {epoch} #####\n" + lines("[Update {n}/3] PolicyLoss=0.5", [1, 2, 3]) + f"valid loss 0.{epoch}\n"
+        for epoch in range(4)
+    )
+    log = read(tmp_path, text)
+    assert [step for step, _ in series(log, "PolicyLoss")] == list(range(1, 13))
+    assert [step for step, _ in series(log, "valid loss")] == [3, 6, 9, 12]
+
+
+def test_a_line_an_epoch_among_lines_a_step_belongs_to_the_step_before(tmp_path):
+    text = "".join(
+        "".join(f"Epoch {epoch}/2, Step {n}, Loss: 0.5\n" for n in range(0, 50, 10))
+        + f"Epoch {epoch}/2 completed. Average Loss: 0.{epoch}\n"
+        for epoch in (1, 2, 3)
+    )
+    assert [step for step, _ in series(read(tmp_path, text), "Average Loss")] == [40, 81, 122]
+
+
+def test_settings_that_are_printed_say_no_step(tmp_path):
+    log = read(tmp_path, "Epochs: 2\nNum steps: 500\nValidation Frequency (steps): 2\n" + lines("kl_div: 0.{n}"))
+    assert [row["step"] for row in log.rows] == list(STEPS)
+
+
+def test_a_line_that_looks_like_a_step_does_not_hold_all_that_follows(tmp_path):
+    log = read(tmp_path, "Step 1\n" + lines("kl_div: 0.{n}", range(2000)))
+    assert len(log.rows) == 2000
+
+
+def test_text_that_a_shell_appended_in_another_encoding(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"begun\n" * 1000 + lines("Episode {n} | PG Loss: 0.{n} | Entropy: 1.1").encode("utf-16-le"))
+    assert series(read_log(path), "PG Loss") == ONE_TO_FIVE
+
+
 def test_an_evaluation_s_line_is_held_out(tmp_path):
     text = lines("step {n} loss 0.{n}\nEval step {n}: loss 0.7 accuracy 0.5")
     log = read(tmp_path, text)
@@ -352,6 +412,16 @@ def test_lines_of_a_server_are_no_rows(tmp_path):
 
 
 # Time, and following.
+
+
+def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
+    for text in (
+        "step 5 loss 0.5 " * 150_000,
+        "{'a': 1, " * 100_000,
+        "12%|#| 1/2 [a=1] " * 100_000,
+        "| a | 1 " * 300_000,
+    ):
+        assert len(read(tmp_path, f"x\n{text}\n" + lines("step {n} loss 0.{n}")).rows) == 5
 
 
 @pytest.mark.parametrize(

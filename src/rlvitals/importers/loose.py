@@ -33,6 +33,8 @@ RECURS = 3
 """Lines a name must be on before it counts."""
 MAX_BLOCK = 500
 """Names in one block."""
+MOST_SAMPLES = 1024
+"""Numbers of one name within a step."""
 MAX_HEADERS = 12
 """Kinds of lines that say a step, at once."""
 GROWS = 0.9
@@ -43,6 +45,7 @@ OVERALL = ("global", "train", "total")
 
 BAR = "a progress bar"
 
+_SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
 Said = dict[tuple[str, str], Count]
@@ -150,11 +153,12 @@ class LooseRows:
         return said if epoch is None else {**said, ("", "epoch"): epoch}
 
     def _see_header(self, text: str, reading: Reading) -> None:
-        if reading.words > 2 or set(reading.counts) == {UNLABELLED}:
+        counts = {name: count for name, count in reading.counts.items() if name and not _SETTING.match(name)}
+        if reading.words > 2 or not counts:
             return
         self._close_block()
         shape = _DIGITS.sub("#", without_prefix(text).strip())[:80]
-        self._remember({(shape, name): count for name, count in reading.counts.items()})
+        self._remember({(shape, name): count for name, count in counts.items()})
 
     def _remember(self, said: Said) -> None:
         older = ((key, count) for key, count in self._headers.items() if key not in said)
@@ -172,9 +176,14 @@ class LooseRows:
 
     def _close_block(self) -> None:
         if self._block:
-            averaged = sum(len(values) > 1 for values in self._block.values())
-            numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
-            self._lines.append(Item(numbers, self._headers, False, True, False, self._percents, averaged))
+            times = max(map(len, self._block.values()))
+            if times > MOST_SAMPLES:  # no step has as many: what was said before is none
+                rows = [{name: vs[at] for name, vs in self._block.items() if at < len(vs)} for at in range(times)]
+                self._lines += [Item(row, {}, is_own=False, is_block=True, is_strict=False) for row in rows]
+            else:
+                averaged = sum(len(values) > 1 for values in self._block.values())
+                numbers = {name: vs[0] if len(vs) == 1 else mean(vs) for name, vs in self._block.items()}
+                self._lines.append(Item(numbers, self._headers, False, True, False, self._percents, averaged))
             self._block, self._percents = {}, 0
 
     def _close_grid(self) -> None:
