@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.importers.base import Fields, Notes
@@ -74,6 +75,7 @@ class LooseRows:
     def __init__(self) -> None:
         self._lines: list[Item] = []
         self._tables: list[Item] = []
+        self._known: dict[bool, tuple[int, Outcome]] = {}
         self._headers: Said = {}
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
@@ -88,11 +90,11 @@ class LooseRows:
 
     def lines(self) -> Outcome:
         """The rows of lines and of blocks of lines."""
-        return _settle(self._lines)
+        return self._settled(self._lines)
 
     def tables(self) -> Outcome:
         """The rows of drawn tables."""
-        return _settle(self._tables)
+        return self._settled(self._tables)
 
     def seen(self) -> str:
         """What there is instead of rows, for an error."""
@@ -108,6 +110,15 @@ class LooseRows:
             self._close_grid()
             self._close_block()
             self._remember({key: Count(done, total)})
+
+    def _settled(self, items: list[Item]) -> Outcome:
+        """What candidates amount to; the answer of the time before, where none was added."""
+        which = items is self._tables
+        known, outcome = self._known.get(which, (-1, Outcome([])))
+        if known != len(items):
+            outcome = _settle(items)
+            self._known[which] = len(items), outcome
+        return outcome._replace(rows=outcome.rows.copy())
 
     def finish(self) -> None:
         """No line comes any more."""
@@ -348,5 +359,6 @@ def _grows(values: list[tuple[int, int]]) -> bool:
     return falls <= (1 - GROWS) * len(values) and (len(set(values)) > 1 or len(values) < RECURS)
 
 
+@lru_cache(maxsize=4096)
 def _rank(key: tuple[str, str]) -> int | None:
     return rank_of(key[1].rpartition("/")[2])

@@ -9,7 +9,7 @@ not decided here; `Reading` says how much of it was words.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.importers.base import Fields
@@ -154,7 +154,7 @@ class Reading(NamedTuple):
         return self.words <= 2 + len(self.counts) + len(self.numbers)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def rank_of(name: str) -> int | None:
     """How finely a name counts steps: 0 for steps and iterations, `EPOCHS` for epochs; None where it counts none.
 
