@@ -335,6 +335,12 @@ def test_a_table_with_a_header_has_a_row_a_line(tmp_path, header, row):
     assert log.rows == [{"step": n, "reward": n / 10, "kl": 0.1} for n in STEPS]
 
 
+def test_a_frame_of_pandas_in_several_blocks_is_no_table_of_rows(tmp_path):
+    frame = "   step  loss  \\\n0     1   0.5   \n1     2   0.4   \n\n   reward  \n0     0.1  \n1     0.2  \n"
+    with pytest.raises(NotALog):
+        read(tmp_path, frame)
+
+
 def test_a_table_with_a_column_for_the_evaluation(tmp_path):
     table = "Step {n}\n| metric | train | eval | best |\n|---|---|---|---|\n| loss | 0.{n} | 0.5 | 0.4 |\n"
     assert read(tmp_path, lines(table)).rows[0] == {"step": 1, "loss": 0.1, "eval/loss": 0.5, "loss/best": 0.4}
