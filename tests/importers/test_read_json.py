@@ -267,6 +267,12 @@ def test_evaluations_in_a_list_of_their_own_are_held_out_rows(tmp_path):
     assert log.notes == ["eval (2 rows) is read as evaluations"]
 
 
+def test_a_long_evaluation_is_not_taken_for_the_training(tmp_path):
+    evaluations = [{"step": n, "reward": 0.7, "kl": 0.1, "accuracy": 0.5} for n in range(1, 30)]
+    log = read_document(tmp_path, {"train": STEPS, "eval": evaluations})
+    assert [(row["step"], row["reward"]) for row in log.rows if "reward" in row] == EXPECTED
+
+
 def test_evaluations_without_steps_are_spread_over_the_training(tmp_path):
     log = read_document(tmp_path, {"loss": [5.0, 4.0, 3.0, 2.0], "eval_loss": [4.5, 2.5], "note": ["a", "b", "c"]})
     assert [(row["step"], row["eval_loss"]) for row in log.rows if "eval_loss" in row] == [(2, 4.5), (4, 2.5)]

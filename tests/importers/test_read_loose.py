@@ -105,6 +105,11 @@ def test_numbers_with_units_and_separators(text, number):
     assert reading.numbers == {"value": pytest.approx(number), "loss": 0.5}
 
 
+def test_a_number_without_a_name_is_a_count_at_the_beginning_alone():
+    assert read_pairs("10: loss 0.5").counts == {"": (10, None)}
+    assert read_pairs("loss 0.5 (7) kl 0.1 (3/4)").counts == {}
+
+
 def test_nan_and_infinity_are_numbers():
     numbers = read_pairs("step 3 | loss nan | kl -inf | reward: NaN").numbers
     assert [math.isnan(numbers["loss"]), numbers["kl"], math.isnan(numbers["reward"])] == [True, -math.inf, True]
@@ -403,6 +408,13 @@ def test_samples_between_the_rows_change_nothing(tmp_path, template):
     mixed = read(tmp_path, f"{thoughts}\n".join(lines(template).splitlines(keepends=True))).rows
     assert series_of(mixed, "kl") == series_of(rows, "kl")
     assert [step for step, _ in series_of(mixed, "reward")] == list(STEPS)
+
+
+def test_a_line_that_is_alone_must_be_like_the_others(tmp_path):
+    rows = read(tmp_path, lines("step {n} reward 0.{n}")).rows
+    for prose in ("Step 3: the reward: 5 is high", "reward: 9", "[setup] 50 steps LR=1e-5", "Step 4: LR=0.1"):
+        assert read(tmp_path, lines("step {n} reward 0.{n}") + prose + "\n").rows == rows
+    assert read(tmp_path, lines("step {n} reward 0.{n}\nreward: 9")).rows == rows
 
 
 def series_of(rows, name):
