@@ -162,6 +162,8 @@ def test_lines_without_a_step_are_numbered(tmp_path):
         "loss 0.{n} | {n}/ 2001 batches",
         "[run_7B]   {n}/100 | loss=0.{n} | done=true",
         "ok=true loss=0.{n} name=run step={n}",
+        "step {n}, loss tensor(0.{n}, device='cuda:0', grad_fn=<NegBackward0>) kl np.float64(0.1)",
+        "episode {n}: average loss over the last 100 episodes: 0.{n} loss: 0.{n} eta=0:12:30",
     ],
 )
 def test_names_before_the_step_and_counts_after_their_number(tmp_path, template):
@@ -419,6 +421,12 @@ def test_a_line_that_is_alone_must_be_like_the_others(tmp_path):
 
 def series_of(rows, name):
     return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def test_names_nobody_knows_are_rows_where_their_step_grows(tmp_path):
+    assert len(read(tmp_path, lines("iter {n} foo 0.{n} bar=2")).rows) == 5
+    with pytest.raises(NotALog):
+        read(tmp_path, "step 30 foo 0.5 bar=2\n" * 9)
 
 
 def test_lines_of_a_server_are_no_rows(tmp_path):

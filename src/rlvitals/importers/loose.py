@@ -312,6 +312,8 @@ def _telling(items: list[Item]) -> list[Item]:
         is_row = bool(names & telling) if telling else bool(item.said and names & again)
         if is_row and (item.said or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
+    if not telling and not any(len(set(values)) >= RECURS for values in _series(item.said for item in kept).values()):
+        return []  # numbers nobody knows are a training's where they come with steps
     return kept
 
 

@@ -58,7 +58,7 @@ _RATE = (
     r"(?:/[A-Za-z]{1,8})?"
 )
 _VALUE = re.compile(
-    rf"""(?<![^\s=:\uff1a\[({{|<>,;'"~≈│+\#])
+    rf"""(?<!\d:)(?<![^\s=:\uff1a\[({{|<>,;'"~≈│+\#])
     (?P<number>[+-]?(?:\d{{1,3}}(?:,\d{{3}})++(?:\.\d++)?|\d++(?:\.\d*+)?(?:[eE][+-]?\d++)?|\.\d++(?:[eE][+-]?\d++)?
         |(?:nan|inf(?:inity)?)\b))
     (?:\s?/\s?(?P<total>\d[\d,]*+)(?![\w./]))?
@@ -79,6 +79,8 @@ _FILLERS = frozenset({
 })  # fmt: skip
 _RULES = re.compile(r"[=*_#─━═~-]{3,}")
 _ORDINAL = re.compile(r"第\s*(\d+)\s*[步轮回次个]合?")
+_WRAPPED = re.compile(r"(?:\b\w{1,8}\.)?\b(?:tensor|array|b?float\d*)\(\[?([^\s(),\]]{1,40})[^()]{0,80}\)")
+_WINDOW = re.compile(r"\s(?:over|of|in|for)\s(?:the\s)?last\s\d{1,9}\s\w{1,20}")
 _SECONDS = {"ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _HOURS = frozenset({"hr", "hrs", "hour", "hours"})
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9}
@@ -200,10 +202,7 @@ def read_pairs(text: str) -> Reading | None:
         return None
     line = without_prefix(text)
     prefix = text[: len(text) - len(line)]
-    if "=" in line or "-" in line or "─" in line or "━" in line:
-        line = _RULES.sub("  ", line)
-    if "第" in line:
-        line = _ORDINAL.sub(r"  步 \1  ", line)
+    line = _plain(line)
     reader = _Line(line)
     for found in _VALUE.finditer(line):
         reader.take(found)
@@ -214,6 +213,17 @@ def read_pairs(text: str) -> Reading | None:
     if reader.begin is not None and _HELD_OUT.search(lead := prefix + line[: reader.begin]):
         numbers = _held_out(numbers, lead)
     return Reading(reader.counts, numbers, words, reader.percents, reader.is_explicit)
+
+
+def _plain(line: str) -> str:
+    """A line without what is drawn, and with numbers as such."""
+    if "=" in line or "-" in line or "─" in line or "━" in line:
+        line = _RULES.sub("  ", line)
+    if "第" in line:
+        line = _ORDINAL.sub(r"  步 \1  ", line)
+    if "tensor(" in line or "float" in line or "array(" in line:
+        line = _WRAPPED.sub(r"\1", line)
+    return _WINDOW.sub("", line) if " last " in line else line
 
 
 class _Line:
