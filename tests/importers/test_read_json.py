@@ -294,6 +294,14 @@ def test_documents_one_after_another_are_rows(tmp_path):
     assert [(row["step"], row["reward"]) for row in torn] == EXPECTED[:-1]
 
 
+def test_a_console_log_that_begins_with_documents_is_none(tmp_path):
+    path = tmp_path / "log"
+    settings = json.dumps({"learning_rate": 1e-6, "model": "tiny"}, indent=1)
+    path.write_text(f"{settings}\n{settings}\n" + "".join(f"step {n} reward 0.{n} loss 0.5\n" for n in range(1, 6)))
+    assert importer_for(path).name == "console"
+    assert [(row["step"], row["reward"]) for row in read_log(path).rows] == EXPECTED
+
+
 def test_nan_and_infinity_in_a_document(tmp_path):
     log = read_document(tmp_path, '{"loss": [1.0, NaN, Infinity], "kl": [null, -Infinity, 0.5]}')
     assert repr(log.rows) == (

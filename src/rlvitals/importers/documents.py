@@ -28,6 +28,7 @@ _CONFIGS = ("config", "args", "hyperparameters", "params", "settings", "training
 _EVALUATIONS = frozenset(
     {"eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout"}
 )
+_BETWEEN = re.compile(r"[\s,]*")
 SAMPLED = 50
 """Rows that tell what a table holds."""
 MAX_DEPTH = 40
@@ -148,31 +149,33 @@ class DocumentImporter(Importer):
 
 
 def parse_stream(text: str) -> Any:
-    """A JSON document; where several follow one another, the list of them."""
+    """A JSON document; where several follow one another, the list of them, of which the last may be torn."""
     try:
         return parse_lenient(text)
     except ValueError as error:
-        found = list(_documents_in(text))
-        if len(found) < 2:
+        found, end = _documents_in(text)
+        rest = text[end:].lstrip(" \t\r\n,")
+        if len(found) < 2 or rest[:1] not in ("", "{", "["):
             raise ValueError(str(error)) from error
     refuse_depth(found)
     return found
 
 
-def _documents_in(text: str) -> Iterator[Any]:
-    """JSON documents one after another, up to where one is damaged."""
+def _documents_in(text: str) -> tuple[list[Any], int]:
+    """JSON documents one after another, and where they end or one of them is damaged."""
     decoder = json.JSONDecoder()
+    found: list[Any] = []
     at = 0
-    while at < len(text):
-        while at < len(text) and (text[at].isspace() or text[at] == ","):
-            at += 1
+    while between := _BETWEEN.match(text, at):
         try:
-            found, at = decoder.raw_decode(text, at)
+            document, end = decoder.raw_decode(text, between.end())
         except (ValueError, RecursionError):
-            return
-        if not isinstance(found, dict | list):
-            return
-        yield found
+            break
+        if not isinstance(document, dict | list):
+            break
+        found.append(document)
+        at = end
+    return found, at
 
 
 def _holds_a_table(document: dict[str, Any]) -> bool:
