@@ -464,6 +464,11 @@ def test_a_long_line_takes_no_longer_than_its_length(tmp_path, unit):
         assert time.perf_counter() - begun < 2
 
 
+def test_the_last_number_of_a_killed_process_is_not_trusted(tmp_path):
+    log = read(tmp_path, lines("step {n} reward 0.{n} loss 0.5") + "step 6 reward 0.6 loss 0.1")
+    assert log.rows[-1] == {"step": 6, "reward": 0.6}
+
+
 def test_following_gives_rows_as_they_come(tmp_path):
     path = tmp_path / "log"
     path.write_text(lines("step {n} reward 0.{n} loss 0.5"))

@@ -175,7 +175,7 @@ class ConsoleImporter(LineImporter):
         if _OPENING.search(text):
             return self._mappings(text, is_cut)
         if not self._is_decided:
-            self._loose.take(text)
+            self._loose.take(_without_last_word(text) if is_cut else text)
         return []
 
     @property
@@ -343,6 +343,12 @@ class NotebookLogImporter(ConsoleImporter):
 
 def _told(kind: str, rows: list[Fields]) -> list[_Told]:
     return [(kind, row) for row in rows]
+
+
+def _without_last_word(text: str) -> str:
+    """A line that was cut, without what may be half a number."""
+    words = text.rsplit(None, 1)
+    return words[0] if len(words) > 1 else ""
 
 
 def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:

@@ -148,7 +148,7 @@ class LooseRows:
         elif reading.counts:
             self._close_block()
             said = self._with_epoch({("", name): count for name, count in reading.counts.items()})
-            is_strict = not reading.words and not any(" " in name for name in reading.numbers)
+            is_strict = reading.words <= 1 and not any(" " in name for name in reading.numbers)
             self._lines.append(
                 Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict, percents=reading.percents)
             )
