@@ -18,9 +18,9 @@ from rlvitals.importers.base import Fields, LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
-from rlvitals.importers.loose import TELLING, LooseRows, Outcome
+from rlvitals.importers.loose import LooseRows, Outcome
 from rlvitals.importers.padding import family
-from rlvitals.importers.pairs import read_pairs
+from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
 from rlvitals.splits import is_held_out
 
@@ -92,7 +92,7 @@ class ConsoleImporter(LineImporter):
 
     def feed(self, line: str) -> list[Fields]:
         is_torn = not line.endswith("\n")  # the last one, of a process that was killed
-        line = line.rstrip("\n")
+        line = line.rstrip("\n").replace("\x00", "")  # what a shell that writes UTF-16 appended to other text
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
         if is_cut and ("step:" in line or "{" in line):
             self.notes.count(
@@ -175,7 +175,7 @@ class ConsoleImporter(LineImporter):
         if _OPENING.search(text):
             return self._mappings(text, is_cut)
         if not self._is_decided:
-            self._loose.take(text)
+            self._loose.take(_without_last_word(text) if is_cut else text)
         return []
 
     @property
@@ -343,6 +343,12 @@ class NotebookLogImporter(ConsoleImporter):
 
 def _told(kind: str, rows: list[Fields]) -> list[_Told]:
     return [(kind, row) for row in rows]
+
+
+def _without_last_word(text: str) -> str:
+    """A line that was cut, without what may be half a number."""
+    words = text.rsplit(None, 1)
+    return words[0] if len(words) > 1 else ""
 
 
 def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:

@@ -42,7 +42,13 @@ def delimiter_of(line: str) -> str | None:
     names = [cell.strip() for cell in cells if cell.strip()]
     if len(cells) < 2 or len(names) < len(cells) - 1 or len(set(names)) < len(names):
         return None
-    is_name = [number_in(name) is None and len(name) <= 120 and not set("{}[]") & set(name) for name in names]
+    is_name = [
+        number_in(name) is None
+        and len(name) <= 120
+        and not set("{}") & set(name)
+        and ("[" not in name or (name[0].isalpha() and name.endswith("]")))
+        for name in names
+    ]
     return best if all(is_name) else None
 
 
