@@ -440,6 +440,12 @@ def test_lines_of_a_server_are_no_rows(tmp_path):
 # Time, and following.
 
 
+@pytest.mark.slow
+def test_a_line_of_20_megabytes_is_passed_over(tmp_path):
+    text = "step 5 loss 0.5 | a=1 " * 1_000_000
+    assert len(read(tmp_path, f"x\n{text}\n" + lines("step {n} loss 0.{n}")).rows) == 5
+
+
 def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
     for text in (
         "step 5 loss 0.5 " * 150_000,

@@ -53,6 +53,11 @@ _NOT_TRAINING = re.compile(
     r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
     re.IGNORECASE,
 )
+_METRIC = re.compile(  # names in printed mappings, of which samples and settings are more than lines
+    r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
+    r"logps|train_runtime|perplexity|clip|奖励|损失|回报|熵|наград|потер",
+    re.IGNORECASE,
+)
 _STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
 
 
@@ -353,13 +358,14 @@ def _without_last_word(text: str) -> str:
 
 def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:
     """What hangs on progress bars, and the evaluations that were printed between them, as trlX does."""
-    evaluations = [line for line in lines if all(is_held_out(name) for name in line if name not in ("step", "epoch"))]
+    found = [{name: line[name] for name in line if name in ("step", "epoch") or is_held_out(name)} for line in lines]
+    evaluations = [row for row in found if not row.keys() <= {"step", "epoch"}]
     return sorted([*rows, *evaluations], key=lambda row: row["step"]) if evaluations else rows
 
 
 def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
     """Whether a printed mapping is a row of metrics rather than settings or a sample."""
-    if not any(map(TELLING.search, row)) or are_settings(found):
+    if not any(map(_METRIC.search, row)) or are_settings(found):
         return False
     texts: set[str] = set()
     flatten(found, texts)

@@ -107,6 +107,15 @@ def log_probability_crash(
     return (critical if grave or ratio >= 1.5 * times_critical else warning)(logp_chosen, times=ratio)
 
 
+def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float) -> Alarm | None:
+    """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
+    window = eval_margin.window
+    if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
+        return None
+    rising = margin is not None and margin.n > 12 and margin.gained
+    return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
+
+
 def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:
     """The held-out loss is above its best twice in a row, and further the second time."""
     best = eval_loss.lowest
