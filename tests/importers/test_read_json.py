@@ -228,6 +228,8 @@ EXPECTED = [(n, n / 10) for n in range(1, 6)]
         {"reward": [[n, n / 10] for n in range(1, 6)], "kl": [[n, 0.5] for n in range(1, 6)]},
         {"reward": [[1_764_000_000.5 + n, n, n / 10] for n in range(1, 6)]},
         {str(n): {"reward": n / 10} for n in range(1, 6)},
+        {"base": {"reward": 0.0}, **{f"step_{n:03d}": {"reward": n / 10} for n in range(1, 6)}},
+        {"by": {f"checkpoint-{n}": {"reward": n / 10} for n in (5, 4, 3, 2, 1)}},
         {"reward": {str(n): n / 10 for n in range(1, 6)}, "kl": {str(n): 0.1 for n in range(1, 6)}},
         [{"step": n, "name": "reward", "value": n / 10} for n in range(1, 6)],
         [{"episode": n, "reward": n / 10} for n in range(1, 6)],

@@ -184,8 +184,10 @@ def test_rows_of_evaluations_among_others_are_held_out(tmp_path):
 
 
 def test_a_table_without_numbers_says_its_columns(tmp_path):
-    with pytest.raises(NotALog, match="a table with the columns note, step and no numbers in them but steps"):
+    with pytest.raises(NotALog, match="a table with the columns note, step and no metrics in them"):
         read(tmp_path, "step,note\n1,hello\n2,world\n")
+    with pytest.raises(NotALog, match="a table with the columns answer, id, prompt and no metrics in them"):
+        read(tmp_path, "id,prompt,answer\n1,what?,that\n2,who?,they\n")
 
 
 def test_units_in_the_names_of_columns(tmp_path):
