@@ -66,6 +66,15 @@ CLASS_WORDS = {
     "log-prob crash": "logprob_crash likelihood_displacement",
     "no learning": "not_learning preference_signal_lost",
     "noise around 0": "preference_signal_lost",
+    "overfit": "overfit likelihood_displacement saturated",
+    "no gradient": "dead_gradient preference_signal_lost zero_variance reward_floor",
+    "identically zero": "reward_floor zero_variance dead_gradient",
+    "reward ~0": "reward_floor zero_variance not_learning",
+    "length collapse": "length_collapse entropy_collapse",
+    "ppo divergence": "loss_divergence value_failure reward_collapse reward_hacking",
+    "update far too large": "clip_saturation kl_explosion lr_too_high",
+    "margins negative": "margin_inversion preference_signal_lost",
+    "above ln2": "loss_divergence",
 }
 
 

@@ -31,5 +31,6 @@ def dying_rows(healthy: int = 40, dead: int = 30) -> list[dict]:
 
 
 def write_jsonl(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -45,6 +45,9 @@ class Settings:
     rules: str | tuple[Any, ...] | None = None
     """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
+    mapping: dict[str, str] = field(default_factory=dict)
+    """What metric names are, where the doctor cannot know or is wrong: {"my_name": "reward.total.mean"}. A concept of
+    the catalogue, a signal of the doctor, or "none" for what is not to be read."""
     actions: ActionMode = "advise"
     """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
     notify: dict[str, str] = field(default_factory=dict, repr=False)
@@ -132,6 +135,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         tracker_wait=_seconds(merged, "tracker_wait", 60.0),
         monitor=_boolean(merged, "monitor", True),
         rules=_rules(merged.get("rules")),
+        mapping=_names_given(merged),
         actions=merged.get("actions", "advise"),
         notify=_notify(merged),
         strict=_boolean(merged, "strict"),
@@ -343,6 +347,14 @@ def _mapping(merged: Mapping[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{key} must be a mapping, not {type(value).__name__}")
     return dict(value)
+
+
+def _names_given(merged: Mapping[str, Any]) -> dict[str, str]:
+    given = _mapping(merged, "mapping")
+    for name, concept in given.items():
+        if not isinstance(name, str) or not isinstance(concept, str):
+            raise ConfigError(f"mapping maps metric names to concepts; {name!r}: {concept!r} are not both texts")
+    return given
 
 
 def _boolean(merged: Mapping[str, Any], key: str, default: bool = False) -> bool:

@@ -96,6 +96,7 @@ class NotALog(RlvitalsError):
     def __init__(self, path: object, why: str, more: str = "") -> None:
         self.path = path
         self.why = why
+        self.more = more
         super().__init__(f"{path} is no training log: {why}.{more}")
 
 

@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import re
 
-_HELD_OUT = re.compile(r"(eval|val|test|valid|validation|heldout|held_out|holdout)[-_/.]", re.IGNORECASE)
+_HELD_OUT = re.compile(
+    r"(?:(?:data|metrics)/)?"  # what exports put in front of every name
+    r"(?:(?:eval|val|test|valid|validation|heldout|held_out|holdout)[-_/. ]|验证|测试|评估|検証)",
+    re.IGNORECASE,
+)
 
 
 def is_held_out(name: str) -> bool:
@@ -14,6 +18,8 @@ def is_held_out(name: str) -> bool:
 
     >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/f1", "value_loss", "evaluate")]
     [True, True, True, False, False]
+    >>> [is_held_out(name) for name in ("Validation Loss", "data/val-core/gsm8k/reward", "验证损失")]
+    [True, True, True]
     """
     return _HELD_OUT.match(name) is not None
 

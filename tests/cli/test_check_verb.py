@@ -439,3 +439,96 @@ def test_a_stall_is_seen_while_following(tmp_path):
     watcher = follow(target, "--json", until_idle="0.5")
     out, _ = watcher.communicate(timeout=60)
     assert "stall" in {json.loads(line).get("kind") for line in out.splitlines()}
+
+
+def by_hand(count=40):
+    return [
+        {"step": n, "payoff": 0.3 + 0.05 * (n % 4), "helpful_score": float(n), "kl_div": 0.01, "tok/s": 90.0 + n % 3}
+        for n in range(1, count + 1)
+    ]
+
+
+def test_names_understood_by_their_words_are_told_in_a_line_and_all_on_request(tmp_path, capsys):
+    log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
+    main(["check", log])
+    shown = capsys.readouterr().out
+    assert "kl is kl_div, tokens per s is tok/s" in " ".join(shown.split())
+    assert "kl_ref.k1" not in shown
+    main(["check", log, "--names"])
+    assert "kl_ref.k1" in capsys.readouterr().out
+
+
+def test_what_a_name_is_can_be_said(tmp_path, capsys):
+    log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
+    main(["check", log, "--json", "--map", "payoff=reward.total.mean", "--map", "kl_div=none"])
+    names = {
+        taken["signal"]: (taken["name"], taken["sureness"]) for taken in json.loads(capsys.readouterr().out)["names"]
+    }
+    assert names["reward"] == ("payoff", "given")
+    assert "kl" not in names
+
+
+def test_a_reward_that_adds_up_is_told(tmp_path, capsys):
+    rows = [
+        row | {"reward": row["payoff"] + 0.01 * (n % 7), "x_bonus": 0.01 * (n % 7)} for n, row in enumerate(by_hand())
+    ]
+    page = tmp_path / "page.html"
+    main(["check", str(write_jsonl(tmp_path / "log.jsonl", rows)), "--html", str(page)])
+    assert "the reward adds up: payoff + x_bonus" in capsys.readouterr().out
+    assert "the reward adds up: payoff + x_bonus" in page.read_text()
+    assert "kl is kl_div" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--map", "payoff"], "write NAME=CONCEPT"),
+        (["--map", "payoff=reward.totl.mean"], "Did you mean 'reward.total.mean'?"),
+        (["--map", "payof=reward.total.mean"], "Did you mean 'payoff'?"),
+    ],
+)
+@pytest.mark.parametrize("place", ["LOG", "FOLDER"])
+def test_a_wrong_mapping_is_an_error_with_the_nearest_word(tmp_path, words, said, place, capsys):
+    log = write_jsonl(tmp_path / "log.jsonl", by_hand())
+    write_jsonl(tmp_path / "other.jsonl", healthy_rows())
+    assert main(["check", str(log if place == "LOG" else tmp_path), *words]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_needs_a_mapped_name_in_one_of_its_logs_only(tmp_path, capsys):
+    write_jsonl(tmp_path / "log.jsonl", by_hand())
+    write_jsonl(tmp_path / "other.jsonl", healthy_rows())
+    assert main(["check", str(tmp_path), "--map", "payoff=reward"]) != 64
+
+
+def test_a_run_keeps_what_its_settings_say_of_names(tmp_path):
+    mapping = {"payoff": "reward.total.mean", "api_token_rate": "perf.tokens_per_s"}
+    with rlvitals.start(tmp_path / "run", mapping=mapping) as run:
+        for row in by_hand():
+            run.log(dict(row), step=row["step"])
+    names = {taken.signal: (taken.name, taken.sureness) for taken in rlvitals.check(tmp_path / "run").names}
+    assert names["reward"] == ("payoff", "given")
+    with pytest.raises(rlvitals.errors.ConfigError, match=r"reward\.total\.mean"):
+        rlvitals.start(tmp_path / "other", mapping={"payoff": "reward.totl.mean"})
+
+
+def test_following_says_that_a_mapped_name_has_not_come(tmp_path, capsys):
+    log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
+    main(["check", log, "--follow", "--until-idle", "0.01", "--interval", "0.01", "--map", "nowhere=reward"])
+    assert "nowhere, which is mapped to reward, is not logged" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "verb", [["watch", "--json", "--until-idle", "0.01", "--interval", "0.01"], ["report", "--json"]]
+)
+def test_other_verbs_take_a_mapping_too(tmp_path, verb, capsys):
+    rows = [row | {"my_thing": 1.0 if row["step"] < 30 else 0.001} for row in by_hand(80)]
+    log = str(write_jsonl(tmp_path / "log.jsonl", rows))
+
+    def said(*more):
+        assert main([verb[0], log, *verb[1:], *more]) != 64
+        return "exploration has ended" in capsys.readouterr().out
+
+    assert not said()
+    assert said("--map", "my_thing=entropy.mean")
+    assert main([verb[0], log, *verb[1:], "--map", "my_thing=entropy.meen"]) == 64

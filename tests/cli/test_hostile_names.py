@@ -156,6 +156,8 @@ show {one} --{word}
 show {one} --json
 check {one}
 check {one} --verbose
+check {one} --names
+check {log} --map {word}=reward
 check {runs}
 check {log}
 check {console}
@@ -320,6 +322,8 @@ runs {damaged_runs}
 show {one} --all
 show {one} --epochs
 check {one} --verbose
+check {one} --names
+check {log} --map {word}=reward
 check {runs}
 check {log} --follow --until-idle 0.01 --interval 0.01
 backtest default {runs}

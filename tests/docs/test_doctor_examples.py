@@ -43,6 +43,9 @@ def desk(tmp_path, monkeypatch) -> Path:
     for name in ("train.log", "logs/one.jsonl", "logs/two.jsonl"):
         Path(name).write_text(lines, encoding="utf-8")
     Path("logs/INDEX.tsv").write_text("file\tverdict\none.jsonl\thealthy\ntwo.jsonl\thealthy\n", encoding="utf-8")
+    shown = {"output_type": "stream", "name": "stdout", "text": lines}
+    cells = [{"cell_type": "code", "source": "trainer.train()", "outputs": [shown]}]
+    Path("train.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     state = Path("outputs/checkpoint-500/trainer_state.json")
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"log_history": rows(), "global_step": 20}), encoding="utf-8")

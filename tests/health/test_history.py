@@ -68,8 +68,14 @@ def test_of_very_many_findings_the_newest_are_kept():
         (
             [replace(WARNING, recovered_step=60)],
             50,
+            "healthy",
+            "nothing to act on up to step 1,200 (1 warning; first: kl explosion, since step 12; all recovered)",
+        ),
+        (
+            [replace(CRITICAL, recovered_step=60)],
+            50,
             "watch",
-            "1 warning; first: kl explosion, since step 12; all recovered",
+            "1 critical finding; first: kl explosion, since step 12; all recovered",
         ),
     ],
 )
@@ -95,7 +101,7 @@ def test_a_monitor_tells_when_an_alarm_is_raised_and_when_it_has_recovered():
     assert [(event.type, event.step) for event in events] == [("raised", 2), ("recovered", quiet)]
     assert events[1].facts["severity"] == "warning"
     assert [finding.recovered_step for finding in monitor.findings] == [quiet]
-    assert monitor.verdict == "watch"
+    assert monitor.verdict == "healthy"
 
 
 def test_a_monitor_tells_when_an_alarm_gets_graver():

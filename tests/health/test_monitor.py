@@ -263,25 +263,27 @@ def test_a_rule_speaks_again_after_it_was_clear_for_long_enough():
     assert _kl([1.0] * 10 + almost + [1.0] * 10, "kl > 0.5 for 3: warning") == [(3, "warning")]
 
 
-def test_a_warning_becomes_critical_once_and_never_goes_back():
+def test_a_warning_becomes_critical_once_and_a_critical_that_subsides_a_warning_again():
     entry = {"rule": "kl_explosion", "enabled": True}
     monitor = Monitor("grpo", rules=[*_only("kl_explosion"), entry])
     said = []
     for step in range(1, 200):
         level = 0.05 if step < 30 else 3.5 if step < 60 else 40.0 if step < 90 else 3.5
         said += [(f.step, f.severity) for f in monitor.update({"step": step, "kl": level, "reward": 0.5})]
-    assert [severity for _, severity in said] == ["warning", "critical"]
+    assert [severity for _, severity in said] == ["warning", "critical", "warning"]
     assert said[0][0] < 45
     assert 60 <= said[1][0] < 75
+    assert 90 + CLEAR_POINTS <= said[2][0] < 130
+    assert [finding.recovered_step is None for finding in monitor.findings] == [False, False, True]
 
 
-def test_the_verdict_follows_the_worst_so_far_as_everywhere_else():
+def test_the_verdict_follows_what_stands_and_remembers_a_critical():
     monitor = Monitor(rules=[*_only(), "kl > 0.5 for 2: warning", "kl > 5 for 2: critical"])
     verdicts = []
     for step, value in enumerate([0.1] * 3 + [1.0] * 3 + [9.0] * 3 + [0.1] * (CLEAR_POINTS + 2), 1):
         monitor.update({"step": step, "kl": value})
         verdicts.append(monitor.verdict)
-    assert (verdicts[2], verdicts[5], verdicts[8], verdicts[-1]) == ("healthy", "watch", "act", "act")
+    assert (verdicts[2], verdicts[5], verdicts[8], verdicts[-1]) == ("healthy", "watch", "act", "watch")
     assert not any(finding.recovered_step is None for finding in monitor.findings)
 
 

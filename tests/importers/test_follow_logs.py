@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import math
@@ -87,6 +88,12 @@ def notebook_lines():
     return ["[" + lines[0] + "\n", *("," + line + "\n" for line in lines[1:]), "]\n"]
 
 
+def notebook():
+    text = "".join(f"{{'loss': 0.{n}, 'reward': 0.5, 'step': {n}}}\n" for n in range(1, 9))
+    cell = {"cell_type": "code", "source": "", "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]}
+    return [json.dumps({"cells": [cell], "nbformat": 4}, indent=1)]
+
+
 ROWS = [{"step": step, "loss": 1 / step, "kl": math.nan if step == 3 else 0.5} for step in range(1, 7)]
 JSONL = ['{"model": "tiny", "seed": 1, "output_dir": "out"}\n', *(json.dumps(row) + "\n" for row in ROWS)]
 SAMPLES = {
@@ -104,9 +111,19 @@ SAMPLES = {
     "console": list(console_lines()),
     "progress bars": list(bar_lines()),
     "notebook log": notebook_lines(),
+    "lines of a loop": [*(f"step {n} reward 0.{n} | kl 0.1\n" for n in range(1, 6)), "Step 3: so reward: 5, I say\n",
+                        *(f"Eval step {n}: reward 0.{n}\n" for n in range(1, 4))],
+    "blocks": [f"=== Step {n}/9 ===\nloss: 0.{n}\n  • reward: 0.{n}\n  • time: 3s (10%)\n" for n in range(1, 6)],
+    "drawn tables": [f"Step {n}\n┌──┬──┐\n│ loss │ 0.{n} │\n│ kl │ 0.1 │\n└──┴──┘\n" for n in range(1, 6)],
+    "columns of JSON": [json.dumps({"train": {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.0]}, "eval": {"loss": [1, 2]}})],
+    "csv after a preamble": ["# made by me\n", "seed: 3\n", "step;loss\n", *(f"{n};0,{n}\n" for n in range(1, 6))],
+    "csv of samples": ["step,reward\n", *(f"{n},{n + k}\n" for n in range(5) for k in range(4))],
+    "csv of one metric a row": ["step,metric,value\n", *(f"{n},{m},{n}\n" for m in ("loss", "kl") for n in range(5))],
+    "notebook": notebook(),
 }  # fmt: skip
 FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
 FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")
+FILES["jsonl in gzip"] = gzip.compress("".join(JSONL).encode(), mtime=0)
 FILES["a very long head"] = "".join([*(f"loading {n}\n" for n in range(9000)), *console_lines()]).encode()
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import sqlite3
+import struct
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from hypothesis import given, settings
@@ -33,20 +38,20 @@ def test_what_holds_no_numbers_says_why_and_what_can_be_read(tmp_path, content, 
     with pytest.raises(NotALog, match=why) as caught:
         read_log(path)
     assert isinstance(caught.value, RlvitalsError)
-    assert "CSV or TSV; TensorBoard event files" in str(caught.value)
+    assert "CSV or TSV; Parquet tables; TensorBoard event files" in str(caught.value)
 
 
 def test_a_missing_file_and_an_empty_folder_are_no_log(tmp_path):
     with pytest.raises(NotALog, match="there is nothing there"):
         read_log(tmp_path / "nowhere")
-    with pytest.raises(NotALog, match="holds none that is known"):
+    with pytest.raises(NotALog, match="the folder is empty"):
         read_log(tmp_path)
 
 
 def test_a_folder_with_several_logs_asks_for_one(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text('{"step": 1, "loss": 1.0}\n')
-    with pytest.raises(NotALog, match=r"name one of them: .*\.jsonl, .*\.jsonl"):
+    with pytest.raises(NotALog, match=r"Name one of them: rlvitals check .*a\.jsonl; rlvitals check .*b\.jsonl"):
         read_log(tmp_path)
 
 
@@ -90,6 +95,97 @@ def test_whatever_a_file_holds_reading_and_following_it_end_well(tmp_path_factor
     for end in (*range(0, len(data), max(piece, len(data) // 10)), len(data)):
         path.write_bytes(data[:end])
         followed = with_growth(followed, tail.poll())
+    assert repr(with_growth(followed, tail.finish())) == repr(rows)
+
+
+def leveldb(mark, *records):
+    """A log of records as W&B and SwanLab write it, all in one block."""
+    chunks = [struct.pack("<IHB", 0, len(record), 1) + record for record in records]
+    return mark + b"".join(chunks)
+
+
+def field(number, value):
+    """One field of a protobuf message: a number, or bytes."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    key = number << 3 | 2
+    return bytes([key] if key < 128 else [key & 127 | 128, key >> 7]) + bytes([len(value)]) + value
+
+
+def trackio_bytes():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, timestamp, step, metrics)")
+    rows = [("kto", "", step, json.dumps({"loss": 1 / step})) for step in range(1, 9)]
+    connection.executemany("INSERT INTO metrics (run_name, timestamp, step, metrics) VALUES (?, ?, ?, ?)", rows)
+    connection.commit()
+    return connection.serialize()
+
+
+def wandb_bytes():
+    items = [field(1, field(1, b"loss") + field(16, b"0.5")), field(2, field(1, 7))]
+    return leveldb(b":W&B\xe1\xbe\x00", *[field(2, b"".join(items))] * 4)
+
+
+def swanlab_bytes():
+    number = b"\x09" + struct.pack("<d", 0.5)
+    return leveldb(
+        b":SWL\xd6\xe1\x02", *(field(13, field(1, b"loss") + field(2, n) + field(5, number)) for n in range(1, 5))
+    )
+
+
+def events_bytes():
+    version = b"\x09" + struct.pack("<d", 1.0) + field(3, b"brain.Event:2")
+    value = field(1, b"loss") + b"\x15" + struct.pack("<f", 0.5)
+    events = [b"\x09" + struct.pack("<d", 1.7e9) + field(2, n) + field(5, field(1, value)) for n in range(1, 5)]
+    return b"".join(struct.pack("<QI", len(event), 0) + event + bytes(4) for event in (version, *events))
+
+
+def archive_bytes():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("run/train.jsonl", '{"step": 1, "loss": 0.5}\n' * 4)
+    return out.getvalue()
+
+
+BINARIES = {
+    "wandb": wandb_bytes(),
+    "swanlab": swanlab_bytes(),
+    "tensorboard": events_bytes(),
+    "trackio": trackio_bytes(),
+    "zip": archive_bytes(),
+    "gzip": gzip.compress(b'{"step": 1, "loss": 0.5}\n' * 40),
+}
+
+
+@pytest.mark.parametrize("kind", BINARIES)
+def test_the_samples_of_binary_formats_are_logs(tmp_path, kind):
+    (tmp_path / "log").write_bytes(BINARIES[kind])
+    assert read_log(tmp_path / "log").rows[0]["loss"] in (0.5, 1.0)
+
+
+@settings(max_examples=60)
+@pytest.mark.parametrize("kind", BINARIES)
+@given(
+    damage=some.lists(
+        some.tuples(some.floats(0, 1, exclude_max=True), some.binary(min_size=1, max_size=9)), max_size=4
+    ),
+    end=some.floats(0.5, 1),
+)
+def test_damaged_files_of_trackers_give_rows_or_say_why_not(tmp_path_factory, kind, damage, end):
+    data = bytearray(BINARIES[kind])
+    for place, other in damage:
+        at = int(place * len(data))
+        data[at : at + len(other)] = other
+    path = tmp_path_factory.mktemp("damaged") / "log"
+    path.write_bytes(data[: int(end * len(data))])
+    try:
+        rows = read_log(path).rows
+    except NotALog:
+        rows = []
+    assert all(type(row["step"]) is int for row in rows)
+    assert all(type(value) in (int, float) for row in rows for value in row.values())
+    tail = LogTail(path)
+    followed = with_growth([], tail.poll())
     assert repr(with_growth(followed, tail.finish())) == repr(rows)
 
 

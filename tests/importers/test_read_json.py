@@ -202,3 +202,142 @@ def test_a_document_without_rows_is_no_log(tmp_path, text):
     (tmp_path / "log.json").write_text(text)
     with pytest.raises(NotALog, match=r"What can be read: .*HF trainer_state.json; a JSON list of rows"):
         read_log(tmp_path / "log.json")
+
+
+# Documents of any shape
+
+
+def read_document(tmp_path, document, indent=1):
+    path = tmp_path / "log.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document, indent=indent))
+    return read_log(path)
+
+
+STEPS = [{"step": n, "reward": n / 10, "kl": 0.1} for n in range(1, 6)]
+EXPECTED = [(n, n / 10) for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"history": {"train": STEPS}, "config": {"learning_rate": 1e-6}},
+        {"a": {"b": {"c": {"rows": STEPS}}}},
+        {"metrics": {"step": [1, 2, 3, 4, 5], "reward": [0.1, 0.2, 0.3, 0.4, 0.5]}},
+        {"metrics": {"reward": [0.1, 0.2, 0.3, 0.4, 0.5], "kl": [0.1] * 5}, "name": "x"},
+        [{"step": n, "metrics": {"reward": n / 10}} for n in range(1, 6)],
+        {"reward": [[n, n / 10] for n in range(1, 6)], "kl": [[n, 0.5] for n in range(1, 6)]},
+        {"reward": [[1_764_000_000.5 + n, n, n / 10] for n in range(1, 6)]},
+        {str(n): {"reward": n / 10} for n in range(1, 6)},
+        {"base": {"reward": 0.0}, **{f"step_{n:03d}": {"reward": n / 10} for n in range(1, 6)}},
+        {"by": {f"checkpoint-{n}": {"reward": n / 10} for n in (5, 4, 3, 2, 1)}},
+        {"reward": {str(n): n / 10 for n in range(1, 6)}, "kl": {str(n): 0.1 for n in range(1, 6)}},
+        [{"step": n, "name": "reward", "value": n / 10} for n in range(1, 6)],
+        [{"episode": n, "reward": n / 10} for n in range(1, 6)],
+        [{"reward": n / 10} for n in range(1, 6)],
+        {"runs": [{"name": "a", "history": STEPS}]},
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_and_columns_are_found_wherever_they_are(tmp_path, document, indent):
+    rows = read_document(tmp_path, document, indent).rows
+    assert [(row["step"], row["reward"]) for row in rows] == EXPECTED
+
+
+def test_parts_of_a_metric_are_columns_too(tmp_path):
+    document = {"run": {"steps": [1, 2], "reward": [0.5, 0.6], "parts": {"format": [0.1, 0.2], "answer": [0.4, 0.4]}}}
+    assert read_document(tmp_path, document).rows[1] == {
+        "step": 2, "steps": 2, "reward": 0.6, "parts/format": 0.2, "parts/answer": 0.4,
+    }  # fmt: skip
+
+
+def test_of_several_tables_the_one_like_a_training_is_read_and_the_others_are_named(tmp_path):
+    others = {"samples": [{"id": n, "length": n} for n in range(50)], "short": [{"step": 1, "loss": 1.0}, {"step": 2}]}
+    log = read_document(tmp_path, {"training": STEPS, **others})
+    assert [(row["step"], row["reward"]) for row in log.rows] == EXPECTED
+    assert log.notes == [
+        "the file holds several tables: training (5 rows) was read, these were not: samples (50 rows), short (2 rows). "
+        "To read one of them, save it as a file of its own"
+    ]
+
+
+def test_evaluations_in_a_list_of_their_own_are_held_out_rows(tmp_path):
+    log = read_document(tmp_path, {"train": STEPS, "eval": [{"step": 2, "reward": 0.7}, {"step": 4, "eval_acc": 0.5}]})
+    assert [(row["step"], sorted(row)) for row in log.rows][2:5] == [
+        (2, ["eval/reward", "step"]), (3, ["kl", "reward", "step"]), (4, ["kl", "reward", "step"]),
+    ]  # fmt: skip
+    assert log.rows[5] == {"step": 4, "eval_acc": 0.5}
+    assert log.notes == ["eval (2 rows) is read as evaluations"]
+
+
+def test_a_long_evaluation_is_not_taken_for_the_training(tmp_path):
+    evaluations = [{"step": n, "reward": 0.7, "kl": 0.1, "accuracy": 0.5} for n in range(1, 30)]
+    log = read_document(tmp_path, {"train": STEPS, "eval": evaluations})
+    assert [(row["step"], row["reward"]) for row in log.rows if "reward" in row] == EXPECTED
+
+
+def test_evaluations_without_steps_are_spread_over_the_training(tmp_path):
+    log = read_document(tmp_path, {"loss": [5.0, 4.0, 3.0, 2.0], "eval_loss": [4.5, 2.5], "note": ["a", "b", "c"]})
+    assert [(row["step"], row["eval_loss"]) for row in log.rows if "eval_loss" in row] == [(2, 4.5), (4, 2.5)]
+    assert "eval_loss says no steps: its rows are spread evenly over the training" in log.notes
+    assert "left out, because they are lists of another length: note" in log.notes
+
+
+@pytest.mark.parametrize("split", ["eval", "Validation", "test"])
+def test_a_row_that_says_it_is_an_evaluation_is_held_out(tmp_path, split):
+    rows = [{"step": n, "split": name, "loss": 0.5} for n in (1, 2) for name in ("train", split)]
+    log = read_log(write(tmp_path / "log", *rows))
+    assert [sorted(row) for row in log.rows] == [["loss", "step"], ["eval/loss", "step"]] * 2
+
+
+def test_documents_one_after_another_are_rows(tmp_path):
+    text = "\n".join(json.dumps(row, indent=2) for row in STEPS)
+    assert [(row["step"], row["reward"]) for row in read_document(tmp_path, text).rows] == EXPECTED
+    torn = read_document(tmp_path, text[:-20]).rows
+    assert [(row["step"], row["reward"]) for row in torn] == EXPECTED[:-1]
+
+
+def test_a_console_log_that_begins_with_documents_is_none(tmp_path):
+    path = tmp_path / "log"
+    settings = json.dumps({"learning_rate": 1e-6, "model": "tiny"}, indent=1)
+    path.write_text(f"{settings}\n{settings}\n" + "".join(f"step {n} reward 0.{n} loss 0.5\n" for n in range(1, 6)))
+    assert importer_for(path).name == "console"
+    assert [(row["step"], row["reward"]) for row in read_log(path).rows] == EXPECTED
+
+
+def test_nan_and_infinity_in_a_document(tmp_path):
+    log = read_document(tmp_path, '{"loss": [1.0, NaN, Infinity], "kl": [null, -Infinity, 0.5]}')
+    assert repr(log.rows) == (
+        "[{'step': 1, 'loss': 1.0}, {'step': 2, 'loss': nan, 'kl': -inf}, {'step': 3, 'loss': inf, 'kl': 0.5}]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "seen"),
+    [
+        ({"model": "x", "tokens": {"a": "b"}}, "it is an object with model, tokens"),
+        ([], "it is an empty list"),
+        ([[1, 2], [3, 4]], "it is a list of 2 items: list"),
+        ([{"a": "b"}, {"a": "c"}], "rows without metrics .it is an object with a"),
+    ],
+)
+def test_a_document_without_rows_says_what_it_holds(tmp_path, document, seen):
+    with pytest.raises(NotALog, match=seen):
+        read_document(tmp_path, document)
+
+
+def test_a_dataset_is_no_log(tmp_path):
+    samples = [{"question_id": n, "prompt": "what?", "answer": "that"} for n in range(9)]
+    with pytest.raises(NotALog, match=r"its objects hold texts \(answer, prompt\) and no metrics"):
+        read_log(write(tmp_path / "a", *samples))
+    with pytest.raises(NotALog, match="rows without metrics"):
+        read_document(tmp_path, samples)
+
+
+def test_the_steps_of_an_episode_are_its_length(tmp_path):
+    rows = [{"episode": n, "steps": 37 * n % 50, "reward": 0.5} for n in range(1, 5)]
+    assert [row["step"] for row in read_log(write(tmp_path / "log", *rows)).rows] == [1, 2, 3, 4]
+
+
+def test_a_first_row_that_sounds_like_settings_is_a_row_where_the_second_is_like_it(tmp_path):
+    rows = [{"step": n, "seed": 3, "model": "tiny", "reward": n / 10} for n in range(1, 4)]
+    assert [row["step"] for row in read_log(write(tmp_path / "log", *rows)).rows] == [1, 2, 3]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlvitals.importers import importer_for, read_log
+from rlvitals.importers import NotALog, importer_for, read_log
 
 
 def read(tmp_path, text):
@@ -118,3 +118,93 @@ def test_prose_with_commas_is_no_table(tmp_path):
     path.write_text("Loading the model, please wait\nDone, at last\nstep 1: loss=0.5, kl=0.1\n")
     assert importer_for(path).name == "console"
     assert read_log(path).rows == [{"step": 1, "loss": 0.5, "kl": 0.1}]
+
+
+# Tables of any shape
+
+EXPECTED = [{"step": n, "reward": n / 10, "kl": 0.25} for n in range(1, 6)]
+
+
+def rows_of(template, numbers=range(1, 6)):
+    return "".join(template.format(n=n) + "\n" for n in numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step;reward;kl\n" + rows_of("{n};0,{n};0,25"),
+        "step\treward\tkl\n" + rows_of("{n}\t0,{n}\t0,25"),
+        "step|reward|kl\n" + rows_of("{n}|0.{n}|0.25"),
+        "step reward kl\n" + rows_of("{n} 0.{n} 0.25"),
+        "# step reward kl\n" + rows_of("{n} 0.{n} 0.25"),
+        "# made by me, yesterday\n# seed 3\nstep,reward,kl\n" + rows_of("{n},0.{n},0.25"),
+        "Experiment: a, b\nlearning rate: 1e-5\n\nstep,reward,kl\n" + rows_of("{n},0.{n},0.25"),
+        "#step,reward,kl\n" + rows_of("{n},0.{n},0.25"),
+        ",step,reward,kl\n" + rows_of("7,{n},0.{n},0.25"),
+        "step,reward,kl\n" + rows_of('"{n}"," 0.{n}",25%'),
+        "step,reward,kl\n" + rows_of('{n},0.{n} ± 0.02,"0.25 [0.1, 0.3]"'),
+        "step,metric,value\n" + rows_of("{n},reward,0.{n}") + rows_of("{n},kl,0.25"),
+        "tag,step,value\n" + rows_of("reward,{n},0.{n}\nkl,{n},0.25"),
+        '"Step","my - run - reward","my - run - reward__MIN","my - run - reward__MAX","my - run - kl"\n'
+        + rows_of('"{n}","0.{n}","0","1","0.25"'),
+    ],
+)
+def test_a_table_is_read_however_it_is_written(tmp_path, text):
+    assert read(tmp_path, text).rows == EXPECTED
+
+
+def test_of_an_export_of_several_runs_the_first_is_read_and_the_others_are_named(tmp_path):
+    header = "Step,a - reward,a - reward__MIN,b - reward,b - reward__MIN,c - reward\n"
+    log = read(tmp_path, header + rows_of("{n},0.{n},0,9,9,9"))
+    assert [(row["step"], row["reward"]) for row in log.rows] == [(n, n / 10) for n in range(1, 6)]
+    assert log.notes == [
+        "the export holds 3 runs: a was read, these were not: b, c. To read another, export it alone or move its "
+        "columns to the front"
+    ]
+
+
+def test_a_second_table_below_the_first(tmp_path):
+    text = "step,loss\n" + rows_of("{n},0.{n}") + "\nEvaluation\nstep,loss,accuracy\n" + rows_of("{n},0.5,True", [2, 4])
+    log = read(tmp_path, text)
+    assert [row["step"] for row in log.rows] == [1, 2, 3, 4, 5, 2, 4]
+    assert log.rows[-1] == {"step": 4, "eval/loss": 0.5, "eval/accuracy": 1}
+
+
+def test_rows_of_samples_are_averaged(tmp_path):
+    log = read(tmp_path, "step,sample,reward\n" + "".join(f"{n},{k},{n + k}\n" for n in range(3) for k in (0, 1, 2, 3)))
+    assert log.rows == [{"step": n, "sample": 1.5, "reward": n + 1.5} for n in range(3)]
+    assert log.notes == ["several rows a step are samples of it: their means are read"]
+    twice = read(tmp_path, "step,loss,eval_loss\n" + "".join(f"{n},0.5,\n{n},,0.6\n" for n in range(4)))
+    assert len(twice.rows) == 8  # different metrics of a step, each logged for itself
+
+
+def test_rows_of_evaluations_among_others_are_held_out(tmp_path):
+    log = read(tmp_path, "step,split,loss\n" + rows_of("{n},train,0.{n}\n{n},val,0.7"))
+    assert [sorted(row) for row in log.rows] == [["loss", "step"], ["eval/loss", "step"]] * 5
+
+
+def test_a_table_without_numbers_says_its_columns(tmp_path):
+    with pytest.raises(NotALog, match="a table with the columns note, step and no metrics in them"):
+        read(tmp_path, "step,note\n1,hello\n2,world\n")
+    with pytest.raises(NotALog, match="a table with the columns answer, id, prompt and no metrics in them"):
+        read(tmp_path, "id,prompt,answer\n1,what?,that\n2,who?,they\n")
+
+
+def test_units_in_the_names_of_columns(tmp_path):
+    assert read(tmp_path, "step,time [s],loss (mean)\n1,0.5,0.4\n").rows == [
+        {"step": 1, "time [s]": 0.5, "loss (mean)": 0.4}
+    ]
+
+
+@pytest.mark.parametrize("level", ["[INFO] ", "INFO ", "- INFO - "])
+def test_a_console_log_whose_times_have_commas_is_none(tmp_path, level):
+    path = tmp_path / "log"
+    path.write_text(rows_of("2025-01-01 12:00:00,12{n} " + level + "step {n} reward 0.{n}"))
+    assert importer_for(path).name == "console"
+    assert [row["reward"] for row in read_log(path).rows] == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_a_console_log_that_begins_with_commas_is_none(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("name,kind\nloading, please wait\n" + rows_of("step {n}, loss 0.{n}, reward 0.5") * 3)
+    assert importer_for(path).name == "console"

@@ -14,8 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from rlvitals.errors import MissingDependency
-from rlvitals.importers import LogTail, NotALog, importer_for, read_log
+from rlvitals.importers import LogTail, NotALog, importer_for, is_one_log, read_log
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
@@ -83,11 +82,61 @@ def test_parts_of_a_run_in_folders_of_their_own_are_one_log(tmp_path):
     ]
 
 
-def test_a_folder_of_several_runs_asks_for_one(tmp_path):
-    for name in ("first", "second"):
-        write(tmp_path / name, [(1, {"loss": 0.5})])
-    with pytest.raises(NotALog, match="holds 2 runs, name one of them: first, second"):
-        read_log(tmp_path)
+def test_of_several_runs_the_newest_is_read_and_the_others_are_named(tmp_path):
+    """As Stable-Baselines3 writes them."""
+    for number in (1, 2, 10):
+        write(tmp_path / f"PPO_{number}", [(1, {"rollout/ep_rew_mean": float(number)})])
+        rename(tmp_path / f"PPO_{number}", 1_764_000_000 + number)
+    log = read_log(tmp_path)
+    assert [row["rollout/ep_rew_mean"] for row in log.rows] == [10.0]
+    assert log.notes == [
+        "the folder holds 3 runs: read PPO_10, the newest. Others, to be passed by their path: PPO_2, PPO_1"
+    ]
+    assert read_log(tmp_path / "PPO_2").rows[0]["rollout/ep_rew_mean"] == 2.0
+
+
+def write_runs(folder, *spans):
+    """A folder for each span of steps, begun one after the other; what is logged is the number of the folder."""
+    for number, steps in enumerate(spans):
+        below = folder / f"Jan0{number + 1}_host"
+        write(below, [(step, {"train/loss": float(number)}) for step in steps])
+        rename(below, 1_764_000_000 + number)
+    return folder
+
+
+def test_the_folders_of_a_run_that_was_resumed_are_one_log(tmp_path):
+    write_runs(tmp_path / "runs", range(10, 101, 10), range(90, 201, 10), range(210, 251, 10))
+    log = read_log(tmp_path)
+    assert is_one_log(tmp_path / "runs")
+    assert [row["step"] for row in log.rows] == [*range(10, 101, 10), *range(90, 201, 10), *range(210, 251, 10)]
+    assert [row["train/loss"] for row in log.rows] == [*[0.0] * 10, *[1.0] * 12, *[2.0] * 5]
+    assert log.notes == ["steps start again at row 11: a restart inside the file"]
+
+
+def test_folders_below_event_files_are_parts_and_not_resumed_runs(tmp_path):
+    write(write_runs(tmp_path, range(10, 101, 10), range(90, 201, 10)), [(10, {"lr": 0.5})])
+    (row, *_) = read_log(tmp_path).rows
+    assert (row["lr"], row["Jan01_host/train/loss"]) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [range(10, 101, 10), range(1, 30), range(50, 201, 50), range(300, 400, 10), [90]],
+    ids=["same steps", "from 1", "rarer steps", "after a gap", "one step"],
+)
+def test_runs_that_do_not_go_on_from_each_other_are_separate(tmp_path, second):
+    write_runs(tmp_path, range(10, 101, 10), second)
+    assert not is_one_log(tmp_path)
+    assert {row["train/loss"] for row in read_log(tmp_path).rows} == {1.0}
+
+
+def test_the_lines_of_add_scalars_get_the_names_they_were_given(tmp_path):
+    """Each is in a folder of its own, as PyTorch's SummaryWriter has it."""
+    write(tmp_path / "runs" / "host", [(1, {"lr": 0.125})])
+    write(tmp_path / "runs" / "host" / "ppo_loss_train", [(1, {"ppo/loss": 0.5})])
+    write(tmp_path / "runs" / "host" / "ppo_loss_eval", [(1, {"ppo/loss": 0.25})])
+    (row,) = read_log(tmp_path).rows
+    assert row == {"step": 1, "timestamp": 1_764_000_001.0, "lr": 0.125, "ppo/loss/eval": 0.25, "ppo/loss/train": 0.5}
 
 
 def test_scalars_kept_as_tensors_are_read_and_texts_are_not(tmp_path):
@@ -119,11 +168,52 @@ def test_event_files_without_scalars_are_no_log(tmp_path):
         read_log(write(tmp_path, []))
 
 
-def test_without_the_package_the_command_to_install_it_is_told(tmp_path, monkeypatch):
+def test_no_package_is_needed_to_read_them(tmp_path, monkeypatch):
     write(tmp_path, [(1, {"loss": 0.5})])
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'rlvitals\[tensorboard\]'"):
-        read_log(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    assert read_log(tmp_path).rows[0]["loss"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (1, {"tensor_content": struct.pack("<f", 0.5)}),
+        (2, {"tensor_content": struct.pack("<d", 0.5)}),
+        (2, {"double_val": [0.5]}),
+        (19, {"tensor_content": struct.pack("<e", 0.5)}),
+        (3, {"int_val": [-2]}),
+        (9, {"int64_val": [-2]}),
+        (9, {"tensor_content": struct.pack("<q", -2)}),
+    ],
+)
+def test_a_scalar_of_any_type_is_read_as_the_package_reads_it(tmp_path, kind, content):
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.util.tensor_util import make_ndarray
+
+    tensor = TensorProto(dtype=kind, **content)
+    writer = EventFileWriter(str(tmp_path))
+    summary = Summary(value=[Summary.Value(tag="loss", tensor=tensor)])
+    writer.add_event(Event(step=-3, wall_time=1_764_000_000.0, summary=summary))
+    writer.close()
+    (row,) = read_log(tmp_path).rows
+    assert (row["step"], row["loss"]) == (-3, float(make_ndarray(tensor)))
+
+
+def test_a_step_that_no_training_reaches_is_skipped(tmp_path):
+    log = read_log(write(tmp_path, [(1, {"loss": 0.5}), (2**60, {"loss": 0.25}), (2, {"loss": 0.125})]))
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(1, 0.5), (2, 0.125)]
+    assert log.notes == ["1 point has no possible step and was skipped"]
+
+
+def test_a_damaged_event_is_skipped_and_counted(tmp_path):
+    write(tmp_path, [(1, {"loss": 0.5}), (2, {"loss": 0.25})])
+    (path,) = tmp_path.glob("*tfevents*")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\x0a\x04loss", b"\x0a\x7floss", 1))
+    log = read_log(path)
+    assert [row["step"] for row in log.rows] == [2]
+    assert log.notes == ["1 event is damaged and was skipped"]
 
 
 def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp_path):

@@ -14,8 +14,9 @@ pytest.importorskip("wandb", reason="needs the wandb package")
 import wandb
 
 from conftest import until
-from rlvitals.errors import MissingDependency
 from rlvitals.importers import LogTail, NotALog, find_log, importer_for, read_log
+from rlvitals.importers.wandb import ONLY_LAST
+from rlvitals.importers.wire import leveldb_records
 
 pytestmark = pytest.mark.slow
 
@@ -78,30 +79,123 @@ def test_a_file_that_grows_gives_each_row_once(offline_run, tmp_path):
     assert repr(rows) == repr(read_log(path).rows)
 
 
-def test_without_the_package_the_console_output_is_read_instead(offline_run, tmp_path, monkeypatch):
+def test_no_package_is_needed_to_read_it(offline_run, monkeypatch):
+    for name in ("wandb", "google.protobuf"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert len(read_log(offline_run).rows) == 300
+
+
+def test_the_rows_are_those_of_the_packages_own_records(offline_run):
+    from wandb.proto.wandb_internal_pb2 import Record
+
     (path,) = offline_run.glob("*.wandb")
-    (tmp_path / "run-x.wandb").write_bytes(path.read_bytes())
-    monkeypatch.setitem(sys.modules, "wandb.proto.wandb_internal_pb2", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'rlvitals\[wandb\]'"):
+    losses = []
+    for data in leveldb_records(path):
+        items = Record.FromString(data).history.item
+        values = {item.key or "/".join(item.nested_key): item.value_json for item in items}
+        losses += [float(values["loss"])] if "loss" in values else []
+    assert losses == [row["loss"] for row in read_log(path).rows if "loss" in row]
+
+
+def test_a_run_without_history_gives_its_console_output_or_its_last_values(tmp_path):
+    (tmp_path / "run-x.wandb").write_bytes(b":W&B\xe1\xbe\x00")
+    with pytest.raises(NotALog, match="the W&B run holds no history"):
         read_log(tmp_path)
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "wandb-summary.json").write_text(json.dumps({"_step": 7, "loss": 0.5, "_runtime": 3}))
     log = read_log(tmp_path)
-    assert (log.rows[0]["step"], log.rows[0]["loss"]) == (7, 0.5)
-    assert "only the last values" in log.notes[-1]
+    assert log.rows == [{"step": 7, "loss": 0.5}]
+    assert log.notes == [ONLY_LAST, "read from files/wandb-summary.json: the W&B run holds no history"]
     (tmp_path / "files" / "output.log").write_text("step:1 - actor/pg_loss:0.5\nstep:2 - actor/pg_loss:0.25\n")
     log = read_log(tmp_path)
     assert (log.format, len(log.rows)) == ("verl", 2)
     assert "read from files/output.log" in log.notes[-1]
 
 
+def test_a_summary_alone_says_that_it_has_no_history(tmp_path):
+    summary = {"_step": 40, "train/global_step": 7, "train": {"loss": 0.5}, "plot": {"_type": "histogram", "bins": [1]}}
+    (tmp_path / "wandb-summary.json").write_text(json.dumps(summary))
+    for place in (tmp_path, tmp_path / "wandb-summary.json"):
+        log = read_log(place)
+        assert log.rows == [{"step": 7, "train/global_step": 7, "train/loss": 0.5}]
+        assert log.notes == [ONLY_LAST]
+
+
+def test_the_history_older_versions_wrote_is_read_without_media(tmp_path):
+    path = tmp_path / "run-20200101_000000-x" / "wandb-history.jsonl"
+    path.parent.mkdir()
+    rows = [{"_step": n, "_runtime": n, "_timestamp": 1.6e9 + n, "loss": 1 / (n + 1)} for n in range(3)]
+    rows[1]["picture"] = {"_type": "image-file", "width": 3}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path.parent / "config.yaml").write_text(
+        "wandb_version: 1\n_wandb:\n  value: 1\nbeta:\n  desc: null\n  value: 0.5\n"
+    )
+    log = read_log(path.parent)
+    assert (log.format, log.config) == ("wandb", {"beta": 0.5})
+    assert log.rows == [{"step": n, "timestamp": 1.6e9 + n, "loss": 1 / (n + 1)} for n in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_an_exported_history_has_the_trainings_step_and_no_padding(tmp_path, kind):
+    """What `run.history()` and `run.scan_history()` give, written with pandas."""
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    rows = [{"_step": 2 * n, "_runtime": 1.0 * n, "_timestamp": 1.7e9 + n, "train/global_step": 10 * n,
+             "train/loss": 1 / n, "train/reward": 0.5} for n in range(1, 9)]  # fmt: skip
+    rows += [{"_step": 17, "_timestamp": 1.7e9 + 9, "train/global_step": 80, "eval/acc": 0.5}]
+    frame, path = pandas.DataFrame(rows), tmp_path / f"export.{kind}"
+    if kind == "csv":
+        frame.to_csv(path)
+    elif kind == "parquet":
+        pytest.importorskip("pyarrow", reason="needs pyarrow")
+        frame.to_parquet(path)
+    else:
+        path.write_text(json.dumps(rows))
+    read = read_log(path).rows
+    assert [row["step"] for row in read] == [*range(10, 81, 10), 80]
+    assert [row.get("train/loss") for row in read] == [*(1 / n for n in range(1, 9)), None]
+    assert read[-1]["eval/acc"] == 0.5
+    assert read[0]["timestamp"] == 1.7e9 + 1
+
+
+def test_a_run_that_was_resumed_under_its_id_is_one_log(offline_run, tmp_path):
+    (path,) = offline_run.glob("*.wandb")
+    for name in ("run-20250101_120000-kto", "run-20250102_120000-kto", "run-20250101_180000-other"):
+        run = tmp_path / name / f"run-{name.rpartition('-')[2]}.wandb"
+        run.parent.mkdir()
+        run.write_bytes(path.read_bytes())
+    log = read_log(tmp_path / "run-20250102_120000-kto")
+    assert len(log.rows) == 600
+    assert log.notes == [
+        "left out, because they hold no numbers: note",
+        "the run was resumed under its id: read after what it logged before, in run-20250101_120000-kto",
+        "steps start again at row 301: a restart inside the file",
+    ]
+    assert [
+        len(read_log(tmp_path / name).rows) for name in ("run-20250101_120000-kto", "run-20250101_180000-other")
+    ] == [
+        300,
+        300,
+    ]
+
+
+def test_of_a_folder_of_runs_the_newest_is_read_and_links_are_no_runs(offline_run, tmp_path):
+    (path,) = offline_run.glob("*.wandb")
+    for name in ("run-20250101_120000-old", "run-20250301_120000-new", "run-20250201_120000-mid"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+        (tmp_path / "wandb" / name / f"run-{name[-3:]}.wandb").write_bytes(path.read_bytes())
+    (tmp_path / "wandb" / "latest-run").symlink_to("run-20250301_120000-new", target_is_directory=True)
+    (tmp_path / "wandb" / "debug.log").write_text("nothing\n")
+    for place, prefix in ((tmp_path, "wandb/"), (tmp_path / "wandb", "")):
+        log = read_log(place)
+        assert log.path.parent.name == "run-20250301_120000-new"
+        assert log.notes[0] == (
+            f"the folder holds 3 runs: read {prefix}run-20250301_120000-new, the newest. Others, to be passed by their "
+            f"path: {prefix}run-20250201_120000-mid, {prefix}run-20250101_120000-old"
+        )
+    assert len(read_log(tmp_path / "wandb" / "latest-run").rows) == 300
+
+
 def test_a_folder_that_holds_only_the_console_output_is_read(tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "output.log").write_text("{'loss': 0.5, 'epoch': 1}\n")
     assert read_log(tmp_path).rows == [{"step": 1, "loss": 0.5, "epoch": 1}]
-
-
-def test_a_run_without_history_is_no_log(tmp_path):
-    (tmp_path / "run-x.wandb").write_bytes(b":W&B\xe1\xbe\x00")
-    with pytest.raises(NotALog, match="holds no history"):
-        read_log(tmp_path)

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
+import rlvitals
 from conftest import REPO
 from rlvitals.errors import NotALog
-from rlvitals.importers import find_log, importer_for, is_one_log, read_log
+from rlvitals.importers import find_log, importer_for, is_one_log, logs_below, read_log
 from rlvitals.importers.base import Importer
 from rlvitals.importers.registry import IMPORTERS, readable
 from rlvitals.importers.steps import restarts
 
+
+def database(script):
+    """The bytes of an SQLite file."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(script)
+    return connection.serialize()
+
+
 HEADS = {
     "wandb": b":W&B\xe1\xbe\x00",
+    "swanlab": b":SWL\xd6\xe1\x02",
+    "mlflow": database("CREATE TABLE runs (run_uuid, name); CREATE TABLE metrics (run_uuid, key, value, step)"),
+    "trackio": database("CREATE TABLE metrics (id, run_name, step, metrics)"),
+    "sqlite": database("CREATE TABLE users (id)"),
+    "parquet": b"PAR1\x15\x04",
+    "packed": gzip.compress(b"step,loss\n1,0.5\n"),
+    "notebook": b'{"cells": [{"cell_type": "code", "source": "", "outputs": []}], "nbformat": 4}',
     "notebook log": b'[{"stream_name":"stdout","time":1,"data":"x"}\n]',
     "json": b'{"log_history": [{"step": 1, "loss": 0.5}]}',
     "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n',
@@ -40,24 +59,122 @@ def test_a_log_is_told_by_its_first_bytes_whatever_its_name(tmp_path, name):
     assert importer_for(path).name == name
 
 
+CONTENTS = {
+    ".jsonl": '{"step": 1, "loss": 0.5}\n',
+    ".json": '{"log_history": [{"step": 1, "loss": 0.5}]}',
+    ".csv": "step,loss\n1,0.5\n",
+    ".log": "step:1 - actor/pg_loss:0.5\n",
+}
+
+
+def make(folder, *files):
+    for name in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CONTENTS.get(path.suffix, "x"))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("files", "found"),
     [
         (["run-1.wandb", "trainer_state.json"], "run-1.wandb"),
         (["checkpoint-9/trainer_state.json", "checkpoint-10/trainer_state.json"], "checkpoint-10/trainer_state.json"),
         (["checkpoint-9/trainer_state.json", "a.jsonl", "b.jsonl"], "checkpoint-9/trainer_state.json"),
-        (["deep/below/events.out.tfevents.1.host", "files/output.log"], ""),
+        (["output/checkpoint-9/trainer_state.json", "README.md"], "output/checkpoint-9/trainer_state.json"),
+        (["run/output/checkpoint-10/trainer_state.json", "run/output/checkpoint-9/trainer_state.json"],
+         "run/output/checkpoint-10/trainer_state.json"),
+        (["deep/below/events.out.tfevents.1.host", "notes.txt"], "deep/below"),
+        (["deep/below/events.out.tfevents.1.host", "a.jsonl"], "a.jsonl"),
         (["files/output.log", "a.jsonl"], "files/output.log"),
+        (["files/wandb-summary.json", "files/config.yaml"], "files/wandb-summary.json"),
+        (["files/wandb-history.jsonl", "files/wandb-summary.json"], "files/wandb-history.jsonl"),
         (["a.jsonl", "wandb/run-1/run-1.wandb"], "a.jsonl"),
         (["notes.txt", "wandb/run-1/run-1.wandb"], "wandb/run-1/run-1.wandb"),
+        (["output/runs/a/events.out.tfevents.1.host", "wandb/run-1/run-1.wandb"], "wandb/run-1/run-1.wandb"),
         (["progress.csv", "notes.txt"], "progress.csv"),
+        (["train.log", "metrics.jsonl", "eval_metrics.jsonl"], "metrics.jsonl"),
+        (["train_metrics.jsonl", "metrics.jsonl"], "train_metrics.jsonl"),
+        (["train.log", "data.jsonl"], "train.log"),
+        (["metrics.csv", "metrics.jsonl", "config.json"], "metrics.jsonl"),
+        (["src/train.txt", "logs/console/train.log", "config.json"], "logs/console/train.log"),
+        (["metrics.jsonl", "node_modules/train.jsonl", ".hidden/train.jsonl"], "metrics.jsonl"),
     ],
-)
-def test_the_log_of_a_folder_is_found_by_the_names_its_importers_know(tmp_path, files, found):
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
+)  # fmt: skip
+def test_the_log_of_a_folder_is_found_by_marks_then_names_then_below(tmp_path, files, found):
+    make(tmp_path, *files)
+    (tmp_path / "config.json").exists() and (tmp_path / "config.json").write_text('{"learning_rate": 1e-5}')
     assert find_log(tmp_path) == tmp_path / found
+
+
+@pytest.mark.parametrize(("saved", "found"), [(200, "trainer_state.json"), (100, "checkpoint-200/trainer_state.json")])
+def test_the_state_that_was_saved_last_is_read(tmp_path, saved, found):
+    """At the end of training it is saved beside the checkpoints; a training that goes on leaves it behind."""
+    make(tmp_path, "checkpoint-9/trainer_state.json", "checkpoint-200/trainer_state.json")
+    state = {"best_global_step": 900, "global_step": saved, "log_history": [{"step": 1, "loss": 0.5}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
+    assert find_log(tmp_path) == tmp_path / found
+
+
+def test_logs_that_are_equally_likely_are_listed_with_the_command_for_each(tmp_path):
+    make(tmp_path, "a b.jsonl", "b.jsonl", "config.txt")
+    with pytest.raises(NotALog) as caught:
+        find_log(tmp_path)
+    first, second = (tmp_path / name for name in ("a b.jsonl", "b.jsonl"))
+    assert f"Name one of them: rlvitals check '{first}'; rlvitals check {second}" in str(caught.value)
+
+
+def test_of_several_logs_the_report_names_those_that_were_not_read(tmp_path):
+    make(tmp_path, "train.log", "metrics.jsonl")
+    assert read_log(tmp_path).notes[0] == "read metrics.jsonl; other logs beside it: train.log"
+
+
+def test_the_newest_of_the_runs_below_is_read_and_the_others_are_named(tmp_path):
+    for number in (2, 10, 9):
+        make(tmp_path, f"out/run_{number}/trainer_state.json")
+        os.utime(tmp_path / f"out/run_{number}/trainer_state.json", (1, 1))
+    log = read_log(tmp_path)
+    assert log.path == tmp_path / "out/run_10/trainer_state.json"
+    assert log.notes == [
+        "the folder holds 3 runs: read out/run_10, the newest. Others, to be passed by their path: out/run_9, out/run_2"
+    ]
+    os.utime(tmp_path / "out/run_2/trainer_state.json", (2, 2))
+    assert find_log(tmp_path) == tmp_path / "out/run_2/trainer_state.json"
+
+
+def test_a_newest_run_without_rows_is_passed_over(tmp_path):
+    make(tmp_path, "first/trainer_state.json", "second/trainer_state.json")
+    (tmp_path / "second/trainer_state.json").write_text('{"log_history": []}')
+    os.utime(tmp_path / "first/trainer_state.json", (1, 1))
+    log = read_log(tmp_path)
+    assert log.path == tmp_path / "first/trainer_state.json"
+    (note,) = log.notes
+    assert note.startswith(
+        "read first/trainer_state.json, an older run of the folder: the newest, second/trainer_state.json, has no rows "
+        "(its JSON holds no list of rows"
+    )
+
+
+def test_what_lies_in_a_recorded_run_is_no_log_of_its_own(tmp_path):
+    with rlvitals.start(tmp_path / "kto", monitor=False) as run:
+        run.log({"loss": 0.5}, step=1)
+    make(tmp_path, "kto/tensorboard/events.out.tfevents.1.host", "other/events.out.tfevents.1.host")
+    assert logs_below(tmp_path) == [tmp_path / "other"]
+
+
+def test_an_aim_repository_says_how_to_export_it(tmp_path):
+    (tmp_path / ".aim" / "meta").mkdir(parents=True)
+    with pytest.raises(NotALog, match=r"Aim repository.* Export it where aim is installed"):
+        read_log(tmp_path)
+    make(tmp_path, "train.jsonl")
+    assert len(read_log(tmp_path).rows) == 1
+
+
+def test_a_file_of_one_run_takes_no_choice(tmp_path):
+    make(tmp_path, "train.jsonl", "odd#name.jsonl")
+    assert len(read_log(tmp_path / "odd#name.jsonl").rows) == 1
+    with pytest.raises(NotALog, match="a jsonl file holds one run: 'kto' chooses none"):
+        read_log(tmp_path / "train.jsonl#kto")
 
 
 @pytest.mark.parametrize(
@@ -70,13 +187,15 @@ def test_the_log_of_a_folder_is_found_by_the_names_its_importers_know(tmp_path, 
         (["train/events.out.tfevents.1.host", "validation/events.out.tfevents.1.host"], True),
         (["first/events.out.tfevents.1.host", "second/events.out.tfevents.1.host"], False),
         (["a.jsonl"], False),
+        (["files/wandb-summary.json"], True),
+        (["output/checkpoint-9/trainer_state.json"], False),
+        (["meta.yaml", "metrics/train/loss"], True),
+        (["meta.yaml", "run/meta.yaml", "run/metrics/loss"], False),
         ([], False),
     ],
 )
 def test_a_folder_is_one_log_by_the_marks_of_an_importer(tmp_path, files, is_one):
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
+    make(tmp_path, *files)
     assert is_one_log(tmp_path) is is_one
 
 
@@ -217,7 +336,7 @@ def test_ours_are_importers_and_a_defect_of_ours_is_not_hidden(tmp_path, monkeyp
 
 def test_an_error_names_what_was_tried(tmp_path):
     (tmp_path / "log").write_text("nothing was trained today\n")
-    with pytest.raises(NotALog, match=r"numbers\. Tried: console\. What can be read: W&B offline runs; "):
+    with pytest.raises(NotALog, match=r"numbers\. Tried: console\. What can be read: W&B runs: their .wandb file"):
         read_log(tmp_path / "log")
 
 

@@ -24,7 +24,7 @@ from rlvitals.records import Finding, HealthEvent
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
-from rlvitals.views.places import open_source, places_in
+from rlvitals.views.places import one_place, open_source, places_in
 from rlvitals.views.sources import RowSource, new_monitor
 
 
@@ -109,7 +109,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
     assert list(facts) == [
         "source", "format", "verdict", "reason", "points", "first_step", "last_step", "algorithm", "framework",
-        "findings", "normal", "cannot_judge", "notes", "series",
+        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series",
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
@@ -118,6 +118,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     assert list(facts["cannot_judge"][0]) == [
         "metric", "title", "names", "is_in_framework", "kinds", "rules",
     ]  # fmt: skip
+    assert list(facts["names"][0]) == ["signal", "name", "concept", "sureness", "why"]
     assert list(facts["series"]["grad_norm"]) == ["points", "nonfinite", "rows", "steps", "low", "high"]
 
 
@@ -274,11 +275,42 @@ def test_a_trainers_output_folder_is_one_log(tmp_path):
     assert check(tmp_path).verdict == "act"
 
 
+def test_runs_below_are_found_and_neither_settings_nor_links_are_logs(tmp_path):
+    """A project's folder, as trackers and trainers leave it."""
+    for number in (1, 2):
+        write_jsonl(tmp_path / f"wandb/run-{number}/files/wandb-history.jsonl", dying_rows())
+    (tmp_path / "wandb/latest-run").symlink_to("run-2", target_is_directory=True)
+    (tmp_path / "wandb/debug.log").symlink_to("run-2/files/wandb-history.jsonl")
+    (tmp_path / "config.json").write_text('{"learning_rate": 1e-6}')
+    found = [tmp_path / "wandb/run-1", tmp_path / "wandb/run-2"]
+    assert places_in(tmp_path) == places_in(tmp_path / "wandb") == found
+    assert [report.verdict for report in check(tmp_path)] == ["act", "act"]
+
+
+def test_one_log_below_is_the_folders_log(tmp_path):
+    write_jsonl(tmp_path / "out/logs/train.jsonl", dying_rows())
+    (tmp_path / "README.md").write_text("# mine\n")
+    assert places_in(tmp_path) is None
+    assert check(tmp_path).verdict == "act"
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert check(tmp_path).verdict == "act"
+
+
+def test_of_several_logs_the_one_that_is_read_is_followed(tmp_path):
+    for number in (1, 2):
+        write_jsonl(tmp_path / f"run-{number}/files/wandb-history.jsonl", dying_rows())
+    assert one_place(tmp_path, "watch") == tmp_path / "run-2/files/wandb-history.jsonl"
+    for number in (1, 2):
+        record(tmp_path / f"recorded-{number}", healthy_rows())
+    with pytest.raises(ConfigError, match=r"watch takes one run or log, and .* holds 4: name one of them"):
+        one_place(tmp_path, "watch")
+
+
 def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing\n")
-    with pytest.raises(NotALog, match="none of its 1 files"):
+    with pytest.raises(NotALog, match=r"none of its 1 files and folders is one that can be read \(notes.txt\)"):
         check(tmp_path)
 
 
@@ -403,7 +435,6 @@ def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
     ("name", "kind"),
     [
         ("verl_agent_instant_collapse.log", "tool_abandonment"),
-        ("grpo_nan_grad_46.log", "nonfinite"),
         ("dpo_symlog_logp_crash_183.csv", "logprob_crash"),
         ("rl_hack_compilable_1b_hard.jsonl", "reward_hacking"),
         ("grpo_floor_reward_200.json", "reward_floor"),
@@ -415,6 +446,12 @@ def test_real_logs_that_failed_are_acted_on(shared, name, kind):
     assert kind in {finding.kind for finding in report.findings}
     assert set(report.series) <= {metric for finding in report.findings for metric in finding.metrics}
     json.loads(to_json(report.to_dict()))
+
+
+def test_a_real_log_that_was_started_again_after_a_failure_is_to_be_watched(shared):
+    report = check(shared / "logs" / "grpo_nan_grad_46.log")
+    assert report.verdict == "watch"
+    assert {(finding.kind, finding.recovered_step) for finding in report.findings} == {("nonfinite", 20)}
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,13 @@ SLICE = 20
 
 
 def check_rules(settings: Settings) -> None:
-    """Raise RuleError for rules that cannot be used. For the start, before anything is written."""
-    if settings.monitor and settings.rules is not None:
+    """Raise RuleError for rules that cannot be used, ConfigError for a mapping to a concept nobody knows. For the
+    start, before anything is written.
+    """
+    if settings.monitor and (settings.rules is not None or settings.mapping):
         from rlvitals.health.monitor import Monitor
 
-        Monitor(rules=settings.rules)
+        Monitor(rules=settings.rules, mapping=settings.mapping)
 
 
 def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
@@ -253,6 +255,7 @@ class LiveMonitor:
             total_steps=self._info.total_steps or planned_steps(self._settings.config),
             config=by_last_name(self._settings.config),
             rules=self._settings.rules,
+            mapping=self._settings.mapping,
         )
         if self._settings.actions == "act":
             from rlvitals.health.actions import Policy

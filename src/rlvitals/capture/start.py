@@ -61,6 +61,7 @@ def start(
     tracker_wait: float | None = None,
     monitor: bool | None = None,
     rules: str | os.PathLike[str] | Sequence[Any] | None = None,
+    mapping: Mapping[str, str] | None = None,
     actions: str | None = None,
     notify: Mapping[str, Any] | None = None,
     resume: Resume | None = False,

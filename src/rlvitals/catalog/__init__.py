@@ -41,6 +41,7 @@ from rlvitals.catalog.entries import (
 from rlvitals.catalog.explanation import Explanation
 from rlvitals.catalog.lookup import Catalog, Match, Recognised
 from rlvitals.catalog.reader import BACKGROUND, Reader, stage_at
+from rlvitals.catalog.recognition import Recognition, Sureness, Vocabulary
 from rlvitals.catalog.source import parse
 from rlvitals.codec import parse_json
 from rlvitals.errors import CatalogError
@@ -64,8 +65,11 @@ __all__ = [
     "Metric",
     "Reader",
     "Recognised",
+    "Recognition",
     "Stage",
+    "Sureness",
     "Symptom",
+    "Vocabulary",
     "algorithm",
     "algorithms",
     "compare",
@@ -80,6 +84,7 @@ __all__ = [
     "register",
     "stage_at",
     "to_concept",
+    "vocabulary",
 ]
 
 _COMPILED = Path(__file__).parent / "data" / "catalog.json"
@@ -130,6 +135,15 @@ def find(name: str, framework: str | None = None) -> list[Match]:
 def recognise(names: Iterable[str]) -> Recognised:
     """The framework and algorithm a run's metric names point to."""
     return _catalog().recognise(names)
+
+
+def vocabulary() -> Vocabulary:
+    """What tells by its words and values what a name is that nobody registered.
+
+    >>> vocabulary().recognise("avg_return").concept, vocabulary().recognise("kl_coef")
+    ('reward.total.mean', None)
+    """
+    return _catalog().vocabulary
 
 
 def metrics() -> list[Metric]:

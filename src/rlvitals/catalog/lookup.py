@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from rlvitals.catalog.entries import Algorithm, Alias, Caveat, Family, Framework, Group, Metric
+from rlvitals.catalog.recognition import Form, Vocabulary
 from rlvitals.catalog.source import CatalogData
 from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
 from rlvitals.splits import without_held_out_prefix
@@ -65,6 +66,11 @@ _NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
 _ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
 """`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
 _GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
+_ANYBODYS = frozenset({
+    "loss", "reward", "mean_reward", "accuracy", "margin", "kl", "entropy", "lr", "epoch", "step", "score",
+})  # fmt: skip
+"""Names that any hand-written loop logs: they alone do not tell whose log it is."""
+
 _MEASURED = re.compile(
     r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
     r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+|System/.+"
@@ -84,6 +90,10 @@ class Catalog:
         self.frameworks: dict[str, Framework] = {}
         self.groups: dict[str, Group] = {}
         self.algorithms: dict[str, Algorithm] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+        self._forms: list[Form] = []
+        self._neutral: set[str] = set()
+        self._ignorable: set[str] = set()
         self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
@@ -102,10 +112,34 @@ class Catalog:
         self.frameworks.update({framework.id: framework for framework in data.frameworks})
         self.groups.update({group.id: group for group in data.groups})
         self.algorithms.update({algorithm.id: algorithm for algorithm in data.algorithms})
+        for role, words in data.words.items():
+            self._words[role] = (*self._words.get(role, ()), *words)
+        for form in data.forms:
+            self._check_form(form, where)
+        self._forms = [*data.forms, *self._forms]  # the newest word on a form counts
+        self._neutral.update(data.neutral)
+        self._ignorable.update(data.ignorable)
         for name, derived in vars(type(self)).items():
             if isinstance(derived, cached_property):
                 self.__dict__.pop(name, None)
         self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
+
+    def _check_form(self, form: Form, where: str) -> None:
+        """Raise CatalogError for a concept or a role that nobody knows."""
+        roles = {role.strip("()") for said in form.said for role in said.split()}
+        for kind, word, known in (
+            ("concept", form.concept, self.metrics.keys()),
+            *(("role", role, self._words.keys()) for role in sorted(roles)),
+        ):
+            if word not in known:
+                raise CatalogError(
+                    f"{where}: the form of {form.concept!r}: no {kind} is called {word!r}.{did_you_mean(word, known)}"
+                )
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words and forms of names that nobody registered."""
+        return Vocabulary(self._words, self._forms, self._neutral, self._ignorable)
 
     def find(self, name: str, framework: str | None = None) -> list[Match]:
         """Every meaning of a name, the likeliest first. Raises UnknownMetric with the nearest names."""
@@ -161,6 +195,7 @@ class Catalog:
 
     def _matches(self, name: str, framework: str | None, algorithm: str | None) -> list[Match]:
         scope = self.scope(framework) if framework else None
+        name = _unspaced(name)
         concept = self._concept(name)
         if concept is not None:
             return [Match(concept, None, "id")]
@@ -188,12 +223,17 @@ class Catalog:
         known: Counter[str] = Counter()
         counted = 0
         given = list(islice(names, MOST_RECOGNISED))
+        telling: set[str] = set()
         for name in [name for name in given if not _MEASURED.fullmatch(name)] or given:
             owners = self._owners(name)
             counted += bool(owners)
             known.update(owners)
+            if name.casefold() not in _ANYBODYS:
+                telling |= owners
         most = max(known.values(), default=0)
         if most < 2 or most < 0.5 * counted:
+            return Recognised(None, None)
+        if not any(known[framework] == most for framework in telling):
             return Recognised(None, None)
         best = [framework for framework, count in known.items() if count == most]
         # A document retells a framework's names, and an heir repeats them: the original is meant.
@@ -208,6 +248,7 @@ class Catalog:
         """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them, and
         none that is never guessed.
         """
+        name = _unspaced(name)
         for candidate in (name, *_without_prefix(name)):
             found = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
             direct = frozenset(found - self._never_guessed)
@@ -443,6 +484,11 @@ class _Pattern:
 _SEPARATORS = str.maketrans(" -/", "___")
 
 
+def _unspaced(name: str) -> str:
+    """A name as it was logged: tables of notebooks write spaces around the slash."""
+    return name.replace(" / ", "/")
+
+
 def _folded(name: str) -> str:
     return name.casefold().translate(_SEPARATORS)
 
@@ -452,6 +498,7 @@ def _spelling(name: str) -> str:
 
 
 def _without_prefix(name: str) -> list[str]:
-    """The name behind what loggers put in front (Hugging Face integrations, OpenRLHF)."""
-    shorter = (name.removeprefix("train/"), name.removeprefix("train_"), without_held_out_prefix(name))
+    """The name behind what loggers and exports put in front (Hugging Face integrations, OpenRLHF, Weights & Biases)."""
+    bare = name.removeprefix("data/").removeprefix("metrics/")
+    shorter = (name.removeprefix("train/"), name.removeprefix("train_"), bare, without_held_out_prefix(name))
     return [candidate for candidate in dict.fromkeys(shorter) if candidate and candidate != name]

@@ -7,7 +7,7 @@ needs a YAML parser; the shipped `catalog.json` is what `build` made of the YAML
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from rlvitals.catalog.entries import (
@@ -28,9 +28,12 @@ from rlvitals.catalog.entries import (
     Metric,
     Symptom,
 )
+from rlvitals.catalog.recognition import LEVELS, LOOKS, Form
 from rlvitals.errors import CatalogError, did_you_mean
 
 Entry = TypeVar("Entry", Framework, Group, Algorithm)
+
+_SECTIONS = ("metrics", "frameworks", "groups", "algorithms", "words", "forms", "neutral", "ignorable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,23 @@ class CatalogData:
     frameworks: tuple[Framework, ...] = ()
     groups: tuple[Group, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By role, the words of names that nobody registered."""
+    forms: tuple[Form, ...] = ()
+    neutral: tuple[str, ...] = ()
+    ignorable: tuple[str, ...] = ()
 
 
 def parse(document: Any, where: str) -> CatalogData:
-    """Turn one authored document (a mapping with `family` and `metrics`, or with `frameworks`, `groups` or
-    `algorithms`) into entries. `where` names the file or plug-in in errors.
+    """Turn one authored document (a mapping with `family` and `metrics`, or with `frameworks`, `groups`, `algorithms`,
+    `words` or `forms`) into entries. `where` names the file or plug-in in errors.
     """
     if not isinstance(document, Mapping):
         raise CatalogError(
-            f"{where}: expected a mapping with 'metrics', 'frameworks', 'groups' or 'algorithms', "
+            f"{where}: expected a mapping with 'metrics', 'frameworks', 'groups', 'algorithms', 'words' or 'forms', "
             f"found {type(document).__name__}"
         )
-    _known(document, {"family", "title", "about", "metrics", "frameworks", "groups", "algorithms"}, where)
+    _known(document, {"family", "title", "about", *_SECTIONS}, where)
     family = str(document.get("family", "user"))
     raw_metrics = _items(document, "metrics", where)
     return CatalogData(
@@ -64,6 +72,42 @@ def parse(document: Any, where: str) -> CatalogData:
         frameworks=tuple(_entry(Framework, raw, where) for raw in _items(document, "frameworks", where)),
         groups=tuple(_entry(Group, raw, where, "metrics") for raw in _items(document, "groups", where)),
         algorithms=tuple(_entry(Algorithm, raw, where) for raw in _items(document, "algorithms", where)),
+        words={
+            role: _texts(words, f"{where}: the words of {role!r}") for role, words in _pairs(document, "words", where)
+        },
+        forms=tuple(_form(concept, raw, where) for concept, raw in _pairs(document, "forms", where)),
+        neutral=_texts(document.get("neutral") or [], f"{where}: 'neutral'"),
+        ignorable=_texts(document.get("ignorable") or [], f"{where}: 'ignorable'"),
+    )
+
+
+def _pairs(document: Mapping[str, Any], key: str, where: str) -> Iterable[tuple[str, Any]]:
+    pairs = document.get(key) or {}
+    if not isinstance(pairs, Mapping) or not all(isinstance(name, str) for name in pairs):
+        raise CatalogError(f"{where}: {key!r} must be a mapping")
+    return pairs.items()
+
+
+def _texts(given: Any, at: str) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(text, str) and text.strip() for text in given):
+        raise CatalogError(f"{at} must be a list of texts, not {given!r}")
+    return tuple(given)
+
+
+def _form(concept: str, raw: Any, where: str) -> Form:
+    at = f"{where}: the form of {concept!r}"
+    if not isinstance(raw, Mapping):
+        raise CatalogError(f"{at} must be a mapping with 'said'")
+    _known(raw, {entry.name for entry in fields(Form)} - {"concept"}, at)
+    if raw.get("values"):
+        _one_of(raw["values"], tuple(LOOKS), "values", at)
+    return Form(
+        concept,
+        _texts(raw.get("said") or [], f"{at}: 'said'"),
+        values=str(raw.get("values", "")),
+        sureness=_one_of(raw.get("sureness", "high"), LEVELS[2:], "sureness", at),
+        guess=bool(raw.get("guess", False)),
+        held_out=bool(raw.get("held_out", False)),
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
-from rlvitals.importers import NotALog
 from rlvitals.records import Finding
 from rlvitals.render.check import FolderView, ReportView, announcement
 from rlvitals.render.numbers import duration
@@ -23,7 +23,7 @@ from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.places import places_in
+from rlvitals.views.places import one_place
 from rlvitals.views.sources import new_monitor
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
@@ -38,7 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN_OR_LOG", help="a run, a log any other tool wrote, or a folder of them")
     add_judging_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the report as one self-contained page")
-    parser.add_argument("--verbose", action="store_true", help="every finding and every missing metric")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="every finding, every missing metric and what every name was taken for",
+    )
+    parser.add_argument("--names", action="store_true", help="what every name was taken for, and how sure that is")
     parser.add_argument(
         "--fail-on", choices=["warning", "critical"], default="warning",
         help="'critical': a verdict of watch exits with 0 too (default: warning)",
@@ -60,6 +66,7 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", action="append", metavar="KEY=VALUE", default=[],
         help="a setting the log does not hold, such as num_generations=8 or reward_max=1 (may be given again)",
     )  # fmt: skip
+    add_map_flag(parser)
 
 
 def add_following_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
-    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config)
+    mapping = mapping_from(arguments.map)
+    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config, mapping=mapping)
     present(report, arguments)
     return exit_code(report, arguments.fail_on)
 
@@ -95,7 +103,7 @@ def present(report: Report | FolderReport, arguments: argparse.Namespace) -> Non
         return
     readable = printable(facts)
     if isinstance(report, Report):
-        show(ReportView(readable, verbose=arguments.verbose))
+        show(ReportView(readable, verbose=arguments.verbose, names=arguments.names))
         return
     show(FolderView(readable))
     if arguments.verbose:
@@ -175,7 +183,7 @@ class _Watch:
     def __init__(self, arguments: argparse.Namespace, config: dict[str, Any]) -> None:
         self._arguments = arguments
         self._config = config
-        self._path = _one_log(Path(arguments.path))
+        self._path = one_place(Path(arguments.path), "--follow")
         self._feed: Feed = open_feed(self._path)
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)
@@ -215,7 +223,12 @@ class _Watch:
     def _new_judge(self, *, is_known: bool) -> Judge:
         arguments = self._arguments
         source = self._feed.source() if is_known else None
-        return Judge(new_monitor(source, arguments.rules, arguments.algorithm, arguments.framework, self._config))
+        mapping = mapping_from(arguments.map)
+        return Judge(
+            new_monitor(
+                source, arguments.rules, arguments.algorithm, arguments.framework, self._config, mapping=mapping
+            )
+        )
 
     def _take(self, news: News, *, aloud: bool) -> None:
         if news.before is not None:
@@ -269,14 +282,3 @@ class _Watch:
     def _clear_status(self) -> None:
         if sys.stderr.isatty() and not self._arguments.json:
             put_status("", 0)
-
-
-def _one_log(path: Path) -> Path:
-    """What is to be followed; an empty folder may become a run."""
-    try:
-        places = places_in(path)
-    except NotALog:
-        places = None
-    if places is not None and len(places) > 1:
-        raise ConfigError(f"--follow takes one run or log, and {path} holds {len(places)}: name one of them")
-    return places[0] if places else path

@@ -1,4 +1,6 @@
-"""The parser of every verb's flags. What it prints repeats what was typed, so it goes through the terminal's door."""
+"""The parser of every verb's flags, and flags that several verbs have. What it prints repeats what was typed, so it
+goes through the terminal's door.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import argparse
 import sys
 from typing import Any
 
+from rlvitals.errors import ConfigError
 from rlvitals.terminal import put
 
 
@@ -15,3 +18,26 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
             put(message.removesuffix("\n"), file or sys.stderr)
+
+
+def add_map_flag(parser: argparse.ArgumentParser) -> None:
+    """`--map NAME=CONCEPT`, see `mapping_from`."""
+    parser.add_argument(
+        "--map", action="append", metavar="NAME=CONCEPT", default=[],
+        help="what a metric name is, such as my_name=reward.total.mean; 'none' leaves it out (may be given again)",
+    )  # fmt: skip
+
+
+def mapping_from(words: list[str]) -> dict[str, str]:
+    """What names are, from the command line. The last `=` separates: names may hold one.
+
+    >>> mapping_from(["my_name=reward.total.mean"])
+    {'my_name': 'reward.total.mean'}
+    """
+    mapping = {}
+    for word in words:
+        name, equals, concept = word.rpartition("=")
+        if not name.strip() or not equals or not concept.strip():
+            raise ConfigError(f"--map {word}: write NAME=CONCEPT, as in --map my_name=reward.total.mean")
+        mapping[name.strip()] = concept.strip()
+    return mapping

@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, write_file
 from rlvitals.errors import ConfigError
 from rlvitals.terminal import put_data, say
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write; - for standard output (default: NAME-report.html, or .md, in the working directory)",
     )  # fmt: skip
     parser.add_argument("--markdown", action="store_true", help="Markdown for a pull request instead of a page")
+    add_map_flag(parser)
     add_json_flag(parser)
 
 
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_markdown = arguments.markdown or Path(arguments.output or "").suffix.lower() in (".md", ".markdown")
     if arguments.output and Path(arguments.output).is_dir():
         raise ConfigError(f"--output {arguments.output} is a folder: name a file in it")
-    report = gather(arguments.path, arguments.compare)
+    report = gather(arguments.path, arguments.compare, mapping_from(arguments.map))
     if arguments.json:
         print_json(report.to_dict())
         if not arguments.output:

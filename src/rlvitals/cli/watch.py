@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
-from rlvitals.importers import NotALog
 from rlvitals.terminal import say
 from rlvitals.tui.plain import Event, follow, line
 from rlvitals.tui.watched import Watched
-from rlvitals.views.places import places_in
+from rlvitals.views.places import one_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the run was watched with; 'default': ours)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    add_map_flag(parser)
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
     parser.add_argument(
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
-    watched = Watched(_one_place(Path(arguments.path)), arguments.rules, arguments.algorithm)
+    watched = Watched(
+        one_place(Path(arguments.path), "watch"), arguments.rules, arguments.algorithm, mapping_from(arguments.map)
+    )
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
         with contextlib.suppress(KeyboardInterrupt):
@@ -50,14 +53,3 @@ def run(arguments: argparse.Namespace) -> int:
         raise MissingDependency("the terminal view (lines come with --plain)", "watch") from error
     WatchApp(watched, arguments.interval).run()
     return 0
-
-
-def _one_place(path: Path) -> Path:
-    """What is to be watched; an empty folder may become a run."""
-    try:
-        places = places_in(path)
-    except NotALog:
-        places = None
-    if places is not None and len(places) > 1:
-        raise ConfigError(f"watch takes one run or log, and {path} holds {len(places)}: name one of them")
-    return places[0] if places else path

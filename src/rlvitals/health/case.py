@@ -1,58 +1,39 @@
 """One run as the doctor sees it: which logged name feeds which signal, the algorithm, the settings, the rows so far.
 
-Names are read through the catalogue (concept, sign, scale); what it does not know is tried against a few patterns. A
-signal that several names could feed takes the best one the run logs.
+`naming` says what a name may be. A signal that several names could feed takes the best one the run logs. A name that
+was known by its words alone is let go where its first values contradict them.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlvitals import catalog
-from rlvitals.catalog import Caveat
+from rlvitals.catalog import Caveat, Sureness
+from rlvitals.catalog.recognition import ENOUGH_VALUES
 from rlvitals.guard import guarded
+from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
+from rlvitals.health.parts import Parts
 from rlvitals.health.statistics import Signal
 from rlvitals.records import OpenPhase
-from rlvitals.splits import is_held_out
+
+__all__ = ["Case", "Family", "SignalSource", "Taken"]
 
 Family = Literal["policy", "preference", "other"]
 _FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
 """By kind of algorithm. The signals tell the family of the other kinds, and of an algorithm nobody knows."""
 
-_MEASUREMENT = re.compile(r"(^|[/_])(timing|timings|time|latency|memory|perf|profil\w*)(_\w+)?/")
-_MEASURED = frozenset(
-    {"step_time", "tokens_per_s", "gpu_memory", "gpu_memory_share", "gpu_utilisation", "host_memory_share"}
-)
-"""The only signals that a name under `timing/`, `memory/` or `perf/` may feed by its pattern."""
-
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
+_OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
+"""What only a trainer that samples logs."""
+
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
-_REWARD_PART = re.compile(
-    r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?|gdpo)[/.](?P<part>.+?)(/mean|_mean)?$", re.IGNORECASE
-)
-_NOT_A_PART = re.compile(
-    r"(^|[/_.])(std|var|variance|min|max|margins?|chosen|rejected|accuracies|count|weight|advantage|norm)s?($|[/_.])",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SignalSource:
-    """From which concepts and names a signal is read, best first."""
-
-    name: str
-    concepts: tuple[str, ...] = ()
-    patterns: tuple[re.Pattern[str], ...] = ()
-    key: str = ""
-    """One logged name or concept, for a signal that a user's rule asks for."""
-    takes_highest: bool = False
-    """Whether names that are equally good all feed it, the highest of each row; else the alphabet's first does."""
+_PAIRED = ("chosen", "reject", "margin")
+"""Words in the names of a log of preference pairs."""
 
 
 class _Reading:
@@ -80,6 +61,7 @@ class Case:
         framework: str | None = None,
         total_steps: int | None = None,
         config: Mapping[str, Any] | None = None,
+        mapping: Mapping[str, str] | None = None,
     ) -> None:
         self.algorithm = algorithm.lower() if algorithm else None
         self.framework = framework
@@ -98,10 +80,6 @@ class Case:
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
-        self.parts: dict[str, Signal] = {}
-        """Components of the reward, by the name the run gives them."""
-        self.others: dict[str, Signal] = {}
-        """Held-out series and second scores that are no rule's own signal, by key."""
         self.nonfinite_others: dict[str, int] = {}
         self.kl_is_sum = False
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
@@ -124,10 +102,12 @@ class Case:
         self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
-        self._by_concept: dict[str, list[tuple[str, int]]] = {}
-        for source in self._sources.values():
-            for rank, concept in enumerate(source.concepts):
-                self._by_concept.setdefault(concept, []).append((source.name, rank))
+        self._naming = Naming(self._sources.values(), mapping)
+        self._taken: dict[tuple[str, str], Taken] = {}
+        self._has_pairs = False
+        self._trials: dict[str, list[float]] = {}
+        """The first values of names that were known by their words alone."""
+        self._parts = Parts()
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[str, int]] = {}
         self.changed = True
@@ -140,7 +120,13 @@ class Case:
         points = self.points
         if points <= 3 and not (self._given_algorithm and self._given_framework):
             self._recognise(row)
+        if points <= 3:
+            self._has_pairs = self._has_pairs or any(word in key.casefold() for key in row for word in _PAIRED)
         self._take_values(row, step)
+        if self._trials:
+            self._hear(row)
+        if not self._parts.is_decided:
+            self._look_for_parts(row)
         self._count_duplicate(step)
         held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
         if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
@@ -228,6 +214,16 @@ class Case:
         return len(self._readings)
 
     @property
+    def mapping(self) -> dict[str, str]:
+        """What the user says that names are."""
+        return self._naming.mapping
+
+    @property
+    def names(self) -> list[str]:
+        """The logged names that came with a number."""
+        return [key for key in self._readings if key not in _RESERVED and not key.startswith("_")]
+
+    @property
     def read_names(self) -> list[str]:
         """The logged names that feed a signal."""
         return [key for key, readings in self._readings.items() if readings]
@@ -238,9 +234,10 @@ class Case:
         if self._family is not None:
             return self._family
         pairs = "margin" in self.signals or {"chosen", "rejected"} <= self.signals.keys()
-        if pairs and "reward" not in self.signals:
+        sampled = any(name in self.signals for name in _OF_SAMPLES)
+        if pairs and not sampled:
             return "preference"
-        if any(name in self.signals for name in ("reward", "kl", "zero_variance", "clip", "turns", "length")):
+        if sampled or "reward" in self.signals or "kl" in self.signals:
             return "policy"
         return "other"
 
@@ -293,60 +290,33 @@ class Case:
             return None
         if _number(value) is None:
             return None  # nothing to judge by yet; it may come with a number later
-        claims = self._meanings(key)
-        readings = [reading for name, rank, caveat in claims if (reading := self._feed(key, name, rank, caveat))]
-        if not readings:
-            other = self._other(key)
-            if other is not None:
-                readings = [_Reading(other, 0)]
+        number = _number(value)
+        first = [] if number is None or not math.isfinite(number) else [number]
+        claims = self._naming.claims(key, first, self.reader, pairs=self._has_pairs)
+        readings = [reading for claim in claims if (reading := self._feed(key, claim))]
+        if readings and claims[0].is_by_words:
+            self._trials.setdefault(key, [])
+        if all(_is_like_a_reward(claim) for claim in claims) and (part := self._part(key, is_free=not readings)):
+            readings.append(_Reading(part, 0))
         # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
-        if (name := self._asked.get(key.casefold())) and (reading := self._feed(key, name, 0, None)):
-            readings.append(reading)
+        if name := self._asked.get(key.casefold()):
+            asked = Claim(0, Taken(name, key, "", "given", "a rule asks for it"))
+            if reading := self._feed(key, asked):
+                readings.append(reading)
         self._readings[key] = readings or None
         return self._readings[key]
 
-    def _meanings(self, key: str) -> list[tuple[str, int, Caveat | None]]:
-        """The signals a key can feed, with the rank of the claim and the conversion."""
-        held_out = is_held_out(key)
-        match = self.reader.meaning(key)
-        if match is not None:
-            # Without its prefix a held-out name means the training metric, and the other way round.
-            by_prefix = match.how == "prefix" and (held_out or match.metric.family == "eval")
-            caveat = match.caveat
-            if not by_prefix and not (caveat is not None and caveat.is_other_quantity):
-                claims = self._by_concept.get(match.metric.id, [])
-                if match.metric.id == "reward.component.mean" and _REWARD_PART.match(key):
-                    return []  # a part of the reward, see _other
-                if any(name == "kl" for name, _ in claims):
-                    self.kl_is_sum = self.kl_is_sum or (caveat is not None and caveat.kind == "per_sequence")
-                    self.kl_estimator = match.metric.id if self.framework else ""
-                convert = caveat if caveat is not None and caveat.is_convertible else None
-                if claims:
-                    return [(name, rank, convert) for name, rank in claims]
-                if match.how != "pattern":
-                    return []  # known, and nothing a rule reads
-        folded = key.casefold()
-        measured = _MEASUREMENT.search(folded) is not None
-        for source in self._sources.values():
-            if held_out != source.name.startswith("eval_") and not (held_out and source.name == "ratio"):
-                continue
-            if measured and source.name not in _MEASURED:
-                continue
-            for rank, pattern in enumerate(source.patterns):
-                if pattern.fullmatch(folded):
-                    return [(source.name, 100 + rank, None)]
-        return []
-
-    def _feed(self, key: str, name: str, rank: int, caveat: Caveat | None) -> _Reading | None:
+    def _feed(self, key: str, claim: Claim) -> _Reading | None:
         """Let a key feed a signal, unless a better one does already."""
+        name, rank = claim.taken.signal, claim.rank
         feeding = self._feeding.get(name)
         takes_highest = self._sources[name].takes_highest
         if feeding is not None:
             other, other_rank = feeding
             signal = self.signals[name]
             if takes_highest and rank == other_rank:
-                return _Reading(signal, rank, caveat, is_one_of_several=True)
-            if (other_rank, other) <= (rank, key) or signal.n > 3:
+                return self._reading(key, claim, signal)
+            if (other_rank, other) <= (rank, key) or (signal.n > 3 and rank >= 0):
                 return (
                     None  # names of one rank are taken in the alphabet's order, so that a row's order does not matter
                 )
@@ -358,19 +328,122 @@ class Case:
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
+            signal.is_outcome = signal.is_outcome or bool(self._sources[name].key)
         self._feeding[name] = (key, rank)
         self.changed = True
-        return _Reading(signal, rank, caveat, is_one_of_several=takes_highest)
+        return self._reading(key, claim, signal)
 
-    def _other(self, key: str) -> Signal | None:
-        """Series no rule names, kept because a reward may be judged by them: its parts and held-out scores."""
-        part = _REWARD_PART.match(key)
-        if part and not _NOT_A_PART.search(part["part"]):
-            if len(self.parts) >= 24:
-                return None
+    def _reading(self, key: str, claim: Claim, signal: Signal) -> _Reading:
+        self._taken[claim.taken.signal, key] = claim.taken
+        match = claim.match
+        if claim.taken.signal == "kl" and match is not None:
+            self.kl_is_sum = self.kl_is_sum or (match.caveat is not None and match.caveat.kind == "per_sequence")
+            self.kl_estimator = match.metric.id if self.framework else ""
+        several = self._sources[claim.taken.signal].takes_highest
+        return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=several)
+
+    def _hear(self, row: Mapping[str, Any]) -> None:
+        """Take the first values of names on trial, and decide where there are enough."""
+        for key, values in list(self._trials.items()):
+            number = _number(row.get(key))
+            if number is None or not math.isfinite(number):
+                continue
+            values.append(number)
+            if len(values) == ENOUGH_VALUES:
+                del self._trials[key]
+                self._decide(key, values)
+
+    def _decide(self, key: str, values: list[float]) -> None:
+        """Keep what a name was taken for, or let it go where its values contradict: others may claim its signal."""
+        readings = self._readings.get(key) or []
+        claims = self._naming.claims(key, values, self.reader, pairs=self._has_pairs)
+        self._naming.settle(key, values)
+        by_signal = {claim.taken.signal: claim for claim in claims}
+        refuted = [
+            reading.signal.name for reading in readings
+            if (reading.signal.name, key) in self._taken
+            and (
+                (claim := by_signal.get(reading.signal.name)) is None
+                or (claim.caveat is None) != (reading.caveat is None)
+            )
+        ]  # fmt: skip
+        for claim in claims:
+            if (claim.taken.signal, key) in self._taken:
+                self._taken[claim.taken.signal, key] = claim.taken
+        if not refuted:
+            return
+        for name in refuted:
+            self._taken.pop((name, key), None)
+            if self._feeding.get(name, ("", 0))[0] == key:
+                del self._feeding[name], self.signals[name]
+        self._readings = {name: read for name, read in self._readings.items() if read is not None and name != key}
+        self.changed = True
+
+    def _part(self, key: str, *, is_free: bool) -> Signal | None:
+        """The series of what is named as a part of the reward and feeds nothing else. What else may be a part is noted:
+        what is taken for the reward may be a part of another one.
+        """
+        name = self._naming.part(key)
+        if name is not None and is_free:
             self.changed = True
-            return self.parts.setdefault(part["part"], Signal(part["part"], key))
+            return self._parts.add(key, name)
+        if self._naming.may_be_part(key):
+            self._parts.note(key)
         return None
+
+    def _look_for_parts(self, row: Mapping[str, Any]) -> None:
+        """Find out what adds up to the reward. Weights in the settings are the last word on it."""
+        reward = self.signals.get("reward")
+        if reward is None or reward.seen_at != self.points or not (candidates := self._parts.candidates()):
+            return
+        weights = self.config.get("reward_weights")
+        if isinstance(weights, list | tuple) and len(weights) == len(self.parts):
+            self._parts.is_decided = True
+            return
+        numbers = {key: number for key in candidates if (number := _number(row.get(key))) is not None}
+        for signal in self._parts.look(reward, {key: value for key, value in numbers.items() if math.isfinite(value)}):
+            self._readings[signal.key] = [*(self._readings.get(signal.key) or []), _Reading(signal, 0)]
+        self.changed = self.changed or self._parts.is_decided
+
+    @property
+    def parts(self) -> dict[str, Signal]:
+        """The parts of the reward, by the name the run gives them: those that add up to it, or where none do, those
+        that are named so.
+        """
+        return self._parts.series
+
+    @property
+    def part_weights(self) -> dict[str, float]:
+        """The weight of each part, where they add up."""
+        return self._parts.weights
+
+    @property
+    def others(self) -> dict[str, Signal]:
+        """Scores beside the reward that are named as its parts and do not add to it."""
+        return self._parts.beside
+
+    @property
+    def taken(self) -> list[Taken]:
+        """What each signal is read from, and how sure that is."""
+        return [
+            taken for (name, key), taken in self._taken.items()
+            if name in self.signals and (self._feeding[name][0] == key or self._sources[name].takes_highest)
+        ]  # fmt: skip
+
+    def sureness(self, signal: Signal | None) -> Sureness:
+        """How sure it is that a signal is what it was taken for."""
+        taken = self._taken.get((signal.name, signal.key)) if signal is not None else None
+        return taken.sureness if taken is not None else "known"
+
+    def trust(self, signal: Signal | None) -> float:
+        """The same as a number to multiply a confidence with."""
+        return TRUST[self.sureness(signal)]
+
+    def doubt(self, signal: Signal | None) -> dict[str, str]:
+        """What a finding adds to its evidence where it is a guess what the series is."""
+        if signal is None or self.sureness(signal) != "guess":
+            return {}
+        return {"a_guess": f"{signal.key} was taken for {signal.name}; --map {signal.key}=CONCEPT settles what it is"}
 
     def _take_nonfinite(self, key: str, targets: list[_Reading], step: int) -> None:
         for reading in targets:
@@ -384,6 +457,10 @@ class Case:
             key = item.rpartition("=")[0]
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
             self._take_nonfinite(key, targets or [], step)
+
+
+def _is_like_a_reward(claim: Claim) -> bool:
+    return claim.is_by_words and claim.taken.signal in ("reward", "true_score")
 
 
 def _number(value: Any) -> float | None:

@@ -118,11 +118,13 @@ def _key(event: HealthEvent) -> str:
 def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
     """The verdict findings amount to, with its reason."""
     grave = by_gravity(findings)
-    if grave:
-        return worst(grave), counted(grave)
+    verdict = worst(grave)
+    if verdict != "healthy":
+        return verdict, counted(grave)
     if rows < FEW_ROWS:
         return "cannot judge", f"{plural(rows, 'row')}: too few to say anything; {FEW_ROWS} are the least"
-    return "healthy", "nothing to act on" + ("" if last_step is None else f" up to step {last_step:,}")
+    upto = "" if last_step is None else f" up to step {last_step:,}"
+    return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
@@ -132,9 +134,16 @@ def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The verdict findings amount to, whether they have recovered or not."""
-    severities = {finding.severity for finding in findings}
-    return "act" if "critical" in severities else "watch" if "warning" in severities else "healthy"
+    """The verdict findings amount to: `act` while a critical stands; `watch` while a warning stands, and after a
+    critical that has recovered. A warning that has recovered is history: runs dip and come back.
+    """
+    verdict: Verdict = "healthy"
+    for finding in findings:
+        if finding.recovered_step is None and finding.severity == "critical":
+            return "act"
+        if finding.severity == "critical" or (finding.recovered_step is None and finding.severity == "warning"):
+            verdict = "watch"
+    return verdict
 
 
 def counted(findings: list[Finding]) -> str:

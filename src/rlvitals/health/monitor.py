@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.guard import guarded, words_of
+from rlvitals.health import outcome, weighing
 from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
@@ -20,6 +21,7 @@ from rlvitals.health.case import Case
 from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
+from rlvitals.health.weighing import Scales
 from rlvitals.health.wording import evidence_of, fill
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
@@ -58,14 +60,22 @@ class Monitor:
         config: Mapping[str, Any] | None = None,
         *,
         rules: str | Path | Sequence[Any] | Rulebook | None = None,
+        mapping: Mapping[str, str] | None = None,
+        scales: Scales | None = None,
     ) -> None:
         self.rulebook = _open_rulebook(rules)
+        self._scales = scales or weighing.shipped()
+        self._weighed = {
+            name for name, rule in rulebooks.shipped().rules.items() if self.rulebook.rules.get(name) == rule
+        }
+        """Our own rules as they were shipped; what a user wrote or changed speaks for itself."""
         self.case = Case(
             self.rulebook.sources,
             algorithm=algorithm,
             framework=framework,
             total_steps=total_steps,
             config=config,
+            mapping=mapping,
         )
         self.events: list[HealthEvent] = []
         """What the last row or tick led to: alarms raised, escalated and recovered."""
@@ -168,18 +178,21 @@ class Monitor:
         return self._report(found) if found else found
 
     def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
-        """Count a rule's answer; what has held for long enough is found."""
+        """Weigh and count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
+        if alarm is not None and rule.rule in self._weighed:
+            alarm.severity, confidence = self._scales.weigh(rule.rule, alarm.severity, outcome.state_of(self.case))
+            alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
-        if alarm is not None and severity is not None:
+        if state.is_clear:
+            state.reset()
+            self.case.raised.pop(rule.rule, None)
+            self._recover(rule.rule, self.case.step)
+        elif alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
                 state.said = _RANK[severity]
                 found.append(self._finding(rule, alarm, severity, state))
-        elif state.is_clear:
-            state.reset()
-            self.case.raised.pop(rule.rule, None)
-            self._recover(rule.rule, self.case.step)
 
     def _recover(self, rule: str, step: int) -> None:
         severity = self._history.standing.get(rule)
@@ -197,7 +210,7 @@ class Monitor:
             onset = state.since_step
             if signal is not None and signal.is_out:
                 onset = min(onset, signal.onset_step)
-        evidence = evidence_of(alarm)
+        evidence = evidence_of(alarm) | case.doubt(signal)
         words = rule.says(alarm.variant)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         return Finding(
@@ -207,7 +220,7 @@ class Monitor:
             step=case.step,
             onset_step=onset,
             title=fill(words.title or rule.rule, evidence),
-            confidence=confidence,
+            confidence=confidence * case.trust(signal),
             evidence=evidence,
             causes=tuple(fill(text, evidence) for text in words.causes),
             advice=tuple(fill(text, evidence) for text in words.advice),
@@ -276,26 +289,19 @@ class _State:
     """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
 
     __slots__ = (
-        "_any",
-        "_critical",
-        "_hold",
-        "_hold_critical",
-        "_masks",
-        "_quiet",
-        "said",
-        "since_point",
+        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point",
         "since_step",
-    )
+    )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
-        self._hold = rule.hold
-        self._hold_critical = rule.hold_critical or rule.hold
-        self._masks = ((1 << self._hold[1]) - 1, (1 << self._hold_critical[1]) - 1)
+        self._hold = rule.hold[0]
+        self._hold_critical = (rule.hold_critical or rule.hold)[0]
+        self._masks = ((1 << rule.hold[1]) - 1, (1 << (rule.hold_critical or rule.hold)[1]) - 1)
         self.reset()
 
     def reset(self) -> None:
-        self._any = 0
-        self._critical = 0
+        # A bit for each of the last points, set where the answer was at least that grave.
+        self._any = self._serious = self._critical = 0
         self._quiet = 0
         self.said = 0
         self.since_point = 0
@@ -308,29 +314,32 @@ class _State:
 
     @property
     def is_clear(self) -> bool:
+        """Whether what was said has not been seen for a while."""
         return self._quiet >= CLEAR_POINTS
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
         """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a
         series that comes with few rows only.
         """
-        if alarm is None:
-            self._quiet += 1
-        else:
+        rank = 0 if alarm is None else _RANK[alarm.severity]
+        if rank and not self._any and not self.said:
+            self.since_point, self.since_step = point, step
+        if rank and rank >= self.said:
             self._quiet = 0
-            if not self._any and not self.said:
-                self.since_point, self.since_step = point, step
-        grave = alarm is not None and alarm.severity == "critical"
-        self._any = ((self._any << 1) | (alarm is not None)) & self._masks[0]
-        self._critical = ((self._critical << 1) | grave) & self._masks[1]
-        if alarm is None:
+        else:
+            self._quiet += 1
+        mask, mask_critical = self._masks
+        self._any = ((self._any << 1) | (rank > 0)) & mask
+        self._serious = ((self._serious << 1) | (rank > 1)) & mask
+        self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical
+        if not rank:
             return None
         most = 2 if is_sparse else MAX_VOTES
-        if grave and self._critical.bit_count() >= min(self._hold_critical[0], most):
+        if rank == _RANK["critical"] and self._critical.bit_count() >= min(self._hold_critical, most):
             return "critical"
-        if self._any.bit_count() >= min(self._hold[0], most):
-            return "warning" if grave else alarm.severity
-        return None
+        if rank >= _RANK["warning"] and self._serious.bit_count() >= min(self._hold, most):
+            return "warning"
+        return "info" if self._any.bit_count() >= min(self._hold, most) else None
 
 
 def _open_rulebook(rules: str | Path | Sequence[Any] | Rulebook | None) -> Rulebook:

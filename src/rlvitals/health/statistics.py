@@ -14,6 +14,11 @@ from __future__ import annotations
 
 import math
 
+from rlvitals.health.course import BEYOND_NOISE, Course
+
+OUTCOMES = frozenset({"reward", "margin", "pair_accuracy", "eval_score", "true_score"})
+"""The signals that may tell what a run has achieved: the course of the whole run is kept of these alone."""
+
 HEAD = 12
 """Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
 
@@ -99,7 +104,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "_zero", "zero_step", "zero_streak", "_changes",
+        "course", "is_outcome", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
     )  # fmt: skip
 
@@ -107,6 +112,7 @@ class Signal:
         self.name = name
         self.key = key or name
         """The logged name it is read from."""
+        self.is_outcome = name in OUTCOMES
         self.in_ratios = False
         """Whether its jumps are measured as ratios: a gradient norm or a KL moves by factors."""
         self.reset()
@@ -159,6 +165,8 @@ class Signal:
         self._median, self._median_at = math.nan, 0
         self._gained = self._dropped = False
         self._trend = 0.0
+        self.course = Course()
+        """The levels of the whole run, for what only the whole run shows."""
         self._gained_at = self._dropped_at = self._trend_at = -1
 
     def update_nonfinite(self, step: int) -> None:
@@ -230,6 +238,8 @@ class Signal:
         self._sum_x += taken
         self._sum_xx += taken * taken
         self._sum_tx += n * taken
+        if self.is_outcome:
+            self.course.add(taken)
         if n <= HEAD:
             self._freeze(value, n)
         warm = n if n < SETTLED else SETTLED
@@ -458,6 +468,17 @@ class Signal:
     def jump(self) -> float:
         """The usual change from one value to the next, over about 10 points."""
         return self._jump
+
+    @property
+    def usual_jump(self) -> float:
+        """The median change from one of the first values to the next."""
+        return self._jump_base
+
+    @property
+    def won(self) -> bool:
+        """Whether the last stretch of the run is above the first, and most of the best gain is kept."""
+        course = self.course
+        return course.gain >= BEYOND_NOISE and course.kept >= 0.5
 
     @property
     def spread(self) -> float:

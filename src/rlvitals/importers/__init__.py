@@ -7,7 +7,17 @@ point group `rlvitals.importers`.
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import ForeignLog, Importer, LineImporter, text_in
-from rlvitals.importers.registry import find_log, importer_for, is_one_log, not_a_log, read_log
+from rlvitals.importers.folders import is_plainly_other
+from rlvitals.importers.registry import (
+    find_log,
+    importer_for,
+    is_one_log,
+    local_or_log,
+    logs_below,
+    not_a_log,
+    read_log,
+    split_choice,
+)
 from rlvitals.importers.tail import Growth, LogTail
 
 __all__ = [
@@ -20,7 +30,11 @@ __all__ = [
     "find_log",
     "importer_for",
     "is_one_log",
+    "is_plainly_other",
+    "local_or_log",
+    "logs_below",
     "not_a_log",
     "read_log",
+    "split_choice",
     "text_in",
 ]

@@ -7,24 +7,31 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
+import os
 import re
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from rlvitals.errors import NotALog
-from rlvitals.store.files import open_regular
+from rlvitals.errors import NotALog, RlvitalsError
+from rlvitals.store.files import open_regular, read_whole
+from rlvitals.yaml_reader import parse_yaml
 
 Fields = dict[str, Any]
 """One row: "step", perhaps "timestamp", and numbers by the names they were logged with."""
 
 HEAD_BYTES = 1 << 16
 """As much of a file as importers recognise it by."""
+
+_BEGUN = re.compile(r"run-(\d{8}_\d{6})-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,14 @@ class ForeignLog:
     """What the file itself says of the training's settings."""
     notes: list[str] = field(default_factory=list)
     """What was skipped or repaired, a sentence each."""
+    algorithm: str | None = None
+    framework: str | None = None
+    """Where the file itself says them."""
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to; now, where it is not on this machine."""
+        return changed_at(self.path) or time.time()
 
 
 class Importer(ABC):
@@ -49,9 +64,11 @@ class Importer(ABC):
     marks: ClassVar[tuple[str, ...]] = ()
     """Patterns of files that make the folder they are in one log, whatever else is there."""
     names: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that are the folder's log where there is only one of them."""
+    """Patterns of files that may be a folder's log, beside the endings that `folders` knows."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Other files it may read, from the log's folder."""
+    takes_choice: ClassVar[bool] = False
+    """Whether one file of it may hold several runs, so that `FILE#RUN` names one of them."""
     last_row_grows: ClassVar[bool] = False
     """Whether the newest row may still get more values while the log grows."""
 
@@ -59,7 +76,11 @@ class Importer(ABC):
         self.format = self.name
         """What to call it; more exact than the name where reading tells more."""
         self.config: dict[str, Any] = {}
+        self.algorithm: str | None = None
+        self.framework: str | None = None
         self.notes = Notes()
+        self.choice = ""
+        """The run to read of a file that holds several; empty: the importer chooses, and says so."""
 
     @classmethod
     @abstractmethod
@@ -70,7 +91,7 @@ class Importer(ABC):
     def log_in(cls, folder: Path) -> Path | None:
         """The log of this format that a folder is: of several marked files the one with the highest number."""
         for pattern in cls.marks:
-            if found := sorted(folder.glob(pattern), key=_number):
+            if found := sorted(folder.glob(pattern), key=number_of_checkpoint):
                 return found[-1]
         return None
 
@@ -78,6 +99,18 @@ class Importer(ABC):
     def is_one_log(cls, folder: Path) -> bool:
         """Whether a folder is one log of this format rather than a folder of logs."""
         return any(any(folder.glob(mark)) for mark in cls.marks)
+
+    @classmethod
+    def begun(cls, log: Path) -> float:
+        """When the run of a log began, as far as can be told without reading it: the newest run of a folder is read."""
+        return changed_at(log)
+
+    @classmethod
+    def width(cls, log: Path) -> int:
+        """How many metrics a log has, where that can be told without reading it: of a folder's runs those with fewer
+        than half as many as another come last.
+        """
+        return 1
 
     @abstractmethod
     def rows(self, path: Path) -> list[Fields]:
@@ -104,8 +137,12 @@ class LineImporter(Importer):
         rows += self.finish()
         rows = self.settled(rows)
         if not rows:
-            raise NotALog(path, "no line holds a training step's numbers")
+            raise NotALog(path, f"{self.seen()}no line holds a training step's numbers")
         return rows
+
+    def seen(self) -> str:
+        """What there was instead of rows, for the error: a clause that ends with a colon, or nothing."""
+        return ""
 
 
 class Notes:
@@ -158,6 +195,45 @@ def head_of(path: Path) -> bytes:
         return file.read(HEAD_BYTES)
 
 
+def changed_at(path: Path) -> float:
+    """When a file or folder was last changed; 0 where nothing is there."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def begun_by_name(log: Path) -> float:
+    """When a run began whose folder is called `run-20260101_120000-ID`; 0 where none of the folders above is."""
+    for folder in (log, *log.parents[:2]):
+        match = _BEGUN.search(folder.name)
+        if match:
+            with contextlib.suppress(ValueError):
+                return datetime.strptime(match[1], "%Y%m%d_%H%M%S").timestamp()
+    return 0.0
+
+
+def settings_beside(*paths: Path) -> dict[str, Any]:
+    """The settings of a run in the first `config.yaml` there is, as W&B and SwanLab write it: each with its value."""
+    for path in paths:
+        if found := yaml_of(path):
+            return {
+                name: entry["value"]
+                for name, entry in found.items()
+                if isinstance(entry, dict) and "value" in entry and not name.startswith("_")
+            }
+    return {}
+
+
+def yaml_of(path: Path) -> dict[str, Any]:
+    """The mapping that a tracker's small YAML file is; empty where it is not there or something else."""
+    with contextlib.suppress(OSError, RlvitalsError):
+        found = parse_yaml(read_whole(path).decode("utf-8", "replace"))
+        if isinstance(found, dict):
+            return {str(name): value for name, value in found.items()}
+    return {}
+
+
 def encoding_in(head: bytes) -> str:
     """UTF-8, or what the mark at the beginning says (a redirect in PowerShell writes UTF-16)."""
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
@@ -188,7 +264,7 @@ def _decoded(file: BinaryIO) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, encoding, errors="replace", newline=None)
 
 
-def _number(file: Path) -> int:
-    """The number of the checkpoint a file is in."""
+def number_of_checkpoint(file: Path) -> int:
+    """The number of the checkpoint a file is in; -1 where its folder has none."""
     match = re.search(r"(\d+)$", file.parent.name)
     return int(match[1]) if match else -1

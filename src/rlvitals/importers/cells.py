@@ -18,6 +18,9 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1, "fa
 _WRAPPED = re.compile(
     r"(?:\w+\.)*(?:b?float\d*|u?int\d*|bool_?|tensor|array|Array|Decimal)\(\s*([^\s(),]+)\s*(?:,.*)?\)"
 )
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_PLAIN = r"[+-]?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?"
+_WITH_ERROR = re.compile(rf"({_PLAIN})\s?(?:(?:±|\+/-)\s?{_PLAIN}|[\[(]{_PLAIN}(?:,\s?{_PLAIN})?[\])])")
 _MARKUP = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2]|[=>78])")
 
 EARLIEST = 946_684_800.0
@@ -47,6 +50,24 @@ def number_in(text: str) -> int | float | None:
         return int(text) if len(text) <= 18 and text.lstrip("+-").isdigit() else float(text)
     except ValueError:
         return None
+
+
+def printed_number(text: str) -> int | float | None:
+    """The number a text is that was printed for people: a percentage, with separators of thousands, with its error.
+
+    >>> printed_number("43.2%"), printed_number("1,234"), printed_number("12.5 ± 0.5"), printed_number("x")
+    (0.432, 1234, 12.5, None)
+    """
+    number = number_in(text)
+    if number is not None or text[:1] not in _BEGINS:
+        return number
+    if text.endswith("%"):
+        share = number_in(text[:-1])
+        return None if share is None else round(share / 100, 12)
+    if _THOUSANDS.fullmatch(text):
+        return number_in(text.replace(",", ""))
+    with_error = _WITH_ERROR.fullmatch(text)
+    return number_in(with_error[1]) if with_error else None
 
 
 def number_of(value: object) -> int | float | None:
@@ -87,7 +108,7 @@ def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
         elif isinstance(value, list | tuple) and value:
             numbers = [number for item in value if (number := number_of(item)) is not None]
             if len(numbers) == len(value):
-                found[f"{name}/mean"] = _mean(numbers)
+                found[f"{name}/mean"] = mean(numbers)
             elif left_out is not None:
                 left_out.add(name)
         elif value is not None and value != "" and left_out is not None:
@@ -119,6 +140,7 @@ def _leaves(raw: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[s
             yield name, value
 
 
-def _mean(numbers: list[int | float]) -> float:
+def mean(numbers: list[int | float]) -> float:
+    """The mean of numbers, infinities and nan among them."""
     total = math.fsum(numbers) if all(map(math.isfinite, numbers)) else float(sum(numbers))
     return total / len(numbers)

@@ -1,14 +1,16 @@
-"""Console output: verl's step lines, the mappings TRL, transformers, trlX and OpenRLHF print, progress bars,
-also in the JSON of a notebook service's log.
+"""Console output: verl's step lines, the mappings TRL, transformers, trlX and OpenRLHF print, drawn tables, progress
+bars, the lines of any loop; also in the JSON of a notebook service's log.
 
 Lines come one at a time; a mapping may go on over several. Where a log has several kinds of rows, the most telling one
-counts: verl's lines, then mappings, then what hangs on progress bars, then plain `step 10: loss=0.5` lines.
+counts that is no exception: verl's lines, then mappings, drawn tables, what hangs on progress bars, and then lines such
+as `step 10: loss=0.5`, which `loose` tells from prose.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,15 +18,25 @@ from rlvitals.importers.base import Fields, LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
+from rlvitals.importers.loose import LooseRows, Outcome
 from rlvitals.importers.padding import family
+from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
+from rlvitals.splits import is_held_out
 
 CUT_AT = 4096
 """W&B's output.log ends every longer line here."""
 
-KINDS = ("plain", "bar", "mapping", "verl")
+KINDS = ("line", "bar", "table", "mapping", "verl")
+"""The more telling, the later."""
+ENOUGH = 30
+"""Rows that are no exception, however many of a less telling kind there are."""
+EXCEPTION = 20
+"""Fewer rows than one in so many of another kind are an exception: the summary at the end, a printed sample."""
 MAX_REREAD = 2
 """How often a line may be read in all, in search of mappings inside what is none."""
+MAX_SEARCHED = 100_000
+"""Characters of a longer line that are."""
 MAX_WAITING = 1500
 """Lines a printed mapping may go on for: configurations are long."""
 
@@ -32,9 +44,7 @@ _VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
 _RAY = re.compile(r"^\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)\s?")
 _OPENING = re.compile(r"\{\s*(?=['\"])|\{\s*$")
 _INITIAL = re.compile(r"""^\(?["']Initial validation metrics: \{""")
-_PLAIN_STEP = re.compile(r"\b(?:global[ _])?(?:step|iter(?:ation)?|episode|update)s?\b\s*[:=#]?\s*\[?(\d+)\b", re.I)
 _SAID_STEP = re.compile(r"\b(?:step|iter(?:ation)?|episode|update|rollout)s?\s*[:=#]?\s*\[?(\d+)\b[^{]{0,40}$", re.I)
-_PAIR = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*[=:]\s*({NUMBER})(?=[\s,;|\])]|$)", re.I)
 _BAR = re.compile(r"\d{1,3}%\|[^|\r\n]*\|\s*(\d+)/(\d+)(?=\s|\[|$)")
 _REST = re.compile(r"\s*\[([^\[\]{}]*)\]?")
 _POSTFIX = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*=\s*({NUMBER})(?=[,\]\s]|$)", re.IGNORECASE)
@@ -43,9 +53,9 @@ _NOT_TRAINING = re.compile(
     r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
     re.IGNORECASE,
 )
-_METRIC = re.compile(  # names that trainings log; console output holds other numbers too
+_METRIC = re.compile(  # names in printed mappings, of which samples and settings are more than lines
     r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
-    r"logps|train_runtime|perplexity|clip",
+    r"logps|train_runtime|perplexity|clip|奖励|损失|回报|熵|наград|потер",
     re.IGNORECASE,
 )
 _STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
@@ -59,18 +69,17 @@ class ConsoleImporter(LineImporter):
     """Any text; asked last."""
 
     name = "console"
-    description = "console output of verl, TRL and transformers, trlX, OpenRLHF"
+    description = "console output of verl, TRL and transformers, trlX, OpenRLHF; any loop's `step=10 loss=0.5` lines"
     marks: ClassVar[tuple[str, ...]] = ("files/output.log",)  # as W&B keeps it
     names: ClassVar[tuple[str, ...]] = ("output.log",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._kind = ""
-        """The last of KINDS that was met."""
-        self._given_kind = ""
-        self._given = 0
-        self._void = 0
-        """How many of the rows given were of a less telling kind."""
+        self._kinds: list[str] = []
+        """Of each row given: what it is, one of KINDS."""
+        self._counts: Counter[str] = Counter()
+        self._loose = LooseRows()
+        self._remarks: tuple[str, ...] = ()
         self._waiting: list[str] = []
         self._depth = 0
         self._may_wait = True
@@ -88,7 +97,7 @@ class ConsoleImporter(LineImporter):
 
     def feed(self, line: str) -> list[Fields]:
         is_torn = not line.endswith("\n")  # the last one, of a process that was killed
-        line = line.rstrip("\n")
+        line = line.rstrip("\n").replace("\x00", "")  # what a shell that writes UTF-16 appended to other text
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
         if is_cut and ("step:" in line or "{" in line):
             self.notes.count(
@@ -100,29 +109,53 @@ class ConsoleImporter(LineImporter):
             text = _RAY.sub("", piece)
             if text.strip():
                 told += self._take(text, is_cut or is_torn)
-        return self._chosen(told)
+        return self._given(told)
 
     def finish(self) -> list[Fields]:
-        told = self._give_up_waiting() + self._keep("verl", self._first_validation({}))
-        told += self._keep("bar", self._bars.finish())
+        told = self._give_up_waiting() + _told("verl", self._first_validation({}))
+        told += _told("bar", self._bars.finish())
+        self._loose.finish()
         if self._clock.counted:
             self.notes.count(
                 "1 row says no step and was counted on",
                 "{} rows say no step and were counted on",
                 self._clock.counted,
             )
-        return self._chosen(told)
+        return self._given(told)
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        return rows[self._void :] if self._void else rows
+        """The rows of the most telling kind that is no exception."""
+        found: dict[str, Outcome] = {kind: Outcome([]) for kind in KINDS}
+        for kind, row in zip(self._kinds, rows, strict=True):
+            found[kind].rows.append(row)
+        if not self._is_decided:
+            found |= {"table": self._loose.tables(), "line": self._loose.lines()}
+        most = max(len(outcome.rows) for outcome in found.values())
+        kind = next(
+            kind
+            for kind in reversed(KINDS)
+            if len(found[kind].rows) >= ENOUGH or len(found[kind].rows) * EXCEPTION >= most
+        )
+        chosen = found[kind]
+        if kind == "bar":
+            chosen = chosen._replace(rows=_with_evaluations(chosen.rows, found["line"].rows))
+        self.format = "verl" if kind == "verl" and chosen.rows else ConsoleImporter.name
+        for remark in self._remarks:
+            self.notes.take_back(remark)
+        self._remarks = chosen.remarks
+        for remark in self._remarks:
+            self.notes.say(remark)
+        if chosen.total is not None:
+            self.config.setdefault("max_steps", chosen.total)
+        return chosen.rows
 
-    def _chosen(self, told: list[_Told]) -> list[Fields]:
-        """The rows of the most telling kind so far."""
-        if self._kind != self._given_kind:
-            self._given_kind, self._void = self._kind, self._given
-        rows = [row for kind, row in told if kind == self._kind]
-        self._given += len(rows)
-        return rows
+    def seen(self) -> str:
+        return self._loose.seen()
+
+    def _given(self, told: list[_Told]) -> list[Fields]:
+        self._kinds += [kind for kind, _ in told]
+        self._counts.update(kind for kind, _ in told)
+        return [row for _, row in told]
 
     def _take(self, text: str, is_cut: bool) -> list[_Told]:
         if self._waiting:
@@ -130,7 +163,7 @@ class ConsoleImporter(LineImporter):
         if self._may_wait and _INITIAL.match(text):
             self._waiting = [text]
             return []
-        said = settings_in(text, is_beginning=not self._kind or self._clock.has_ended)
+        said = settings_in(text, is_beginning=not (self._kinds or self._loose.has_line) or self._clock.has_ended)
         if said:
             self.config.update(said)
             if "Total" in text and "max_steps" in said:
@@ -138,7 +171,7 @@ class ConsoleImporter(LineImporter):
         verl = _VERL.search(text)
         if verl:
             row = self._verl_row(int(verl[1]), text[verl.end() :], is_cut)
-            return self._keep("verl", [*self._first_validation(row), row])
+            return _told("verl", [*self._first_validation(row), row])
         rows: list[_Told] = []
         bar = bar_in(text)
         if bar is not None:
@@ -146,13 +179,14 @@ class ConsoleImporter(LineImporter):
             return rows + self._mappings(text[bar.end :], is_cut)
         if _OPENING.search(text):
             return self._mappings(text, is_cut)
-        plain = _PLAIN_STEP.search(text) if len(text) < 4000 else None
-        if plain:
-            pairs = _PAIR.findall(text[plain.end() :])
-            if any(_METRIC.search(name) for name, _ in pairs):
-                row = {name: number_in(value) for name, value in pairs}
-                rows += self._keep("plain", [{"step": int(plain[1]), **row}])
-        return rows
+        if not self._is_decided:
+            self._loose.take(_without_last_word(text) if is_cut else text)
+        return []
+
+    @property
+    def _is_decided(self) -> bool:
+        """Whether there are rows that no loose line can outdo."""
+        return self._counts["verl"] > 0 or self._counts["mapping"] >= ENOUGH
 
     def _verl_row(self, step: int, text: str, is_cut: bool) -> Fields:
         row: Fields = {"step": step}
@@ -174,7 +208,7 @@ class ConsoleImporter(LineImporter):
     def _mappings(self, text: str, is_cut: bool) -> list[_Told]:
         rows: list[_Told] = []
         opening = _OPENING.search(text) if "{" in text else None
-        patience = MAX_REREAD * len(text)
+        patience = MAX_REREAD * min(len(text), MAX_SEARCHED)
         while opening:
             try:
                 found, end = parse_mapping(text, opening.start())
@@ -263,19 +297,15 @@ class ConsoleImporter(LineImporter):
         stamped = self._clock.stamp(row, said)
         if self._clock.total is not None:
             self.config["max_steps"] = self._clock.total
-        return self._keep("mapping", [stamped])
+        return _told("mapping", [stamped])
 
     def _see_bar(self, bar: Bar) -> list[_Told]:
         self._clock.see(bar)
-        if "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+        if bar.may_be_training:
+            self._loose.see_step(bar.done, bar.total)
+        if bar.may_be_training and "train" in bar.what.lower():  # "Training Progress" and the like say what they count
             self.config.setdefault("max_steps", bar.total)
-        return self._keep("bar", self._bars.take(bar))
-
-    def _keep(self, kind: str, rows: list[Fields]) -> list[_Told]:
-        if rows and (not self._kind or KINDS.index(kind) > KINDS.index(self._kind)):
-            self._kind = kind
-            self.format = "verl" if kind == "verl" else ConsoleImporter.name
-        return [(kind, row) for row in rows]
+        return _told("bar", self._bars.take(bar))
 
 
 class NotebookLogImporter(ConsoleImporter):
@@ -314,6 +344,23 @@ class NotebookLogImporter(ConsoleImporter):
     def finish(self) -> list[Fields]:
         rows = [row for begun in self._begun.values() for row in super(NotebookLogImporter, self).feed(begun)]
         return rows + super().finish()
+
+
+def _told(kind: str, rows: list[Fields]) -> list[_Told]:
+    return [(kind, row) for row in rows]
+
+
+def _without_last_word(text: str) -> str:
+    """A line that was cut, without what may be half a number."""
+    words = text.rsplit(None, 1)
+    return words[0] if len(words) > 1 else ""
+
+
+def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:
+    """What hangs on progress bars, and the evaluations that were printed between them, as trlX does."""
+    found = [{name: line[name] for name in line if name in ("step", "epoch") or is_held_out(name)} for line in lines]
+    evaluations = [row for row in found if not row.keys() <= {"step", "epoch"}]
+    return sorted([*rows, *evaluations], key=lambda row: row["step"]) if evaluations else rows
 
 
 def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
@@ -370,6 +417,9 @@ def bar_in(text: str) -> Bar | None:
     numbers = {name: number_in(value) for name, value in _POSTFIX.findall(rest[1])} if rest else {}
     if not numbers and what.startswith("["):
         numbers = {name: number_in(value) for name, value in _DESCRIBED.findall(what)}
+    for said in (what, rest[1] if rest else "") if not numbers else ():
+        reading = read_pairs(said)
+        numbers |= reading.numbers if reading and reading.is_clean else {}
     return Bar(what, int(match[1]), int(match[2]), numbers, match.start(), rest.end() if rest else match.end())
 
 
@@ -399,7 +449,7 @@ class BarRows:
         return self._row(bar) if bar else []
 
     def _row(self, bar: Bar) -> list[Fields]:
-        is_row = any(map(_METRIC.search, bar.numbers))
+        is_row = any(map(TELLING.search, bar.numbers))
         return [{"step": self._offset + bar.done, **bar.numbers}] if is_row else []
 
 

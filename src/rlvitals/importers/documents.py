@@ -1,19 +1,70 @@
-"""Whole JSON documents: HF's trainer_state.json, a list of rows, a mapping that holds such a list or columns."""
+"""Whole JSON documents: HF's trainer_state.json, a list of rows, and whatever holds rows or columns further inside.
+
+A document may hold several tables. The one that looks most like a training is read, with the evaluations beside it as
+held-out rows; the notes name the others.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rlvitals.codec import refuse_depth
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, text_in, text_of
-from rlvitals.importers.cells import number_of
+from rlvitals.importers.base import (
+    Fields,
+    Importer,
+    Notes,
+    head_of,
+    named,
+    number_of_checkpoint,
+    text_in,
+    text_of,
+)
+from rlvitals.importers.cells import EARLIEST, flatten, number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import SETTINGS
-from rlvitals.importers.steps import count_epochs
+from rlvitals.importers.steps import STEP_NAMES, count_epochs
+from rlvitals.splits import held_out_name, is_held_out
 
 _SETTINGS = (*SETTINGS, "logging_steps", "eval_steps", "save_steps", "train_batch_size", "total_steps")
+_CONFIGS = ("config", "args", "hyperparameters", "params", "settings", "training_args", "arguments")
+_EVALUATIONS = frozenset(
+    {"eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout"}
+)
+_BETWEEN = re.compile(r"[\s,]*")
+SAMPLED = 50
+"""Rows that tell what a table holds."""
+MAX_DEPTH = 40
+
+
+class Table(NamedTuple):
+    """Rows found in a document."""
+
+    path: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    left_out: tuple[str, ...] = ()
+    """Columns of another length."""
+
+    @property
+    def is_held_out(self) -> bool:
+        return any(part.lower() in _EVALUATIONS or is_held_out(part) for part in self.path[-2:])
+
+    @property
+    def title(self) -> str:
+        return ".".join(self.path) or "the document itself"
+
+    def worth(self) -> tuple[bool, bool, float]:
+        """How much it looks like a training: names that trainings log, more than one row, many numbers."""
+        sample = [flatten(row) for row in self.rows[:SAMPLED]]
+        names = {name for row in sample for name in row}
+        points = sum(map(len, sample)) / max(len(sample), 1) * len(self.rows)
+        return any(map(TELLING.search, names)), len(self.rows) > 1, points
 
 
 class DocumentImporter(Importer):
@@ -26,68 +77,264 @@ class DocumentImporter(Importer):
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
         text = text_in(head)
-        if are_json_lines(text):  # one line alone may be a whole trainer_state.json
-            first = text.partition("\n")[0]
-            return "log_history" in first and "log_history" in (object_in(first) or {})
+        if are_json_lines(text):  # one line alone may be a whole document
+            first, _, rest = text.partition("\n")
+            document = object_in(first) or {} if not rest.strip() else {}
+            return "log_history" in document or _holds_a_table(document)
         if not re.match(r"\{|\[\s*[\[{\]]", text):
             return False
         try:
-            parse_lenient(text_of(path))
+            parse_stream(text_of(path))
         except ValueError:
             return False
         return True
 
+    @classmethod
+    def log_in(cls, folder: Path) -> Path | None:
+        """The state that was saved last: at the end, or with the newest checkpoint, where training went on after it."""
+        found = super().log_in(folder)
+        checkpoints = sorted(folder.glob(cls.marks[1]), key=number_of_checkpoint)
+        if found is None or not checkpoints or found == checkpoints[-1]:
+            return found
+        said = re.search(rb'"global_step":\s*(\d{1,18})\b', head_of(found))
+        return checkpoints[-1] if said and int(said[1]) < number_of_checkpoint(checkpoints[-1]) else found
+
     def rows(self, path: Path) -> list[Fields]:
         try:
-            document = parse_lenient(text_of(path))
+            document = parse_stream(text_of(path))
         except ValueError as error:
             raise NotALog(path, f"its JSON is damaged ({error})") from error
         if isinstance(document, dict):
             self.config = _settings(document)
             self.format = "trainer_state" if "log_history" in document else self.name
-        raw_rows = _rows_of(document)
-        if not raw_rows:
-            raise NotALog(path, "its JSON holds no list of rows")
-        reader = JsonlImporter()
-        rows = [row for raw in raw_rows if (row := reader.take(raw)) is not None]
-        reader.finish()
+        tables = _tables(document, path)
+        if not tables:
+            raise NotALog(path, f"its JSON holds no list of rows ({_seen(document)})")
+        training = [table for table in tables if not table.is_held_out] or tables
+        chosen = max(training, key=Table.worth)
+        rows = self._read(chosen)
         if not rows:
-            raise NotALog(path, "its JSON holds rows without numbers")
-        self.notes = reader.notes
+            raise NotALog(path, f"its JSON holds rows without metrics ({_seen(chosen.rows[0])})")
+        self._tell_others(chosen, tables)
+        for table in tables:
+            if table is not chosen and table.is_held_out and chosen in training:
+                rows = self._with_evaluations(rows, table)
+        return rows
+
+    def _read(self, table: Table) -> list[Fields]:
+        reader = JsonlImporter()
+        reader.notes = reader.steps.notes = self.notes
+        rows = [row for raw in table.rows for row in reader.place(raw)]
+        rows = reader.settled(rows + reader.finish())
+        self.config |= reader.config
+        if not rows:
+            return []
         self.notes.count(
-            f"1 of {len(raw_rows)} rows holds no numbers and was skipped",
-            f"{{}} of {len(raw_rows)} rows hold no numbers and were skipped",
-            len(raw_rows) - len(rows),
+            f"1 of {len(table.rows)} rows holds no numbers and was skipped",
+            f"{{}} of {len(table.rows)} rows hold no numbers and were skipped",
+            len(table.rows) - len(rows),
         )
+        if table.left_out:
+            self.notes.say(f"left out, because they are lists of another length: {named(table.left_out)}")
         return count_epochs(rows, reader.steps)
 
+    def _tell_others(self, chosen: Table, tables: list[Table]) -> None:
+        others = [table for table in tables if table is not chosen and not table.is_held_out and len(table.rows) > 1]
+        if others and chosen.path:
+            shown = named(f"{table.title} ({len(table.rows)} rows)" for table in others)
+            self.notes.say(
+                f"the file holds several tables: {chosen.title} ({len(chosen.rows)} rows) was read, these were not: "
+                f"{shown}. To read one of them, save it as a file of its own"
+            )
 
-def _rows_of(document: Any) -> list[dict[str, Any]]:
-    if isinstance(document, list):
-        return [item for item in document if isinstance(item, dict)]
-    if not isinstance(document, dict):
-        return []
-    if isinstance(document.get("log_history"), list):
-        return _rows_of(document["log_history"])
-    lists = [rows for value in document.values() if isinstance(value, list) and (rows := _rows_of(value))]
-    if lists:
-        return max(lists, key=len)
-    columns = {
-        name: list(value.values()) if isinstance(value, dict) else value
-        for name, value in document.items()
-        if isinstance(value, list | dict) and value
-    }
+    def _with_evaluations(self, rows: list[Fields], table: Table) -> list[Fields]:
+        """The rows and those of an evaluation that has a list of its own."""
+        reader = JsonlImporter()
+        reader.steps.notes = Notes()
+        found = [row for raw in table.rows for row in reader.place(raw)] + reader.finish()
+        found = count_epochs(found, reader.steps)
+        if not found:
+            return rows
+        if reader.steps.is_numbered and len(found) <= len(rows):
+            self.notes.say(f"{table.title} says no steps: its rows are spread evenly over the training")
+            for number, row in enumerate(found, start=1):
+                row["step"] = rows[-(-number * len(rows) // len(found)) - 1]["step"]
+        self.notes.say(f"{table.title} ({len(found)} rows) is read as evaluations")
+        axes = ("step", "timestamp", "epoch")
+        named_rows = [{(k if k in axes else held_out_name(k)): v for k, v in row.items()} for row in found]
+        merged = [*rows, *named_rows]
+        in_order = all(one["step"] <= other["step"] for one, other in itertools.pairwise(rows))
+        return sorted(merged, key=lambda row: row["step"]) if in_order else merged
+
+
+def parse_stream(text: str) -> Any:
+    """A JSON document; where several follow one another, the list of them, of which the last may be torn."""
+    try:
+        return parse_lenient(text)
+    except ValueError as error:
+        found, end = _documents_in(text)
+        rest = text[end:].lstrip(" \t\r\n,")
+        if len(found) < 2 or rest[:1] not in ("", "{", "["):
+            raise ValueError(str(error)) from error
+    refuse_depth(found)
+    return found
+
+
+def _documents_in(text: str) -> tuple[list[Any], int]:
+    """JSON documents one after another, and where they end or one of them is damaged."""
+    decoder = json.JSONDecoder()
+    found: list[Any] = []
+    at = 0
+    while between := _BETWEEN.match(text, at):
+        try:
+            document, end = decoder.raw_decode(text, between.end())
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(document, dict | list):
+            break
+        found.append(document)
+        at = end
+    return found, at
+
+
+def _holds_a_table(document: dict[str, Any]) -> bool:
+    """Whether an object is more than one row: there are rows in it, or columns and no step."""
+    if any(number_of(document.get(name)) is not None for name in STEP_NAMES if "/" not in name):
+        return False
+    return any(len(table.rows) > 1 and table.worth()[0] for table in _walk(document, ()))
+
+
+def _tables(document: Any, path: Path) -> list[Table]:
+    if isinstance(document, dict) and isinstance(document.get("log_history"), list):
+        rows = [row for row in document["log_history"] if isinstance(row, dict)]
+        return [Table(("log_history",), rows)] if rows else []
+    if isinstance(document, list) and (points := _points(document)):
+        return [Table((), [{"step": step, path.stem: value} for step, value in points])]
+    return list(_walk(document, ()))
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Table]:
+    """Every table in a document."""
+    if len(path) > MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        rows = [item for item in value if isinstance(item, dict)]
+        if not rows:
+            return
+        table = Table(path, _unfolded(rows))
+        inner = [] if table.worth()[0] else _inside(rows, path)
+        yield from inner or [table]
+    elif isinstance(value, dict):
+        taken: set[str] = set()
+        yield from _tables_of(value, path, taken)
+        for name, item in value.items():
+            if isinstance(item, dict | list) and name not in taken:
+                yield from _walk(item, (*path, str(name)))
+
+
+def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
+    """Tables inside the items of a list that are no rows themselves: one for each run."""
+    found = [
+        table
+        for number, row in enumerate(rows[:SAMPLED])
+        for table in _walk({k: v for k, v in row.items() if isinstance(v, list | dict)}, (*path, str(number)))
+    ]
+    return [table for table in found if len(table.rows) > 1 and table.worth()[0]]
+
+
+def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) -> Iterator[Table]:
+    """The table that a mapping is: of columns, of points by name, or of rows by step. `taken` gets its parts."""
+    by_step = {_whole(name): item for name, item in mapping.items()}
+    if len(mapping) > 1 and None not in by_step and all(isinstance(item, dict) for item in mapping.values()):
+        taken.update(mapping)
+        yield Table(path, [{"step": step, **row} for step, row in by_step.items()])
+        return
+    series = {str(name): points for name, item in mapping.items() if (points := _points(item))}
+    if series:
+        rows: dict[int, dict[str, Any]] = {}
+        for name, points in series.items():
+            for step, value in points:
+                rows.setdefault(step, {"step": step})[name] = value
+        yield Table(path, [rows[step] for step in sorted(rows)])
+        return
+    columns = {str(name): cells for name, item in mapping.items() if (cells := _cells(item))}
     length = max(map(len, columns.values()), default=0)
     whole = {name: cells for name, cells in columns.items() if len(cells) == length}
-    if length < 2 or any(isinstance(cell, dict | list) for cells in whole.values() for cell in cells):
-        inner = [rows for value in document.values() if isinstance(value, dict) and (rows := _rows_of(value))]
-        return max(inner, key=len, default=[])
-    return [{name: cells[position] for name, cells in whole.items()} for position in range(length)]
+    for name, item in mapping.items() if whole else ():
+        parts = {f"{name}/{part}": _cells(cells) for part, cells in item.items()} if isinstance(item, dict) else {}
+        if parts and name not in columns and all(len(cells) == length for cells in parts.values()):
+            whole |= parts
+            taken.add(name)
+    if length > 1 and any(number_of(cell) is not None for cells in whole.values() for cell in cells):
+        rows_of = [dict(zip(whole, cells, strict=True)) for cells in zip(*whole.values(), strict=True)]
+        shorter = {name: cells for name, cells in columns.items() if name not in whole and len(cells) > 1}
+        held_out = {name: cells for name, cells in shorter.items() if is_held_out(name)}
+        yield Table(path, rows_of, tuple(shorter.keys() - held_out.keys()))
+        for name, cells in held_out.items():
+            yield Table((*path, name), [{name: cell} for cell in cells])
+
+
+def _unfolded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a long table, one value each under a name, as rows of a wide one; others as they are."""
+    first = rows[0]
+    name = next((key for key in ("metric", "name", "tag", "key") if isinstance(first.get(key), str)), None)
+    step = next((key for key in STEP_NAMES if number_of(first.get(key)) is not None), None)
+    if name is None or step is None or number_of(first.get("value")) is None:
+        return rows
+    wide: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        number = number_of(row.get(step))
+        if number is not None and isinstance(row.get(name), str):
+            wide.setdefault(number, {"step": number})[row[name]] = row.get("value")
+    return list(wide.values())
+
+
+def _cells(item: Any) -> list[Any]:
+    """A column's cells: a list, or a mapping from row numbers as pandas writes it; nothing where it holds more."""
+    cells = (
+        item if isinstance(item, list) else list(item.values()) if isinstance(item, dict) and _whole_keys(item) else []
+    )
+    return [] if any(isinstance(cell, dict | list) for cell in cells) else cells
+
+
+def _points(item: Any) -> list[tuple[int, Any]]:
+    """Steps and values of a series: pairs, or TensorBoard's triples of time, step and value."""
+    if not isinstance(item, list) or len(item) < 2 or not all(isinstance(point, list) for point in item):
+        return []
+    widths = {len(point) for point in item}
+    times = [number_of(point[0]) for point in item] if widths == {3} else []
+    is_timed = bool(times) and all(time is not None and time > EARLIEST for time in times)
+    if widths != {2} and not is_timed:
+        return []
+    found = [(_whole(point[-2]), number_of(point[-1])) for point in item]
+    points = [(step, value) for step, value in found if step is not None and value is not None]
+    is_series = len(points) == len(item) and all(one[0] < other[0] for one, other in itertools.pairwise(points))
+    return points if is_series and (is_timed or any(isinstance(value, float) for _, value in points)) else []
+
+
+def _whole_keys(mapping: dict[Any, Any]) -> bool:
+    return len(mapping) > 1 and all(_whole(key) is not None for key in mapping)
+
+
+def _whole(value: Any) -> int | None:
+    number = number_of(value)
+    return int(number) if number is not None and abs(number) < 2**53 and float(number).is_integer() else None
+
+
+def _seen(document: Any) -> str:
+    """What a document is, for an error."""
+    if isinstance(document, dict):
+        return f"it is an object with {named(map(str, document))}" if document else "it is an empty object"
+    if isinstance(document, list):
+        kinds = {type(item).__name__ for item in document}
+        return f"it is a list of {len(document)} items: {named(kinds)}" if document else "it is an empty list"
+    return f"it is a {type(document).__name__}"
 
 
 def _settings(document: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for source in (document.get("config"), document.get("args"), document):
+    sources = [document.get(name) for name in _CONFIGS]
+    for source in (*sources, document):
         if isinstance(source, dict):
             found.update({name: source[name] for name in _SETTINGS if number_of(source.get(name)) is not None})
     return found

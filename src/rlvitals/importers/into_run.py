@@ -60,7 +60,7 @@ def write_run(
 
 def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written:
     times = [row["timestamp"] for row in log.rows if "timestamp" in row]
-    changed = log.path.stat().st_mtime
+    changed = log.changed
     begun, ended = (min(times), max(times)) if times else (changed, changed)
     origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
     write_config(run_dir, masked({**log.config, "rlvitals": origin}))
@@ -85,6 +85,8 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         written_by=version,
         attempt=attempt,
         total_steps=planned_steps(log.config),
+        algorithm=log.algorithm,
+        framework=log.framework,
         ended=ended,
     )
     write_info(run_dir, info)  # says that all is there, so it comes last

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlvitals.codec import parse_shallow, refuse_depth
 from rlvitals.importers.base import Fields, LineImporter, named, text_in
 from rlvitals.importers.cells import flatten, number_in, number_of, unwrapped
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import are_settings, settings_of
-from rlvitals.importers.steps import StepFinder
+from rlvitals.importers.steps import AXES, STEP_NAMES, StepFinder
+from rlvitals.splits import held_out_name
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
 
 JUDGED_LINES = 50
 SWIFT = "global_step/max_steps"
+
+_NAMES = ("metric", "tag", "name", "key", "variable")
+_SPLITS = ("split", "phase", "mode", "stage", "subset", "type", "event", "kind")
+_EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 
 
 def parse_lenient(text: str) -> Any:
@@ -59,6 +66,8 @@ class JsonlImporter(LineImporter):
         self._names: dict[str, str] = {}
         self._left_out: set[str] = set()
         self._is_first = True
+        self._first: dict[str, Any] | None = None
+        """The first object, while it is not known whether it is settings."""
         self.steps = StepFinder(self.notes)
 
     @classmethod
@@ -74,23 +83,61 @@ class JsonlImporter(LineImporter):
         except ValueError:
             self.notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
             return []
-        row = self.take(raw) if isinstance(raw, dict) else None
-        if row is None:
-            self.notes.count("1 line holds no numbers and was skipped", "{} lines hold no numbers and were skipped")
+        if not isinstance(raw, dict):
+            self._skip()
             return []
-        return [row]
+        return self.place(raw)
 
     def finish(self) -> list[Fields]:
+        self._settle_first(None)
         if self._left_out:
             self.notes.say(f"left out, because they hold no numbers: {named(self._left_out)}")
         return []
 
+    def settled(self, rows: list[Fields]) -> list[Fields]:
+        """Nothing where the objects are samples of a dataset: mostly texts, no step, no name that trainings log."""
+        if (
+            not self.steps.is_numbered
+            or len(self._left_out) < len(self._names)
+            or any(map(TELLING.search, self._names))
+        ):
+            return rows
+        return []
+
+    def seen(self) -> str:
+        return f"its objects hold texts ({named(self._left_out)}) and no metrics: " if self._left_out else ""
+
+    def place(self, raw: dict[str, Any]) -> list[Fields]:
+        """One more object as a row, where there are numbers in it."""
+        raw = unwrapped(raw)
+        is_first, self._is_first = self._is_first, False
+        if is_first and _are_settings(raw):
+            self._first = raw
+            return []
+        rows = [self.take(first) for first in self._settle_first(raw)] + [self.take(raw)]
+        for row in rows:
+            if row is None:
+                self._skip()
+        return [row for row in rows if row is not None]
+
+    def _settle_first(self, second: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """A first line that sounds like settings: they are, unless the second line has the same names."""
+        first, self._first = self._first, None
+        if first is None:
+            return []
+        if second is not None and len(first.keys() & second.keys()) * 5 >= len(first.keys() | second.keys()) * 4:
+            return [first]
+        for mapping in _mappings_in(first):
+            self.config.update(settings_of(mapping))
+        self._skip()
+        return []
+
+    def _skip(self) -> None:
+        self.notes.count("1 line holds no numbers and was skipped", "{} lines hold no numbers and were skipped")
+
     def take(self, raw: dict[str, Any]) -> Fields | None:
         """One object as a row; None when there is no number in it."""
         raw = unwrapped(raw)
-        is_first, self._is_first = self._is_first, False
-        if is_first and self._are_settings(raw):
-            return None
         if isinstance(raw.get(SWIFT), str):  # ms-swift writes "10/145"
             done, _, total = raw[SWIFT].partition("/")
             raw = {"step": done, **{name: value for name, value in raw.items() if name != SWIFT}}
@@ -101,19 +148,41 @@ class JsonlImporter(LineImporter):
         own = {NONFINITE, MOMENTS, GAP} & raw.keys()
         if own:
             raw = {name: value for name, value in raw.items() if name not in own}
+        raw = named_by_itself(raw)
         found = flatten(raw, self._left_out)
+        if is_evaluation(raw):
+            found = {name if name.lower() in AXES else held_out_name(name): value for name, value in found.items()}
         if isinstance(nonfinite, str):
             found.update(read_nonfinite(nonfinite))
         placed = self.steps.place({self._names.setdefault(name, name): value for name, value in found.items()}, raw)
         return placed if len(placed) > 1 + ("timestamp" in placed) else None
 
-    def _are_settings(self, raw: dict[str, Any]) -> bool:
-        """Whether a first line is a configuration, with texts and without a loss; what is known of it is kept."""
-        inner = [raw, *(value for value in raw.values() if isinstance(value, dict))]
-        texts: set[str] = set()
-        numbers = flatten(raw, texts)
-        if not texts or not any(map(are_settings, inner)) or any(name.endswith("loss") for name in numbers):
-            return False
-        for mapping in inner:
-            self.config.update(settings_of(mapping))
-        return True
+
+def _mappings_in(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    return [raw, *(value for value in raw.values() if isinstance(value, dict))]
+
+
+def _are_settings(raw: dict[str, Any]) -> bool:
+    """Whether a first line is a configuration, with texts and without a loss."""
+    texts: set[str] = set()
+    numbers = flatten(raw, texts)
+    return (
+        bool(texts) and any(map(are_settings, _mappings_in(raw))) and not any(name.endswith("loss") for name in numbers)
+    )
+
+
+def is_evaluation(raw: Mapping[str, Any]) -> bool:
+    """Whether a row says of itself that it is an evaluation's: `{"split": "eval", "loss": 0.5}`."""
+    return any(isinstance(word := raw.get(name), str) and word.lower() in _EVALUATIONS for name in _SPLITS)
+
+
+def named_by_itself(raw: dict[str, Any]) -> dict[str, Any]:
+    """A row of a long table, a value and its name, as one of a wide table; others as they are."""
+    if len(raw) > 8:
+        return raw
+    plain = {name.lower(): name for name in raw}
+    value = plain.get("value", plain.get("scalar"))
+    key = next((plain[key] for key in _NAMES if isinstance(raw.get(plain.get(key, "")), str)), None)
+    if key is None or value is None or number_of(raw[value]) is None or not plain.keys() & set(STEP_NAMES):
+        return raw
+    return {**{name: cell for name, cell in raw.items() if name not in (key, value)}, raw[key]: raw[value]}

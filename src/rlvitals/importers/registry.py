@@ -2,35 +2,96 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rlvitals import plugins
-from rlvitals.errors import NotALog, RlvitalsError
+from rlvitals.errors import MissingDependency, NotALog, RlvitalsError, RunNotFound
 from rlvitals.guard import Once, guarded, words_of
-from rlvitals.importers.base import Fields, ForeignLog, Importer, head_of, text_in
+from rlvitals.importers.aim import export_of
+from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
+from rlvitals.importers.folders import MOST_FILES, Run, ends_as_log, files_in, marked, newest_first, survey, telling
 from rlvitals.importers.jsonl import JsonlImporter
+from rlvitals.importers.mlflow import MlflowImporter
+from rlvitals.importers.notebook import NotebookImporter
+from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
+from rlvitals.importers.parquet import ParquetImporter
+from rlvitals.importers.sqlite import DatabaseImporter
 from rlvitals.importers.steps import restarts
+from rlvitals.importers.swanlab import SwanLabImporter
 from rlvitals.importers.table import TableImporter
 from rlvitals.importers.tensorboard import TensorBoardImporter
+from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.wandb import WandbImporter
+from rlvitals.masking import mask_text
 from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import fetch_file, is_url, local_path
+
+
+class PackedImporter(Importer):
+    """A packed log, or an archive that holds one. What is inside is read as if it lay there unpacked."""
+
+    name = "packed"
+    description = "any of these packed (.gz, .bz2, .xz, .zst, .zip, .tar)"
+    takes_choice = True
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return is_packed(head)
+
+    def rows(self, path: Path) -> list[Fields]:
+        with unpacked(path, self.notes) as inside:
+            is_archive = os.path.isdir(inside)
+            place = inside / self.choice if is_archive and self.choice else inside
+            try:
+                if is_archive and not place.resolve().is_relative_to(inside.resolve()):
+                    raise NotALog(path, f"{self.choice!r} is not in the archive")
+                log = read_log(f"{place}#{self.choice}" if self.choice and not is_archive else place)
+            except NotALog as error:
+                why = error.why.replace(f"{inside}/", f"{path}#")
+                said = "; ".join(self.notes.texts())
+                raise NotALog(path, f"unpacked, {why}{f' ({said})' if said else ''}") from error
+        self.format, self.config = log.format, log.config
+        for note in log.notes:
+            self.notes.say(note)
+        return log.rows
+
 
 IMPORTERS: tuple[type[Importer], ...] = (
     WandbImporter,
+    NotebookImporter,
     NotebookLogImporter,
     DocumentImporter,
+    MlflowImporter,
+    SwanLabImporter,
+    TrackioImporter,
     JsonlImporter,
     TableImporter,
+    ParquetImporter,
     TensorBoardImporter,
+    DatabaseImporter,
+    PackedImporter,
     ConsoleImporter,
 )
-"""In the order they are asked. The last takes any text."""
+"""In the order they are asked; also the order in which one of several logs of a folder is taken. The last takes any
+text.
+"""
+
+PROBED_ROWS, PROBED_BYTES = 3, 32 * 2**20
+"""How far a file is read to see whether it holds rows, where a folder has several."""
+
+MOST_TRIED = 5
+"""Older runs that are tried where the newest holds no rows."""
 
 _warn = Once()
 
@@ -67,32 +128,162 @@ def not_a_log(path: object, why: str, tried: str = "") -> NotALog:
     return NotALog(path, why, f"{said} What can be read: {readable()}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is read of a path, and of what it is one of several."""
+
+    place: Path
+    notes: tuple[str, ...] = ()
+    older: tuple[Path, ...] = ()
+    """Other runs of the same format, the newest first."""
+
+
 def find_log(path: Path) -> Path:
     """The log a folder holds, or is. A file is itself."""
+    return locate(path).place
+
+
+def locate(path: Path) -> Found:
+    """The log a folder holds, or is: by the marks of importers, then the file that is plainly the training's, then the
+    newest of the runs below, then a file below. Raises NotALog, which names the logs to choose from.
+    """
     if not os.path.exists(path):
         raise not_a_log(path, "there is nothing there")
     if not os.path.isdir(path):
-        return path
+        return Found(path)
     if RunDir(path).holds_run:
-        return RunDir(path).train_log
-    for importer in importers():
-        found = importer.log_in(path)
-        if found is not None:
-            return found
-    patterns = [pattern for importer in importers() for pattern in importer.names]
-    beside = [file for pattern in patterns if "/" not in pattern for file in sorted(path.glob(pattern))]
-    below = [file for pattern in patterns if "/" in pattern for file in sorted(path.glob(pattern))]
-    for files in (beside, below):
-        if len(files) == 1:
-            return files[0]
-    shown = ", ".join(str(file.relative_to(path)) for file in (beside or below)[:4])
-    why = f"the folder holds several, name one of them: {shown}" if shown else "the folder holds none that is known"
-    raise not_a_log(path, why)
+        return Found(RunDir(path).train_log)
+    kinds = importers()
+    known = marked(path, kinds)
+    if known is not None:
+        return Found(known.log)
+    files = files_in(path, kinds)
+    beside = _readable_files([file for file in files if telling(file.name) >= 0])
+    if beside:
+        return _chosen_file(path, beside)
+    runs, folders = survey(path, kinds)
+    if runs:
+        return _chosen_run(path, runs)
+    below = (file for folder in folders for file in files_in(folder, kinds))
+    others = _readable_files([*itertools.islice(below, MOST_FILES), *files])
+    if others:
+        return _chosen_file(path, others)
+    raise not_a_log(path, export_of(path) or _nothing_in(path))
+
+
+def _nothing_in(folder: Path) -> str:
+    """What a folder without a log holds instead."""
+    try:
+        seen = os.listdir(folder)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    if not seen:
+        return "the folder is empty"
+    return f"none of its {len(seen)} files and folders is one that can be read ({named(seen)})"
+
+
+def _chosen_run(folder: Path, runs: list[Run]) -> Found:
+    """The newest run of the format that is asked first."""
+    kinds = importers()
+    best = min((run.kind for run in runs), key=kinds.index)
+    newest, *older = newest_first([run for run in runs if run.kind is best])
+    others = [*older, *(run for run in runs if run.kind is not best)]
+    notes = []
+    if others:
+        shown = named_places([run.folder for run in others], folder)
+        name = newest.folder.relative_to(folder).as_posix()
+        notes.append(
+            f"the folder holds {len(runs)} runs: read {name}, the newest{_of_format(best, others)}. "
+            f"Others, to be passed by their path: {shown}"
+        )
+    return Found(newest.log, tuple(notes), tuple(run.log for run in older))
+
+
+def _of_format(best: type[Importer], others: list[Run]) -> str:
+    return f" of format {best.name}" if any(run.kind is not best for run in others) else ""
+
+
+def named_places(places: list[Path], folder: Path, most: int = 5) -> str:
+    """A few of many paths, as seen from a folder."""
+    shown = ", ".join(place.relative_to(folder).as_posix() for place in places[:most])
+    return shown + (f" and {len(places) - most} more" if len(places) > most else "")
+
+
+def _readable_files(files: list[Path]) -> list[Path]:
+    return [file for file in files if _format_of(file) is not None]
+
+
+def _format_of(file: Path) -> type[Importer] | None:
+    """The importer of a file that holds rows; None where it holds none."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return None
+    return _probed(file, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=512)
+def _probed(file: Path, size: int, changed: int) -> type[Importer] | None:
+    """As `_format_of`, for a file as it is: looked into once, as far as its first rows."""
+    try:
+        kind = importer_for(file)
+        importer = kind()
+        with failures_named(importer, file):
+            if isinstance(importer, LineImporter):
+                rows = _first_rows(importer, file)
+            else:
+                rows = importer.rows(file) if size <= PROBED_BYTES else [{}]
+    except (NotALog, OSError):
+        return None
+    except MissingDependency:
+        return kind  # it is a log; reading it says what to install
+    return kind if rows else None
+
+
+def _first_rows(importer: LineImporter, file: Path) -> list[Fields]:
+    read, rows = 0, []
+    for line in lines_of(file):
+        rows += importer.feed(line)
+        read += len(line)
+        if len(rows) >= PROBED_ROWS or read > PROBED_BYTES:
+            return rows
+    return importer.settled(rows + importer.finish())
+
+
+def _chosen_file(folder: Path, files: list[Path]) -> Found:
+    """The one whose name says that it is a log; then the nearest; then by its format; then by what the name says."""
+    kinds = importers()
+
+    def rank(file: Path) -> tuple[int, int, int, int]:
+        kind, score = _format_of(file), telling(file.name)
+        return -min(score, 1), len(file.parents), kinds.index(kind) if kind in kinds else len(kinds), -score
+
+    ranked = sorted(files, key=rank)
+    best = [file for file in ranked if rank(file) == rank(ranked[0])]
+    if len(best) > 1:
+        commands = "; ".join(f"rlvitals check {shlex.quote(str(file))}" for file in best[:4])
+        raise not_a_log(folder, f"the folder holds {len(best)} logs that may be meant. Name one of them: {commands}")
+    others = ranked[1:]
+    notes = (f"read {best[0].name}; other logs beside it: {named_places(others, folder)}",) if others else ()
+    return Found(best[0], notes)
 
 
 def is_one_log(folder: Path) -> bool:
     """Whether a folder is one log rather than a folder of logs."""
     return any(importer.is_one_log(folder) for importer in importers())
+
+
+def logs_below(folder: Path) -> list[Path]:
+    """The folders below a folder that are one log each."""
+    return [run.folder for run in survey(folder, importers())[0]]
+
+
+def split_choice(path: Path) -> tuple[Path, str]:
+    """A path and the run that is chosen in it: `mlflow.db#kto-7b`. Nothing is where a file has that name."""
+    before, mark, choice = str(path).partition("#")
+    if mark and not os.path.lexists(path) and os.path.isfile(before):
+        return Path(before), choice
+    return path, ""
 
 
 def importer_for(path: Path) -> type[Importer]:
@@ -112,15 +303,61 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, or of a folder that holds one. Raises NotALog where there are no numbers."""
-    place = find_log(Path(path))
+    """The rows of a log file, of a folder that holds one, or of a URL. Raises NotALog where there are no numbers."""
+    if is_url(path):
+        return _read_url(str(path))
+    base, choice = split_choice(Path(path))
+    found = locate(base)
+    try:
+        return _read_place(found.place, choice, found.notes)
+    except NotALog as error:
+        for older in found.older[:MOST_TRIED]:
+            read, newest = (place.relative_to(base).as_posix() for place in (older, found.place))
+            note = f"read {read}, an older run of the folder: the newest, {newest}, has no rows ({error.why})"
+            with suppress(NotALog):
+                return _read_place(older, choice, (note,))
+        raise
+
+
+def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
     importer = importer_for(place)()
     try:
+        choose_run(importer, choice, place)
         with failures_named(importer, place):
             rows = importer.rows(place)
     except NotALog as error:
         raise not_a_log(error.path, error.why, importer.format) from error
-    return ForeignLog(place, importer.format, rows, importer.config, [*importer.notes.texts(), *_restart_notes(rows)])
+    said = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
+    algorithm, framework = importer.algorithm, importer.framework
+    return ForeignLog(place, importer.format, rows, importer.config, said, algorithm=algorithm, framework=framework)
+
+
+def choose_run(importer: Importer, choice: str, place: Path) -> None:
+    """Have an importer read one of several runs. Raises NotALog where its files hold one alone."""
+    if choice and not importer.takes_choice:
+        raise NotALog(place, f"a {importer.name} file holds one run: {choice!r} chooses none. Leave out '#{choice}'")
+    importer.choice = choice
+
+
+def local_or_log(path: str | os.PathLike[str]) -> Path | ForeignLog:
+    """A path on this machine, or the log that a URL names; where it does not say which, a run is looked for first."""
+    if not (is_url(path) and ends_as_log(urlsplit(str(path)).path)):
+        with suppress(RunNotFound):
+            return local_path(path)
+    return read_log(os.fspath(path))
+
+
+def _read_url(url: str) -> ForeignLog:
+    """A log that fsspec brings, read from a copy that is removed afterwards."""
+    address, _, choice = url.partition("#")
+    with tempfile.TemporaryDirectory(prefix="rlvitals-") as folder:
+        copy = fetch_file(address, Path(folder), MOST_BYTES)
+        shown = mask_text(url)
+        try:
+            log = read_log(f"{copy}#{choice}" if choice else copy)
+        except NotALog as error:
+            raise NotALog(shown, error.why, error.more) from error
+    return replace(log, path=Path(copy.name), notes=[f"read from {shown}", *log.notes])
 
 
 @contextmanager

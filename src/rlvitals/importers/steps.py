@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 from typing import Any
 
 from rlvitals.importers.base import Fields, Notes
-from rlvitals.importers.cells import time_of
+from rlvitals.importers.cells import mean, time_of
 from rlvitals.records import MAX_STEP
 
 STEP_NAMES = (
     "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
-    "train/step", "progress/step", "system/step", "training_step", "_step", "global_steps", "current_steps", "steps",
-    "iteration", "iter", "training_iteration", "update", "time/iterations", "episode", "episodes", "total_timesteps",
-    "time/total_timesteps",
+    "train/step", "progress/step", "system/step", "training_step", "train_step", "optimizer_step", "step_num", "_step",
+    "global_steps", "current_steps", "iteration", "iter", "training_iteration", "iter_num", "update", "time/iterations",
+    "round", "episode", "episodes", "episode_num", "steps", "total_timesteps", "time/total_timesteps", "num_timesteps",
+    "timestep", "timesteps",
 )  # fmt: skip
 """By precedence: what counts optimizer steps comes before what counts log calls."""
 
-TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "time", "datetime", "date")
+TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "Wall time", "time", "datetime", "date")
 
 NUMBERED = "no row says its step: rows are numbered from 1"
+
+AXES = frozenset({*STEP_NAMES, *TIME_NAMES, "epoch"})
+"""Names that say where a row is, not what was measured."""
+
+SAMPLES = 2
+"""Rows a step, at least, of a table of samples."""
 
 _AXES = frozenset({"step", "timestamp", "epoch", "attempt"})
 
@@ -131,6 +139,46 @@ def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
         return rows
     steps.notes.take_back(NUMBERED)
     return [{**row, "step": epoch} for row, epoch in zip(rows, whole, strict=True)]
+
+
+def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
+    """A row a step, where a table has a row for each sample: the mean of what they say."""
+    said = "several rows a step are samples of it: their means are read"
+    notes.take_back(said)
+    groups = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["step"])]
+    if (
+        len(groups) < 2
+        or len(rows) < len(groups) * SAMPLES
+        or len({group[0]["step"] for group in groups}) < len(groups)
+    ):
+        return rows
+    names = rows[0].keys()
+    if sum(row.keys() == names for row in rows) < 0.9 * len(rows):
+        return rows
+    notes.say(said)
+    return [_mean_of(group) for group in groups]
+
+
+def joined(rows: list[Fields]) -> list[Fields]:
+    """The rows of a long table, a metric each, as one row a step; as they are where a step says a metric twice."""
+    found: dict[int, Fields] = {}
+    for row in rows:
+        whole = found.setdefault(row["step"], {"step": row["step"]})
+        if whole.keys() & row.keys() - {"step", "timestamp", "epoch"}:
+            return rows
+        whole.update(row)
+    return [found[step] for step in sorted(found)]
+
+
+def _mean_of(group: list[Fields]) -> Fields:
+    found: dict[str, list[int | float]] = {}
+    for row in group:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: group[0]["step"] if name == "step" else values[0] if len(set(values)) == 1 else mean(values)
+        for name, values in found.items()
+    }
 
 
 @cache

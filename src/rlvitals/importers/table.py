@@ -1,4 +1,5 @@
-"""CSV and TSV tables: pandas and Lightning exports, notebook tables, with or without a column of row numbers.
+"""CSV and TSV tables: pandas and Lightning exports, notebook tables, W&B's exports, with or without a column of row
+numbers, with lines before the header, several in one file.
 
 An empty cell is a value that was not logged. A cell that says nan is one that was, unless the table has no empty cell
 and pads with nan instead; `padding` tells.
@@ -7,19 +8,32 @@ and pads with nan instead; `padding` tells.
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
+from typing import NamedTuple
 
-from rlvitals.importers.base import Fields, LineImporter, named, text_in
-from rlvitals.importers.cells import number_in
+from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
+from rlvitals.importers.cells import number_in, printed_number
+from rlvitals.importers.jsonl import is_evaluation, named_by_itself
 from rlvitals.importers.padding import drop_padding
-from rlvitals.importers.steps import StepFinder, count_epochs
+from rlvitals.importers.pairs import TELLING
+from rlvitals.importers.steps import AXES, StepFinder, averaged, count_epochs, joined
+from rlvitals.splits import held_out_name
 from rlvitals.store.spreadsheet import from_text
 
-DELIMITERS = ",\t;"
+DELIMITERS = ",\t;|"
 NOTHING = frozenset({"", "no log", "none", "null", "-", "n/a", "na", "<na>"})
 ROW_NUMBERS = frozenset({"", "unnamed: 0"})
 MAX_CELL_LINES = 1000
 JUDGED_LINES = 50
+PREAMBLE = 40
+"""Lines that may come before the header."""
+
+_COMMENT = re.compile(r"\s*(?:#|//|%)\s*")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+_EXPORTED_AXES = re.compile(r"step|_step|epoch|timestamp|relative time.*|wall time|.*global_step", re.IGNORECASE)
+_TITLE = re.compile(r"(?:\b|_)(?:eval(?:uation)?|val(?:idation)?|test|held[-_ ]?out)(?:\b|_)", re.IGNORECASE)
 
 
 def delimiter_of(line: str) -> str | None:
@@ -29,7 +43,13 @@ def delimiter_of(line: str) -> str | None:
     names = [cell.strip() for cell in cells if cell.strip()]
     if len(cells) < 2 or len(names) < len(cells) - 1 or len(set(names)) < len(names):
         return None
-    is_name = [number_in(name) is None and len(name) <= 120 and not set("{}[]") & set(name) for name in names]
+    is_name = [
+        number_in(name) is None
+        and len(name) <= 120
+        and not set("{}") & set(name)
+        and ("[" not in name or (name[0].isalpha() and name.endswith("]")))
+        for name in names
+    ]
     return best if all(is_name) else None
 
 
@@ -44,12 +64,55 @@ def split(line: str, delimiter: str) -> list[str]:
 def is_table(text: str) -> bool:
     """Whether a header is followed by a line of as many cells with a number among them. Quoted cells may hold lines."""
     lines = [line for line in text.splitlines() if line.strip()]
-    delimiter = delimiter_of(lines[0]) if lines else None
+    if not lines:
+        return False
+    if _fits(lines[0], lines[1:JUDGED_LINES]):
+        return True
+    return any(_is_header(lines, at) for at in range(min(PREAMBLE, len(lines) - 1)))
+
+
+def _fits(header: str, lines: list[str]) -> bool:
+    delimiter = delimiter_of(header)
     if delimiter is None:
         return False
-    rows = [split(line, delimiter) for line in lines[1:JUDGED_LINES] if line.count('"') % 2 == 0]
-    width = len(split(lines[0], delimiter))
-    return any(len(cells) == width and any(number_in(cell) is not None for cell in cells) for cells in rows[:10])
+    rows = [split(line, delimiter) for line in lines if line.count('"') % 2 == 0]
+    width = len(split(header, delimiter))
+    return any(len(cells) == width and _has_number(cells, delimiter) for cells in rows[:10])
+
+
+def _is_header(lines: list[str], at: int) -> bool:
+    """Whether the table begins at a later line: what follows are its rows, nearly all, and mostly numbers."""
+    header = _COMMENT.sub("", lines[at], count=1)
+    delimiter = delimiter_of(header)
+    below = [split(line, delimiter) for line in lines[at + 1 :][:JUDGED_LINES]] if delimiter else []
+    width = len(split(header, delimiter)) if delimiter else 0
+    fitting = [cells for cells in below[:-1] or below if len(cells) == width]
+    if not delimiter or len(fitting) < 2 or len(fitting) * 5 < len(below[:-1] or below) * 4 or len(below[0]) != width:
+        return False
+    cells = [cell for row in fitting for cell in row if cell.strip().lower() not in NOTHING]
+    return sum(_number(cell, delimiter) is not None for cell in cells) * 2 > len(cells)
+
+
+def _has_number(cells: list[str], delimiter: str) -> bool:
+    return any(_number(cell, delimiter) is not None for cell in cells)
+
+
+def _number(cell: str, delimiter: str) -> int | float | None:
+    """A cell's number; a comma in it is decimal where it does not separate cells."""
+    cell = cell.strip()
+    number = number_in(cell)
+    if number is None and delimiter != "," and _DECIMAL_COMMA.fullmatch(cell):
+        is_decimal = delimiter == ";" or not _THOUSANDS.fullmatch(cell)
+        return number_in(cell.replace(",", "." if is_decimal else ""))
+    return printed_number(cell) if number is None else number
+
+
+class Header(NamedTuple):
+    """The columns of one table."""
+
+    names: list[str]
+    delimiter: str
+    is_held_out: bool = False
 
 
 class TableImporter(LineImporter):
@@ -61,12 +124,18 @@ class TableImporter(LineImporter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: list[str] = []
-        self._delimiter = ","
+        self._header: Header | None = None
+        self._columns: list[str | None] = []
+        """The metric of each column; None for those that are left out."""
+        self._next: tuple[Header, str] | None = None
+        """A line that may be the header of another table, as the line after it tells."""
+        self._title = ""
         self._steps = StepFinder(self.notes)
         self._begun: list[str] = []
         self._has_empty_cells = False
         self._has_nan = False
+        self._is_long = False
+        """Whether each row is one metric."""
         self._texts: set[str] = set()
 
     @classmethod
@@ -80,34 +149,86 @@ class TableImporter(LineImporter):
         whole = self._whole_line(line)
         if whole is None:
             return []
-        if not self._names:
-            self._delimiter = delimiter_of(whole) or ","
-            self._names = [from_text(name.strip()) for name in split(whole, self._delimiter)]
-            return []
-        cells = [from_text(cell.strip()) for cell in split(whole, self._delimiter)]
-        if cells == self._names:
+        if self._header is None:
+            return self._before_the_header(whole)
+        if self._next is not None:
+            (header, said), self._next = self._next, None
+            if _fits_header(whole, header):
+                self._begin(header)
+            else:
+                self._skip(said)
+        cells = _cells(whole, self._header.delimiter)
+        if cells == self._header.names:
             return []  # the header once more: a restart that appended
-        if len(cells) != len(self._names):
-            self.notes.count(
-                "1 line has too few or too many cells and was skipped",
-                "{} lines have too few or too many cells and were skipped",
-            )
+        if len(cells) != len(self._header.names) or not _has_number(cells, self._header.delimiter):
+            other = self._other_header(whole)
+            if other is not None:
+                self._next = other, whole
+                return []
+        if len(cells) != len(self._header.names):
+            self._skip(whole)
             return []
-        return self._row(dict(zip(self._names, cells, strict=True)))
+        return self._row(dict(zip(self._header.names, cells, strict=True)))
 
     def finish(self) -> list[Fields]:
+        if self._next is not None:
+            self._skip(self._next[1])
         if self._texts:
             self.notes.say(f"left out, because they hold no numbers: {named(self._texts)}")
         return []
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """Without the padding, and with epochs as steps where there are no others."""
+        """Without the padding, with epochs as steps where there are no others, and one row a step."""
+        if self._is_dataset:
+            return []
         removed = 0
         if self._has_nan and not self._has_empty_cells:
             rows = [dict(row) for row in rows]
             removed = drop_padding(rows)
         self.notes.recount("1 nan is padding and was left out", "{} nan are padding and were left out", removed)
-        return count_epochs(rows, self._steps)
+        rows = joined(rows) if self._is_long else rows
+        return averaged(count_epochs(rows, self._steps), self.notes)
+
+    def seen(self) -> str:
+        columns = named(self._header.names, 8) if self._header else ""
+        return f"a table with the columns {columns} and no metrics in them: " if columns else ""
+
+    @property
+    def _is_dataset(self) -> bool:
+        """Whether the rows are samples of a dataset: mostly texts, no step, no name that trainings log."""
+        numbers = [name for name in self._columns if name is not None and name not in self._texts]
+        has_metrics = len(numbers) > len(self._texts) or any(map(TELLING.search, numbers))
+        return self._steps.is_numbered and not self._is_long and not has_metrics
+
+    def _before_the_header(self, line: str) -> list[Fields]:
+        bare = _COMMENT.sub("", line, count=1)
+        delimiter = delimiter_of(bare)
+        if delimiter is None:
+            self._title = line
+        else:
+            self._begin(Header(_cells(bare, delimiter), delimiter, self._is_evaluation()))
+        return []
+
+    def _begin(self, header: Header) -> None:
+        self._header = header
+        self._columns = _metrics(header.names, self.notes)
+        self._title = ""
+
+    def _other_header(self, line: str) -> Header | None:
+        """The header of another table that a line may be."""
+        delimiter = delimiter_of(line)
+        names = _cells(line, delimiter) if delimiter else []
+        return Header(names, delimiter, self._is_evaluation()) if delimiter else None
+
+    def _is_evaluation(self) -> bool:
+        return len(self._title) < 80 and _TITLE.search(self._title) is not None
+
+    def _skip(self, line: str) -> None:
+        self._title = line
+        self.notes.count(
+            "1 line has too few or too many cells and was skipped",
+            "{} lines have too few or too many cells and were skipped",
+        )
 
     def _whole_line(self, line: str) -> str | None:
         """A line, with those before it when a quoted cell goes on over several."""
@@ -120,16 +241,58 @@ class TableImporter(LineImporter):
         return line
 
     def _row(self, cells: dict[str, str]) -> list[Fields]:
+        header = self._header
         found: Fields = {}
-        for name, cell in cells.items():
+        texts: dict[str, str] = {}
+        for (name, cell), metric in zip(cells.items(), self._columns, strict=True) if header else ():
             if cell.lower() in NOTHING:
                 self._has_empty_cells = self._has_empty_cells or cell == ""
-            elif name.lower() not in ROW_NUMBERS:
-                number = number_in(cell)
+            elif metric is not None:
+                number = _number(cell, header.delimiter) if header else None
                 if number is not None:
-                    found[name] = number
+                    found[metric] = number
                     self._has_nan = self._has_nan or number != number  # noqa: PLR0124
                 else:
-                    self._texts.add(name)
-        placed = self._steps.place(found, cells)
+                    texts[name] = cell
+        raw = {**texts, **found}
+        long = named_by_itself(raw)
+        if long is not raw:
+            self._is_long = True
+            found = {name: value for name, value in long.items() if not isinstance(value, str)}
+        self._texts |= texts.keys() & long.keys()
+        if is_evaluation(texts) or (header and header.is_held_out):
+            found = {name if name.lower() in AXES else held_out_name(name): value for name, value in found.items()}
+        placed = self._steps.place(found, {**cells, **found})
         return [placed] if len(placed) > 1 + ("timestamp" in placed) else []
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [from_text(cell.strip()) for cell in split(line, delimiter)]
+
+
+def _fits_header(line: str, header: Header) -> bool:
+    cells = _cells(line, header.delimiter)
+    return len(cells) == len(header.names) and _has_number(cells, header.delimiter)
+
+
+def _metrics(names: list[str], notes: Notes) -> list[str | None]:
+    """Each column's metric. W&B's exports put the run before it, and say each metric's extremes beside it."""
+    metrics: list[str | None] = [None if name.lower() in ROW_NUMBERS else name for name in names]
+    others = [name for name in metrics if name is not None and not _EXPORTED_AXES.fullmatch(name)]
+    runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in others))
+    if not others or "" in runs:
+        return metrics
+    if len(runs) > 1:
+        notes.say(
+            f"the export holds {len(runs)} runs: {runs[0]} was read, these were not: {named(runs[1:])}. "
+            "To read another, export it alone or move its columns to the front"
+        )
+    return [_exported(name, runs[0], set(names)) if name in others else name for name in metrics]
+
+
+def _exported(name: str | None, run: str, names: set[str]) -> str | None:
+    """The metric of an exported column; None for another run's, and for extremes."""
+    base, _, part = (name or "").rpartition("__")
+    if name is None or not name.startswith(f"{run} - ") or (part in ("MIN", "MAX") and base in names):
+        return None
+    return name[len(run) + 3 :]

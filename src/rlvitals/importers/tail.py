@@ -10,6 +10,8 @@ import codecs
 import hashlib
 import io
 import os
+import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,13 +19,19 @@ from typing import Any, BinaryIO
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import HEAD_BYTES, Fields, Importer, LineImporter, encoding_in, head_of, open_foreign
 from rlvitals.importers.padding import is_nan
-from rlvitals.importers.registry import failures_named, find_log, importer_for
+from rlvitals.importers.registry import choose_run, failures_named, importer_for, locate, split_choice
 
 READ_BYTES = 4 * 2**20
 REMEMBERED_BYTES = 256
 """The end of what was read: when the file says something else there, it is another file."""
 
 REPLACED = "the file was replaced or cut while it was followed: read from its beginning"
+
+LONG_LOOK_SECONDS, RARELY = 0.2, 30
+"""What looking through a folder may take at every poll; what takes longer is done a thirtieth of the time at most."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""Also of one that was taken for a path, which loses a slash."""
 
 _Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -41,8 +49,13 @@ class LogTail:
     """New rows of a log, poll by poll. The log need not be there yet; a torn last line waits for its end."""
 
     def __init__(self, path: str | Path) -> None:
-        self._named = Path(path).absolute()
+        if _URL.match(str(path)):
+            raise NotALog(path, "what a URL names cannot be followed, only read. Follow the file where it is written")
+        self._named, self._choice = split_choice(Path(path).absolute())
         self._place = self._named
+        self._look_again = 0.0
+        self._found: tuple[str, ...] = ()
+        """What is to be said of the log among others of its folder."""
         self._importer: Importer | None = None
         self._lines: _Lines | None = None
         self._judged: _Signature = ()
@@ -66,7 +79,7 @@ class LogTail:
 
     @property
     def notes(self) -> list[str]:
-        return [*self._remarks, *(self._importer.notes.texts() if self._importer else [])]
+        return [*self._found, *self._remarks, *(self._importer.notes.texts() if self._importer else [])]
 
     def poll(self) -> Growth:
         """The rows since the last poll, in the order of the file."""
@@ -83,11 +96,7 @@ class LogTail:
         return self.poll()
 
     def _poll(self) -> Growth:
-        try:
-            self._place = find_log(self._named)
-        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
-            if self._importer is None:
-                raise
+        self._look()
         if self._lines is not None and self._lines.are_of_another(self._place):
             self._remarks = [REPLACED]
             self._begin_anew()
@@ -99,6 +108,21 @@ class LogTail:
         if issubclass(kind, LineImporter):
             return self._grown_by_lines(kind)
         return self._grown_as_a_whole(kind)
+
+    def _look(self) -> None:
+        """See which log it is by now. Folders that take long to look through are looked through rarely."""
+        begun = time.monotonic()
+        if begun < self._look_again and self._importer is not None:
+            return
+        try:
+            found = locate(self._named)
+            self._place, self._found = found.place, found.notes
+        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
+            if self._importer is None:
+                raise
+        finally:
+            took = time.monotonic() - begun
+            self._look_again = begun + (took * RARELY if took > LONG_LOOK_SECONDS else 0)
 
     def _kind(self) -> type[Importer] | None:
         """The importer to read it with; None while there is only half a line, which may look like anything."""
@@ -129,6 +153,7 @@ class LogTail:
         is_quiet = signature == self._judged
         if not is_quiet:
             importer = kind()
+            choose_run(importer, self._choice, self._place)
             with failures_named(importer, self._place):
                 self._rows = importer.rows(self._place)
             self._importer, self._judged = importer, signature
@@ -212,6 +237,9 @@ def _same(one: Fields, other: Fields) -> bool:
 
 def _signature(path: Path, beside: tuple[str, ...] = ()) -> _Signature:
     """Changes with the files of a log."""
-    files = sorted(path.rglob("*")) if os.path.isdir(path) else [path, *(path.parent / name for name in beside)]
+    if os.path.isdir(path):
+        files = sorted(path.rglob("*"))
+    else:  # a database has its newest rows in a write-ahead log
+        files = [path, path.with_name(f"{path.name}-wal"), *(path.parent / name for name in beside)]
     stats = [(str(file), file.stat()) for file in files if file == path or os.path.exists(file)]
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)

@@ -1,39 +1,45 @@
-"""TensorBoard event files: scalars of all tags, merged by step. Numbers are float32, as TensorBoard keeps them."""
+"""TensorBoard event files: scalars of all tags, merged by step. Numbers are float32, as TensorBoard keeps them.
+
+A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
+`add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run
+too: a trainer that is resumed begins another folder.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rlvitals.errors import MissingDependency, NotALog
-from rlvitals.guard import value_or
-from rlvitals.importers.base import Fields, Importer, Notes, open_foreign
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_foreign
+from rlvitals.importers.points import Point, rows_of_points
+from rlvitals.importers.wire import Message, double_of, inner, message, raw_of, text_at, whole_at
 
 PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
 """Folders that hold a part of a run rather than a run."""
 
-_TIME = ""
-_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
+EVENTS = "*tfevents*"
 MAX_EVENT = 2**30
+MOST_RESUMED = 20
+"""Folders that one run may have, each of a time that it was resumed."""
 
-
-class _Scalar(NamedTuple):
-    step: int
-    time: float
-    tag: str
-    value: float
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
+_CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 10: "<?", 19: "<e"}
+"""TensorFlow's numbers for types of tensors, as `struct` calls them."""
 
 
 class TensorBoardImporter(Importer):
-    """An event file, or a folder of them."""
+    """An event file, or the folder of a run."""
 
     name = "tensorboard"
     description = "TensorBoard event files"
-    marks = ("*tfevents*",)
+    marks = (EVENTS,)
     last_row_grows = True  # each tag of a step is an event of its own
 
     @classmethod
@@ -42,76 +48,122 @@ class TensorBoardImporter(Importer):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        return folder if any(folder.rglob("*tfevents*")) else None
+        return folder if cls.is_one_log(folder) else None
 
     @classmethod
     def is_one_log(cls, folder: Path) -> bool:
-        writers = {file.parent.name for file in folder.glob("*/*tfevents*")}
-        return super().is_one_log(folder) or bool(writers and writers <= PARTS)
+        if super().is_one_log(folder):
+            return True
+        writers = {file.parent for file in folder.glob(f"*/{EVENTS}")}
+        if writers and {writer.name.lower() for writer in writers} <= PARTS:
+            return True
+        return len(_resumed(folder)) > 1
+
+    @classmethod
+    def begun(cls, log: Path) -> float:
+        files = [log] if os.path.isfile(log) else [*log.glob(EVENTS), *log.glob(f"*/{EVENTS}")]
+        return max((_written(file)[0] for file in files), default=0) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
-        merged: dict[tuple[int, int], Fields] = {}
-        for prefix, files in _parts(path):
-            for number, segment in enumerate(_segments(files, self.notes)):
-                for step, row in segment.items():
-                    target = merged.setdefault((number, step), {"step": step})
-                    target.setdefault("timestamp", row.pop(_TIME))
-                    for tag, value in row.items():
-                        name = f"{prefix}{tag}"
-                        target[f"metric/{name}" if name in ("step", "timestamp") else name] = value
-        if not merged:
+        found = rows_of_points(
+            (
+                (point for file in files for point in _points(file, folder, self.notes))
+                for folder, files in _writers(path)
+            ),
+            self.notes,
+        )
+        if not found:
             raise NotALog(path, "its event files hold no scalars")
-        return [merged[key] for key in sorted(merged)]
+        return found
 
 
-def _parts(path: Path) -> list[tuple[str, list[Path]]]:
-    """The event files by folder, each with the prefix its tags get."""
+def _writers(path: Path) -> list[tuple[str, list[Path]]]:
+    """The event files of each folder, in the order they were begun, with the folder's name where there are several."""
     if os.path.isfile(path):
         return [("", [path])]
+    resumed = _resumed(path)
+    if resumed:
+        return [("", [file for folder in resumed for file in sorted(folder.glob(EVENTS), key=_written)])]
     folders: dict[Path, list[Path]] = {}
-    for file in path.rglob("*tfevents*"):
+    for file in path.rglob(EVENTS):
         if os.path.isfile(file):
             folders.setdefault(file.parent, []).append(file)
-    ordered = {folder: sorted(files, key=_written) for folder, files in sorted(folders.items())}
-    if len(ordered) == 1:
-        return [("", files) for files in ordered.values()]
-    if path not in ordered and not {folder.name.lower() for folder in ordered} <= PARTS:
-        roots = [folder for folder in ordered if not any(parent in ordered for parent in folder.parents)]
-        if len(roots) > 1:
-            names = ", ".join(str(folder.relative_to(path)) for folder in roots[:4])
-            raise NotALog(path, f"the folder holds {len(roots)} runs, name one of them: {names}")
-        path = roots[0]
-    return [("" if folder == path else f"{folder.name}/", files) for folder, files in ordered.items()]
+    return [
+        (
+            "" if folder == path or len(folders) == 1 else folder.relative_to(path).as_posix(),
+            sorted(files, key=_written),
+        )
+        for folder, files in sorted(folders.items())
+    ]
 
 
-def _segments(files: list[Path], notes: Notes) -> Iterator[dict[int, Fields]]:
-    """Rows by step, in order; another segment begins where a tag's steps go back, or come again."""
-    segment: dict[int, Fields] = {}
-    newest: dict[str, int] = {}
-    for file in files:
-        for scalar in _scalars(file, notes):
-            if newest.get(scalar.tag, scalar.step - 1) >= scalar.step:
-                yield segment
-                segment, newest = {}, {}
-            newest[scalar.tag] = scalar.step
-            segment.setdefault(scalar.step, {_TIME: scalar.time})[scalar.tag] = scalar.value
-    yield segment
+def _resumed(path: Path) -> list[Path]:
+    """The folders of a run that was resumed, in order; nothing where those of a folder are runs of their own."""
+    if any(path.glob(EVENTS)):
+        return []
+    folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.begun)
+    if not 1 < len(folders) <= MOST_RESUMED:
+        return []
+    spans = [_span(max(folder.glob(EVENTS), key=_written)) for folder in folders]
+    goes_on = all(
+        before is not None and after is not None and after.goes_on_from(before)
+        for before, after in itertools.pairwise(spans)
+    )
+    return folders if goes_on else []
 
 
-def _scalars(file: Path, notes: Notes) -> Iterator[_Scalar]:
+class _Span(NamedTuple):
+    """The steps of an event file."""
+
+    first: int
+    second: int
+    last: int
+
+    def goes_on_from(self, other: _Span) -> bool:
+        """Whether a training that wrote the other was resumed: what begins anew has its first step after one stride."""
+        stride = self.second - self.first
+        return stride > 0 and other.first < self.first - stride and self.first <= other.last + stride
+
+
+def _span(file: Path) -> _Span | None:
+    """As the file is now; files are read whole for this once."""
     try:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingDependency("Reading TensorBoard event files", "tensorboard") from error
+        return _span_of(file, os.stat(file).st_size)
+    except (OSError, NotALog):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _span_of(file: Path, size: int) -> _Span | None:
+    steps = sorted({point.step for point in _points(file, "", Notes())})
+    return _Span(steps[0], steps[1], steps[-1]) if len(steps) > 1 else None
+
+
+def _named(tag: str, folder: str) -> str:
+    """The name of a tag in one of several folders. PyTorch's `add_scalars("loss", {"eval": 1})` writes `loss` in the
+    folder `loss_eval`.
+
+    >>> _named("loss", "loss_eval"), _named("loss", "train"), _named("loss", "")
+    ('loss/eval', 'train/loss', 'loss')
+    """
+    line = f"{tag.replace('/', '_')}_"
+    if folder.startswith(line):
+        return f"{tag}/{folder.removeprefix(line)}"
+    return f"{folder}/{tag}" if folder else tag
+
+
+def _points(file: Path, folder: str, notes: Notes) -> Iterator[Point]:
     for data in _records(file, notes):
-        event = value_or(None, Event.FromString, data)  # protobuf raises its own, of several kinds
-        if event is None:
+        try:
+            event = message(data)
+            time, step = double_of(event[1][-1]) if 1 in event else 0.0, whole_at(event, 2)
+            values = [value for summary in inner(event, 5) for value in inner(summary, 1)]
+            scalars = [(text_at(value, 1), number) for value in values if (number := _number(value)) is not None]
+        except (ValueError, struct.error):
             notes.count("1 event is damaged and was skipped", "{} events are damaged and were skipped")
             continue
-        for value in event.summary.value:
-            number = _number(value)
-            if number is not None:
-                yield _Scalar(event.step, event.wall_time, value.tag, number)
+        for tag, number in scalars:
+            yield Point(step, time, _named(tag, folder), number)
 
 
 def _records(file: Path, notes: Notes) -> Iterator[bytes]:
@@ -126,19 +178,31 @@ def _records(file: Path, notes: Notes) -> Iterator[bytes]:
             yield data[:length]
 
 
-def _number(value: Any) -> float | None:
-    kind = value.WhichOneof("value")
-    if kind == "simple_value":
-        return float(value.simple_value)
-    plugin = value.metadata.plugin_data.plugin_name
-    if kind != "tensor" or plugin not in ("", "scalars") or value.tensor.tensor_shape.dim:
+def _number(value: Message) -> float | None:
+    if 2 in value:
+        return double_of(value[2][-1])
+    plugins = [text_at(plugin, 1) for metadata in inner(value, 9) for plugin in inner(metadata, 1)]
+    if 8 not in value or any(plugin not in ("", "scalars") for plugin in plugins):
         return None
-    from tensorboard.util.tensor_util import make_ndarray  # type: ignore[import-untyped,unused-ignore]
+    return _scalar(inner(value, 8)[-1])
 
-    try:
-        return float(make_ndarray(value.tensor))
-    except (TypeError, ValueError):
+
+def _scalar(tensor: Message) -> float | None:
+    """The number that a tensor without dimensions holds."""
+    if any(2 in shape for shape in inner(tensor, 2)):
         return None
+    kind = whole_at(tensor, 1)
+    if 4 in tensor and kind in _CONTENT:
+        return float(struct.unpack(_CONTENT[kind], raw_of(tensor[4][-1]))[0])
+    for field in (5, 6):  # float_val, double_val
+        if field in tensor:
+            return double_of(tensor[field][0])
+    for field in (7, 10, 11):  # int_val, int64_val, bool_val: one alone, or packed as bytes
+        if field in tensor:
+            packed = tensor[field][0]
+            numbers: Message = message(b"\x08" + packed) if isinstance(packed, bytes) else {1: [packed]}
+            return float(whole_at(numbers, 1))
+    return None
 
 
 def _written(file: Path) -> tuple[int, str]:

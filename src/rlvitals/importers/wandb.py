@@ -1,47 +1,91 @@
-"""Weights & Biases: the file of a run (`run-ID.wandb`), or what lies beside it where it cannot be read.
+"""Weights & Biases: the file of a run (`run-ID.wandb`), and what lies beside it where that has no history.
 
-The file is seven bytes of header and a LevelDB log of protobuf records; wandb's own package knows the records.
+The file is seven bytes of header and a LevelDB log of protobuf records.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import MissingDependency, NotALog
-from rlvitals.guard import value_or
-from rlvitals.importers.base import Fields, Importer, open_foreign, text_of
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import (
+    Fields,
+    Importer,
+    Notes,
+    begun_by_name,
+    changed_at,
+    lines_of,
+    settings_beside,
+    text_in,
+    text_of,
+)
 from rlvitals.importers.console import ConsoleImporter
-from rlvitals.importers.jsonl import JsonlImporter, object_in, parse_lenient
+from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
+from rlvitals.importers.wire import Message, inner, leveldb_records, message, raw_of, text_at, whole_at
 
-HEADER, BLOCK, CHUNK = 7, 32768, struct.Struct("<IHB")
-WHOLE, LAST = 1, 4
+SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"
+ONLY_LAST = "a W&B summary holds the last value of each metric and no history"
+MOST_PARTS = 50
+"""Times that one run may have been resumed."""
+
+_OWN = frozenset({"_runtime", "_wandb"})
+
+_HISTORY, _CONFIG, _RUN = 2, 5, 17  # of a Record
+_ITEM, _STEP = 1, 2  # of a HistoryRecord
+_KEY, _NESTED_KEY, _JSON = 1, 2, 16  # of an item
 
 
 class WandbImporter(Importer):
     """A run that the wandb package wrote on this machine."""
 
     name = "wandb"
-    description = "W&B offline runs"
-    marks = ("*.wandb",)
-    names = ("*run-*/*.wandb", "wandb/*run-*/*.wandb")
-    beside = ("files/output.log", "files/wandb-summary.json")
+    description = "W&B runs: their .wandb file, history or summary"
+    marks = ("*.wandb", LINES, f"files/{LINES}")
+    beside = ("files/output.log", f"files/{SUMMARY}")
 
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
-        return head.startswith(b":W&B")
+        if path.name == SUMMARY:
+            return text_in(head).startswith("{")
+        return head.startswith(b":W&B") or (path.name == LINES and are_json_lines(text_in(head)))
+
+    @classmethod
+    def log_in(cls, folder: Path) -> Path | None:
+        found = super().log_in(folder)
+        if found is not None:
+            return found
+        if os.path.exists(folder / cls.beside[0]):
+            return None  # the console's output says more than the summary
+        summaries = (folder / cls.beside[1], folder / SUMMARY)
+        return next((path for path in summaries if os.path.isfile(path)), None)
+
+    @classmethod
+    def is_one_log(cls, folder: Path) -> bool:
+        return cls.log_in(folder) is not None
+
+    @classmethod
+    def begun(cls, log: Path) -> float:
+        return begun_by_name(log) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
-        """The history of a W&B run; without the wandb package, what its console printed."""
+        rows = self._rows(path)
+        self.config = settings_beside(path.parent / "config.yaml", path.parent / "files/config.yaml") | self.config
+        return rows
+
+    def _rows(self, path: Path) -> list[Fields]:
+        """The history; where there is none, what the console printed, or the last values."""
+        if path.name == SUMMARY:
+            return self._last_values(path)
         try:
             return self._history_of(path)
-        except (MissingDependency, NotALog) as reason:
+        except NotALog as reason:
             output, summary = (path.parent / name for name in self.beside)
-            rows = self._rows_beside(output, summary, str(reason).partition(". ")[0])
+            rows = self._rows_beside(output, summary, reason.why)
             if not rows:
                 raise
             return rows
@@ -50,23 +94,17 @@ class WandbImporter(Importer):
         reader = JsonlImporter()
         rows: list[Fields] = []
         config: dict[str, Any] = {}
-        try:
-            from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined,unused-ignore]
-        except ImportError as error:
-            raise MissingDependency("Reading a W&B run's file", "wandb") from error
-        for data in _records(path):
-            record = value_or(None, Record.FromString, data)  # protobuf raises its own, of several kinds
-            kind = record.WhichOneof("record_type") if record is not None else ""
-            if record is None:
-                reader.notes.count("1 record is damaged and was skipped", "{} records are damaged and were skipped")
-            elif kind == "history":
-                row = reader.take(_history(record.history))
+        earlier = _earlier_parts(path)
+        for file in (*earlier, path):
+            for raw in _lines(file) if file.name == LINES else _records(file, config, reader.notes):
+                row = reader.take(raw)
                 rows += [row] if row else []
-            elif kind in ("run", "config"):
-                config.update(_items(record.run.config.update if kind == "run" else record.config.update))
         reader.finish()
         if not rows:
             raise NotALog(path, "the W&B run holds no history")
+        if earlier:
+            parts = ", ".join(file.parent.name for file in earlier)
+            reader.notes.say(f"the run was resumed under its id: read after what it logged before, in {parts}")
         config.pop("_wandb", None)
         self.config, self.notes = config, reader.notes
         return rows
@@ -79,53 +117,74 @@ class WandbImporter(Importer):
             console.notes.say(f"read from files/output.log: {why}")
             self.format, self.config, self.notes = console.format, console.config, console.notes
             return rows
-        last = object_in(text_of(summary)) if os.path.exists(summary) else None
-        row = JsonlImporter().take(last) if last else None
-        if row:
-            self.notes.say(f"only the last values, from files/wandb-summary.json: {why}")
-        return [row] if row else []
+        with contextlib.suppress(NotALog, FileNotFoundError):
+            rows = self._last_values(summary)
+            self.notes.say(f"read from files/{SUMMARY}: {why}")
+            return rows
+        return []
+
+    def _last_values(self, path: Path) -> list[Fields]:
+        last = object_in(text_of(path))
+        row = JsonlImporter().take(without_media(last)) if last else None
+        if not row:
+            raise NotALog(path, "the W&B summary holds no numbers")
+        self.notes.say(ONLY_LAST)
+        return [row]
 
 
-def _records(path: Path) -> Iterator[bytes]:
-    """Every whole record; one that the file's end cuts is not there yet."""
-    begun = b""
-    with open_foreign(path) as file:
-        position = len(file.read(HEADER))
-        while True:
-            left = BLOCK - position % BLOCK
-            if left < CHUNK.size:
-                file.read(left)  # too small for a chunk: padding
-                position += left
-            head = file.read(CHUNK.size)
-            if len(head) < CHUNK.size:
-                return
-            _, length, kind = CHUNK.unpack(head)
-            data = file.read(length)
-            position += CHUNK.size + length
-            if len(data) < length or kind == 0:
-                return
-            begun = data if kind in (WHOLE, 2) else begun + data
-            if kind in (WHOLE, LAST):
-                yield begun
-                begun = b""
+def without_media(found: dict[str, Any]) -> dict[str, Any]:
+    """A row of W&B's without pictures, histograms and its own counters; flat or nested."""
+    media = tuple(name.removesuffix("_type") for name in found if name.endswith("/_type"))
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in _OWN
+        and not (media and name.startswith(media))
+        and not (isinstance(value, dict) and "_type" in value)
+    }
 
 
-def _history(history: Any) -> dict[str, Any]:
-    found = _items(history.item)
-    media = [name.removesuffix("_type") for name in found if name.endswith("/_type")]  # pictures, histograms
-    for name in [name for name in found if name.startswith(tuple(media))]:
-        del found[name]
-    found.pop("_runtime", None)
-    if history.HasField("step"):
-        found.setdefault("_step", history.step.num)
-    return {name: value for name, value in found.items() if not (isinstance(value, dict) and "_type" in value)}
+def _earlier_parts(path: Path) -> list[Path]:
+    """The files of the same run from before it was resumed: its id is in their names, the time in their folders'."""
+    own, known = begun_by_name(path), glob.escape(path.name)
+    folders = f"*run-*-{glob.escape(path.stem.removeprefix('run-'))}"
+    files = path.absolute().parent.parent.glob(f"{folders}/{known}") if own and path.suffix == ".wandb" else ()
+    return sorted((file for file in files if 0 < begun_by_name(file) < own), key=begun_by_name)[-MOST_PARTS:]
 
 
-def _items(items: Any) -> dict[str, Any]:
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The history as older versions wrote it beside the run."""
+    return (without_media(found) for line in lines_of(path) if (found := object_in(line)) is not None)
+
+
+def _records(path: Path, config: dict[str, Any], notes: Notes) -> Iterator[dict[str, Any]]:
+    """The history of a run's file; settings are put into `config` as they come."""
+    for data in leveldb_records(path):
+        try:
+            record = message(data)
+            found = [_history(history) for history in inner(record, _HISTORY)]
+            settings = [*inner(record, _CONFIG), *(item for run in inner(record, _RUN) for item in inner(run, 4))]
+            for update in settings:
+                config.update(_items(inner(update, 1)))
+        except ValueError:
+            notes.count("1 record is damaged and was skipped", "{} records are damaged and were skipped")
+            continue
+        yield from found
+
+
+def _history(history: Message) -> dict[str, Any]:
+    found = without_media(_items(inner(history, _ITEM)))
+    for step in inner(history, _STEP):
+        found.setdefault("_step", whole_at(step, 1))
+    return found
+
+
+def _items(items: Iterable[Message]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in items:
+        name = b"/".join(map(raw_of, item.get(_KEY) or item.get(_NESTED_KEY) or ())).decode("utf-8", "replace")
         try:
-            found[item.key or "/".join(item.nested_key)] = parse_lenient(item.value_json)
+            found[name] = parse_lenient(text_at(item, _JSON))
         except ValueError:
             continue
     return found

@@ -46,9 +46,10 @@ def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
 class ReportView:
     """One report. Symbols, charts and widths follow the console it is printed on."""
 
-    def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
+    def __init__(self, facts: dict[str, Any], *, verbose: bool = False, names: bool = False) -> None:
         self._facts = facts
         self._verbose = verbose
+        self._names = names or verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts
@@ -85,9 +86,16 @@ class ReportView:
             if len(shown) < len(missing):
                 left = f"{len(missing) - len(shown)} more metrics" if shown else f"for want of {len(missing)} metrics"
                 yield Text(f"  {'and ' if shown else ''}{left}; --verbose lists them", style="dim")
-        if facts["notes"]:
+            yield Text("  logged under another name? --map NAME=CONCEPT", style="dim")
+        if self._names and facts["names"]:
+            yield _heading("What the names were taken for")
+            yield _taken(facts["names"])
+        elif by_words(facts["names"]):
+            yield _heading("Names understood by their words (--names lists all, --map NAME=CONCEPT settles one)")
+            yield from _bullets([by_words(facts["names"])])
+        if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
             yield _heading("Worth knowing about the log")
-            yield from _bullets(facts["notes"])
+            yield from _bullets(notes)
 
 
 class FolderView:
@@ -244,6 +252,36 @@ def joined(texts: Iterable[str]) -> str:
     """Several phrases as one sentence; with semicolons where a phrase has stops of its own."""
     phrases = [text.rstrip(".;, ") for text in texts]
     return ("; " if any("," in phrase or ";" in phrase for phrase in phrases) else ", ").join(phrases)
+
+
+def by_words(names: Iterable[dict[str, Any]]) -> str:
+    """What was taken for what without the catalogue or the user saying so, in a line."""
+    told = (
+        f"{taken['signal'].replace('_', ' ')} is {taken['name']}{_HOW_SURE[taken['sureness']]}"
+        for taken in names
+        if taken["sureness"] in _HOW_SURE
+    )
+    return ", ".join(told)
+
+
+_HOW_SURE = {"high": "", "fair": " (probably)", "guess": " (a guess)"}
+
+
+def sum_of(parts: dict[str, float | None]) -> Iterator[str]:
+    """The reward as the sum of its parts, where that is known."""
+    terms = [name if weight == 1 else f"{short(weight)} * {name}" for name, weight in parts.items() if weight]
+    if terms:
+        yield f"the reward adds up: {' + '.join(terms)}"
+
+
+def _taken(names: Iterable[dict[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(4):
+        table.add_column(overflow="fold")
+    for taken in names:
+        sure = Text(f"{taken['sureness']}: {taken['why']}", style="dim")
+        table.add_row(f"  {taken['signal']}", Text(taken["name"]), Text(taken["concept"], style="dim"), sure)
+    return table
 
 
 def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:

@@ -13,12 +13,14 @@ from rlvitals.render.charts import Series, short
 from rlvitals.render.check import (
     RuleFindings,
     below,
+    by_words,
     cases,
     counted,
     evidence,
     gravest_first,
     joined,
     kind,
+    sum_of,
     unseen,
     when,
 )
@@ -136,9 +138,16 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
             said = f"{escape(item['title'])} is not logged ({names})"
             yield f"<tr><td>{escape(unseen(item['kinds']))}</td><td>{said}</td></tr>"
         yield "</table>"
-    if facts["notes"]:
+    if facts["names"]:
+        yield "<h2>What the names were taken for</h2><details><summary>"
+        yield f"{escape(by_words(facts['names'])) or 'The catalogue knows all of them.'}</summary><table>"
+        for taken in facts["names"]:
+            cells = (taken["signal"], taken["name"], taken["concept"], f"{taken['sureness']}: {taken['why']}")
+            yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        yield "</table></details>"
+    if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
         yield "<h2>Worth knowing about the log</h2>"
-        yield bullets(facts["notes"])
+        yield bullets(notes)
 
 
 def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") -> Iterator[str]:

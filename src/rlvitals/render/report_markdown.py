@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import cases, evidence, joined, when
+from rlvitals.render.check import by_words, cases, evidence, joined, sum_of, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -64,7 +64,8 @@ def _parts(report: RunReport) -> Iterator[str]:
     yield from _rollouts("Best rollouts", report.best_rollouts)
     yield from _rollouts("Worst rollouts", report.worst_rollouts)
     yield from _compared(report.compared)
-    notes = [*(finding["title"] for finding in check["normal"]), *check["notes"]]
+    taken = [f"by the words of their names: {told}"] if (told := by_words(check["names"])) else []
+    notes = [*(finding["title"] for finding in check["normal"]), *taken, *sum_of(check["parts"]), *check["notes"]]
     if notes:
         yield from _folded("Worth knowing", [f"- {plain(note)}" for note in dict.fromkeys(notes)])
     for title, table in (("Settings", config_table(report)), ("Environment", environment_table(report))):

@@ -15,10 +15,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from rlvitals.codec import parse_shallow, to_json
-from rlvitals.errors import ConfigError, MissingDependency, RunError, RunExists, RunLocked, RunNotFound
+from rlvitals.errors import (
+    ConfigError,
+    MissingDependency,
+    RlvitalsError,
+    RunError,
+    RunExists,
+    RunLocked,
+    RunNotFound,
+)
+from rlvitals.guard import guarded, words_of
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import make_folder, read_json, replace_file, sync_file, sync_folder
@@ -33,6 +43,7 @@ _VERSION_KEYS = (
 """What the file systems call the mark that changes with a file's content, the surest first."""
 
 _STATE = ".remote.json"
+_PIECE = 2**20
 
 
 def is_url(path: object) -> bool:
@@ -71,6 +82,23 @@ def fetch(url: str) -> Path:
         if folder.is_dir():
             sync_folder(folder)
     replace_file(copy / _STATE, to_json(there))
+    return copy
+
+
+def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
+    """Copy one file into a folder, under its own name, and return the copy. Raises RunError where it cannot be had, or
+    is larger than that.
+    """
+    place = _Place(url)
+    copy = folder / (PurePosixPath(urlsplit(url).path).name or "log")
+    with place.told("read"), place.open() as source, open(copy, "wb") as target:
+        while data := source.read(_PIECE):
+            if target.tell() + len(data) > most_bytes:
+                raise RunError(
+                    f"{place.shown} is larger than {most_bytes // 2**20:,} MiB, the most that is fetched. Download it "
+                    "and pass the file"
+                )
+            target.write(data)
     return copy
 
 
@@ -140,6 +168,13 @@ class _Place:
                 if not wanted.leaves(name):
                     yield name, _mark(facts)
 
+    def open(self) -> BinaryIO:
+        """The file that the URL itself names."""
+        if self._system.info(self._root).get("type") == "directory":
+            raise RunError(f"{self.shown} is a folder without a run. Name the log in it, or copy it to this machine")
+        opened: BinaryIO = self._system.open(self._root, "rb")
+        return opened
+
     def read_card(self) -> dict[str, Any] | None:
         card = RunDir(Path()).info.as_posix()
         try:
@@ -162,11 +197,13 @@ class _Place:
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the network or the disk does is told as one error with the URL."""
-        try:
+        """What the network, its back end or the disk does is told as one error with the URL."""
+        met: list[Exception] = []
+        with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises errors of its own
             yield
-        except OSError as error:
-            raise RunError(f"cannot {what} {self.shown}: {mask_text(str(error))}") from error
+        if met:
+            said = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])
+            raise RunError(f"cannot {what} {self.shown}: {mask_text(said)}") from met[0]
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,11 +51,18 @@ class Tile(NamedTuple):
 class Watched:
     """One run or log. `poll` may run in a thread of its own; those who look hold `lock`."""
 
-    def __init__(self, path: Path, rules: Sequence[str] | None = None, algorithm: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rules: Sequence[str] | None = None,
+        algorithm: str | None = None,
+        mapping: Mapping[str, str] | None = None,
+    ) -> None:
         self._named, self._kept = path, path.absolute()
         self.lock = threading.RLock()
         self._rules = rules
         self._algorithm = algorithm
+        self._mapping = mapping
         self._feed: Feed = open_feed(self.path)
         self._waiting: News | None = None
         """Rows that are read, while what the run says of itself cannot be."""
@@ -211,7 +218,7 @@ class Watched:
                 self._judge.take_recorded(event)
 
     def _start_again(self, source: RowSource | None) -> None:
-        self._judge = Judge(new_monitor(source, self._rules, self._algorithm))
+        self._judge = Judge(new_monitor(source, self._rules, self._algorithm, mapping=self._mapping))
         self.total_steps = source.total_steps if source else None
         self._traces: dict[str, Trace] = {}
         self.latest: dict[str, float] = {}

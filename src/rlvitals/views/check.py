@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from rlvitals.errors import RunUnreadable
+from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, History, worst
-from rlvitals.importers import not_a_log
+from rlvitals.health.naming import Taken, check_names
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
@@ -49,6 +50,10 @@ class Report:
     """What was noticed and is no reason to worry."""
     cannot_judge: list[Unjudged]
     notes: list[str] = field(default_factory=list)
+    names: list[Taken] = field(default_factory=list)
+    """Which logged name each signal was read from, as which concept, and how sure that is."""
+    parts: dict[str, float | None] = field(default_factory=dict)
+    """The names of the reward's parts, with their weights where they add up to it."""
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
 
@@ -75,6 +80,8 @@ class Report:
             "normal": [asdict(finding) for finding in self.normal],
             "cannot_judge": [asdict(item) for item in self.cannot_judge],
             "notes": list(self.notes),
+            "names": [asdict(taken) for taken in self.names],
+            "parts": dict(self.parts),
             "series": {name: trace.to_dict() for name, trace in self.series.items()},
         }
 
@@ -118,18 +125,24 @@ def check(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
+    mapping: Mapping[str, str] | None = None,
 ) -> Report | FolderReport:
     """Judge a run, a log any other tool wrote, or a folder of them.
 
     `rules` are a preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these; without any,
     those a recorded run was watched with.
-    `algorithm`, `framework` and `config` (num_generations, reward_max, ...) add to what the log itself says.
+    `algorithm`, `framework` and `config` (num_generations, reward_max, ...) add to what the log itself says. `mapping`
+    says what metric names are: {"my_name": "reward.total.mean"}.
     """
     places = places_in(path)
     if places is None:
-        return check_source(open_source(path), rules, algorithm, framework, config)
+        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     reports, passed_over = [], {}
-    new_monitor(None, rules, algorithm, framework, config)  # a wrong rule is to be said once, and first
+    logged: set[str] = set()
+    new_monitor(
+        None, rules, algorithm, framework, config, mapping=mapping
+    )  # a wrong rule is to be said once, and first
     for opened in open_all(places):
         if not isinstance(opened, RowSource):
             place, reason = opened
@@ -139,11 +152,14 @@ def check(
                 passed_over[str(place)] = str(reason)
             continue
         try:
-            reports.append(check_source(opened, rules, algorithm, framework, config))
+            judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
+            logged.update(judge.monitor.case.names)
+            reports.append(report_on(judge, opened))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
-    if not reports:
-        raise not_a_log(Path(path), f"none of its {len(passed_over)} files is one")
+    if not reports:  # none of its files is one; perhaps one below is
+        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
+    check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, passed_over)
 
 
@@ -172,9 +188,13 @@ def check_source(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
+    mapping: Mapping[str, str] | None = None,
 ) -> Report:
-    """Judge what is open already."""
-    return report_on(judge_source(source, new_monitor(source, rules, algorithm, framework, config)), source)
+    """Judge what is open already. Raises ConfigError for a mapped name that is not in it."""
+    judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping=mapping))
+    check_names(mapping or {}, judge.monitor.case.names)
+    return report_on(judge, source)
 
 
 def report_on(judge: Judge, source: RowSource) -> Report:
@@ -192,6 +212,12 @@ def report_on(judge: Judge, source: RowSource) -> Report:
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
+    logged = set(monitor.case.names)
+    notes += [
+        f"{name}, which is mapped to {concept}, is not logged"
+        for name, concept in monitor.case.mapping.items()
+        if name not in logged
+    ]
     notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
     own = History(source.recorded).findings
     if own and worst(own) != worst(findings):
@@ -216,8 +242,15 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         normal=normal,
         cannot_judge=unjudged(monitor),
         notes=notes,
+        names=monitor.case.taken,
+        parts=_parts(monitor.case),
         series=traces,
     )
+
+
+def _parts(case: Case) -> dict[str, float | None]:
+    weights = {name: float(f"{weight:.6g}") for name, weight in case.part_weights.items()}
+    return {part.key: weights.get(name) for name, part in case.parts.items()}
 
 
 def _without_repetition(said: list[Said]) -> tuple[list[Said], list[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
-from rlvitals.importers import ForeignLog, not_a_log, read_log
+from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
@@ -21,7 +21,6 @@ from rlvitals.store.chunks import from_rows
 from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
-from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import is_run, near_directory
 from rlvitals.views.run import RunView, open_run
 
@@ -39,7 +38,7 @@ class LogView(RunView):
         self.config = masked(log.config)
         numbers = sorted({row.attempt for rows in self._rows.values() for row in rows})
         self.attempts = [Attempt(number=number, started=0.0) for number in numbers]
-        changed = log.path.stat().st_mtime
+        changed = log.changed
         self.info = RunInfo(
             id="",
             name=_name(path),
@@ -47,6 +46,8 @@ class LogView(RunView):
             created=changed,
             updated=changed,
             total_steps=planned_steps(log.config),
+            algorithm=log.algorithm,
+            framework=log.framework,
         )
 
     @property
@@ -64,12 +65,14 @@ class LogView(RunView):
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
-    place = local_path(path)
+    place = local_or_log(path)
+    if isinstance(place, ForeignLog):
+        return LogView(place, place.path)
     if is_run(place):
         view = open_run(place)
         epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
         return view if epochs is None else LogView(epochs, place)
-    if not os.path.lexists(place):
+    if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return LogView(_epochs_in(place) or read_log(place), place)
 

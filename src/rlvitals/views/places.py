@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlvitals.config import by_last_name, planned_steps
-from rlvitals.errors import RlvitalsError
+from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.health.rows import rows_of_log
-from rlvitals.importers import ForeignLog, is_one_log, not_a_log, read_log
+from rlvitals.importers import (
+    ForeignLog,
+    NotALog,
+    find_log,
+    is_one_log,
+    is_plainly_other,
+    local_or_log,
+    logs_below,
+    not_a_log,
+    read_log,
+    split_choice,
+)
 from rlvitals.store.layout import RunDir
-from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import find_runs, is_run, near_directory
 from rlvitals.views.labels import is_labels
 from rlvitals.views.rollouts import DumpedRollouts, RolloutSource
@@ -20,11 +31,15 @@ from rlvitals.views.sources import RowSource, source_of_run
 
 
 def open_source(path: str | os.PathLike[str]) -> RowSource:
-    """A run's directory, a foreign log file, or a folder that holds one. Raises NotALog or RunError."""
-    place = local_path(path)
+    """A run's directory, a foreign log file, a folder that holds one, or the URL of a run or a log. Raises NotALog or
+    RunError.
+    """
+    place = local_or_log(path)
+    if isinstance(place, ForeignLog):
+        return source_of_log(place)
     if is_run(place):
         return source_of_run(open_run(place))
-    if not os.path.lexists(place):
+    if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
 
@@ -35,6 +50,8 @@ def source_of_log(log: ForeignLog) -> RowSource:
         path=log.path,
         format=log.format,
         rows=rows_of_log(log.rows),
+        algorithm=log.algorithm,
+        framework=log.framework,
         total_steps=planned_steps(log.config),
         config=by_last_name(log.config),
         notes=list(log.notes),
@@ -50,19 +67,41 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
         return None
     runs = list(find_runs(folder))
-    logs = [
+    files = [
         child
         for child in _children(folder)
-        if not child.name.startswith(".")
-        and (
-            (os.path.isfile(child) and not is_labels(child))
-            or (os.path.isdir(child) and not is_run(child) and is_one_log(child))
-        )
+        if not child.name.startswith(".") and os.path.isfile(child) and not is_labels(child) and not _is_double(child)
     ]
-    found = sorted({*runs, *logs})
-    if not found:
-        raise not_a_log(folder, "the folder holds neither runs nor logs")
-    return found
+    logs = logs_below(folder)
+    likely = [file for file in files if not is_plainly_other(file.name)]
+    if not runs and not likely and len(logs) < 2:
+        find_log(folder)  # says where there is none
+        return None
+    return sorted({*runs, *likely, *logs})
+
+
+def one_place(path: Path, what: str) -> Path:
+    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run.
+
+    Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
+    """
+    try:
+        places = places_in(path)
+    except NotALog:
+        places = None
+    if places is None:
+        return path
+    if len(places) == 1:
+        return places[0]
+    if not any(map(is_run, places)):
+        with contextlib.suppress(NotALog):
+            return find_log(path)
+    raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them")
+
+
+def _is_double(child: Path) -> bool:
+    """Whether a file is a link to one of the same folder or below, as W&B's `debug.log` is."""
+    return child.is_symlink() and child.resolve().is_relative_to(child.parent.resolve())
 
 
 def _children(folder: Path) -> list[Path]:

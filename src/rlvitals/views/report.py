@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -42,12 +42,17 @@ MOST_VALUES = 40
 """Metrics in the table of best and final values."""
 
 
-def gather(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]] = ()) -> RunReport:
-    """The report on a run or any log that can be read, beside others where some are given. Raises NotALog or
-    RunError.
+def gather(
+    path: str | os.PathLike[str],
+    others: Sequence[str | os.PathLike[str]] = (),
+    mapping: Mapping[str, str] | None = None,
+) -> RunReport:
+    """The report on a run or any log that can be read, beside others where some are given. Raises NotALog or RunError,
+    and ConfigError for a `mapping` of names that are not there or to concepts nobody knows.
     """
     view = open_any(path)
-    report = check_source(source_of_log(view.log) if isinstance(view, LogView) else source_of_run(view))
+    source = source_of_log(view.log) if isinstance(view, LogView) else source_of_run(view)
+    report = check_source(source, mapping=mapping)
     said = [*report.findings, *report.normal]
     diagnosis = Diagnosis(report.verdict, report.reason, said)
     is_large = len(view.metrics) > MANY_METRICS

@@ -43,12 +43,15 @@ class RowSource:
     """What is on record of the run's health, from the time it trained."""
     own_rules: rulebook.Rulebook | None = None
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
+    mapping: dict[str, str] = field(default_factory=dict)
+    """What its own settings say that names are."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
     """A recorded run: the living line of its rows, training and evaluation together."""
     config = {key: value for key, value in view.config.items() if key != "rlvitals"}
     rules, notes = _own_rules(view.config.get("rlvitals"))
+    mapping, unmapped = _own_mapping(view.config.get("rlvitals"))
     return RowSource(
         path=view.path,
         format=RUN,
@@ -57,10 +60,25 @@ def source_of_run(view: StoredRun) -> RowSource:
         framework=view.info.framework,
         total_steps=view.info.total_steps or planned_steps(config),
         config=by_last_name(config),
-        notes=[*view.problems, *notes],
+        notes=[*view.problems, *notes, *unmapped],
         recorded=view.health_events,
         own_rules=rules,
+        mapping=mapping,
     )
+
+
+def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
+    """What a run's settings say that names are, and notes on what cannot be used of it."""
+    given = own.get("mapping") if isinstance(own, dict) else None
+    mapping, notes = {}, []
+    for name, concept in given.items() if isinstance(given, dict) else ():
+        try:
+            Monitor(mapping={name: str(concept)})
+        except ConfigError as error:
+            notes.append(f"its settings cannot be used here: {error}")
+        else:
+            mapping[name] = str(concept)
+    return mapping, notes
 
 
 def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
@@ -100,6 +118,8 @@ def new_monitor(
     algorithm: str | None = None,
     framework: str | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
+    mapping: Mapping[str, str] | None = None,
 ) -> Monitor:
     """A monitor that knows what the source and the user say of the run."""
     if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
@@ -116,4 +136,5 @@ def new_monitor(
         total_steps=total,
         config=(source.config if source else {}) | given,
         rules=source.own_rules if rules is None and source else rules,
+        mapping=(source.mapping if source else {}) | dict(mapping or {}),
     )

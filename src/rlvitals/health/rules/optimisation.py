@@ -24,14 +24,15 @@ def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
     return None
 
 
-def nonfinite_other(case: Case, *, count: float) -> Alarm | None:
+def nonfinite_other(case: Case, *, count: float, share: float) -> Alarm | None:
     """A side metric that overflows: the columns beside it may still be right."""
     if not case.nonfinite_others:
         return None
     core = {case.signals[name].key for name in CORE if name in case.signals}
     for key, times in case.nonfinite_others.items():
         if times >= count and key not in core:
-            return warning(None, metric=key, count=float(times))
+            often = times >= share * case.points and times > 3 * count
+            return (critical if often else warning)(None, metric=key, count=float(times))
     return None
 
 
@@ -41,15 +42,6 @@ def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_point
         return since(grad_norm.zero_step, critical(grad_norm, streak=float(grad_norm.zero_streak)))
     if grad_norm.n >= share_points and grad_norm.zero_share > share:
         return warning(grad_norm, "often", share=grad_norm.zero_share)
-    return None
-
-
-def vanishing_gradient(grad_norm: Signal, reward: Signal | None, *, ratio: float) -> Alarm | None:
-    """The gradient has nearly gone: a symptom, and no trouble where the task is solved."""
-    if grad_norm.ratio < ratio and grad_norm.median_ratio < ratio:
-        if reward is not None and not reward.gained:
-            return warning(grad_norm, ratio=grad_norm.ratio)
-        return info(grad_norm, ratio=grad_norm.ratio)
     return None
 
 
@@ -106,9 +98,9 @@ def loss_divergence(
         if signal is None or signal.n < 14 or signal.seen_at != case.points:
             continue
         base = signal.base
-        noise = max(signal.noise_base, 0.02 * abs(base), 1e-6)
+        # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
+        noise = max(signal.noise_base, 0.02 * abs(base), 0.01)
         if case.family == "policy":
-            noise = max(noise, 0.01)  # a loss that is 0 but for the KL term moves by less than this and means nothing
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
             if away > 3 * noises and abs(signal.median5) > 3 * abs(base):
                 hurt = reward is not None and (reward.dropped or reward.lost)
@@ -186,9 +178,16 @@ def learning_rate_too_low(
         return None
     moved = (reward is not None and reward.gained) or (margin is not None and margin.gained and margin.fast > 0.005)
     progress = reward or margin
-    if not moved and progress is not None and progress.n >= 25:
+    climbing = is_climbing(lr)
+    if not moved and not climbing and progress is not None and progress.n >= 25:
         return critical(lr, highest=lr.highest, ceiling=ceiling)
     return warning(lr, highest=lr.highest, ceiling=ceiling)
+
+
+def is_climbing(lr: Signal) -> bool:
+    """Whether the learning rate is at its highest and still rising: a warm-up."""
+    window = lr.window
+    return lr.last >= lr.highest and len(window) > 1 and window[-1] > window[0]
 
 
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
@@ -198,7 +197,9 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
         return None
     progress = case.progress
     late = progress >= share if progress is not None else lr.n >= points
-    return warning(lr, "", progress=progress if progress is not None else math.nan) if late else None
+    if not late:
+        return None
+    return info(lr, progress=math.nan) if progress is None else warning(lr, progress=progress)
 
 
 def instability(

@@ -6,15 +6,8 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.rules.reward import is_solved, kl_unit
 from rlvitals.health.statistics import FAST_SHARE, Signal
-
-SEQUENCE_TOKENS = 10.0
-"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
-
-
-def _unit(case: Case) -> float:
-    return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
 
 
 def kl_explosion(
@@ -28,7 +21,7 @@ def kl_explosion(
     level_critical: float,
 ) -> Alarm | None:
     """The policy leaves its reference: a multiple of the starting KL, at a size that matters, five points long."""
-    unit = _unit(case)
+    unit = kl_unit(case)
     middle = min(kl.median5, 2 * kl.fast)
     base = max(kl.base, 1e-3 * unit)
     if middle < times * base:
@@ -48,31 +41,9 @@ def kl_explosion(
     return warning(kl, times=middle / base)
 
 
-def kl_without_gain(
-    kl: Signal, reward: Signal, case: Case, *, times: float, level: float, noises: float
-) -> Alarm | None:
-    """KL is being paid and no reward comes back."""
-    unit = _unit(case)
-    middle = min(kl.median5, kl.fast)
-    if reward.improving or middle < level * unit or kl.base < 0.1 * level * unit:
-        return None
-    risen = (middle - kl.base) / max(kl.noise_base, 0.02 * kl.base, 1e-9)
-    if middle > times * kl.base and risen > noises and kl.slow > kl.base and (reward.n >= 60 or reward.lost):
-        return warning(kl, times=middle / kl.base)
-    return None
-
-
-def kl_out_of_range(kl: Signal, case: Case, *, warn: float, grave: float) -> Alarm | None:
-    """A KL no policy has: the estimator's exponential overflowed, or the policy is gone."""
-    last = kl.last
-    if last > grave * _unit(case):
-        return critical(kl)
-    return warning(kl) if last > warn * _unit(case) else None
-
-
 def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm | None:
     """An average KL cannot be negative; a sampled one dips below 0 a little and returns."""
-    unit = _unit(case)
+    unit = kl_unit(case)
     middle = kl.median5
     if middle < -deep * (4.0 if case.kl_is_sum else 1.0):
         return critical(kl)
@@ -82,7 +53,14 @@ def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm |
 
 
 def entropy_collapse(
-    entropy: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
+    entropy: Signal,
+    reward: Signal | None,
+    case: Case,
+    *,
+    ratio: float,
+    ratio_critical: float,
+    noises: float,
+    errors: float,
 ) -> Alarm | None:
     """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while."""
     base = entropy.base
@@ -92,10 +70,16 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
-    winning = reward is not None and reward.gained and reward.rising > 1.0 and not reward.dropped
-    if entropy.median_ratio < ratio_critical:
-        return (warning if winning or reward is None else critical)(entropy, ratio=entropy.ratio)
-    return (info if winning else warning)(entropy, ratio=entropy.ratio)
+    climbing = reward is not None and (
+        (reward.won and reward.course.lately > errors)
+        or (reward.gained and reward.rising > 1.0 and not reward.dropped)
+    )
+    if climbing:
+        return info(entropy, ratio=entropy.ratio)
+    held = reward is None or (reward.won and not reward.dropped)
+    if entropy.median_ratio < ratio_critical and not held:
+        return critical(entropy, ratio=entropy.ratio)
+    return warning(entropy, ratio=entropy.ratio)
 
 
 def entropy_running_out(
@@ -145,14 +129,6 @@ def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm |
     if away > math.log(grave):
         return critical(ratio)
     return warning(ratio) if away > math.log(warn) else None
-
-
-def update_too_large(update_kl: Signal, *, level: float, grave: float) -> Alarm | None:
-    """One update moves the policy further than a trust region would allow."""
-    middle = min(update_kl.median5, update_kl.fast)
-    if middle > grave:
-        return critical(update_kl)
-    return warning(update_kl) if middle > level else None
 
 
 def rollout_mismatch(
@@ -238,10 +214,3 @@ def value_loss_growth(
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)
-
-
-def advantage_spread(advantage_std: Signal, *, times: float) -> Alarm | None:
-    """Advantages spread several times wider than at the start."""
-    if advantage_std.ratio > times and advantage_std.median_ratio > times:
-        return warning(advantage_std, times=advantage_std.ratio)
-    return None

@@ -6,6 +6,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
+from rlvitals.health.rules.optimisation import is_climbing
 from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
 
 LN2 = math.log(2)
@@ -43,7 +44,7 @@ def margin_is_noise(
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
         return since(margin.zero_step, critical(margin, "zero", streak=float(margin.zero_streak)))
-    if lr is not None and lr.last >= lr.highest and margin.n < 100 and _is_climbing(lr):
+    if lr is not None and is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
     noise = max(margin.noise, 1e-12)
     distance = margin.slow / (noise * SLOW_SHARE)
@@ -60,39 +61,13 @@ def margin_is_noise(
     )
     if moved and not idle:
         return None
-    if pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy):
+    nothing = idle and loss is not None and abs(margin.slow) < 0.001 and loss.slow > 0.999 * loss.start
+    told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy)
+    if told_apart and not nothing:
         return None
     if margin.n >= points_critical:
         return critical(margin, distance=distance)
     return warning(margin, distance=distance)
-
-
-def _is_climbing(lr: Signal) -> bool:
-    window = lr.window
-    return len(window) >= 2 and window[-1] > window[0]
-
-
-def accuracy_below_chance(
-    pair_accuracy: Signal, margin: Signal | None, *, warn: float, grave: float, points_critical: float
-) -> Alarm | None:
-    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
-    if margin is not None and margin.zero_share > 0.5:
-        return None
-    level = pair_accuracy.slow
-    if level >= warn or pair_accuracy.rising > 1.5 or pair_accuracy.trend > 2.5:
-        return None
-    if level < grave and pair_accuracy.n >= points_critical:
-        return critical(pair_accuracy, share=level)
-    return warning(pair_accuracy, share=level)
-
-
-def loss_above_chance(loss: Signal, margin: Signal, *, times: float) -> Alarm | None:
-    """A sigmoid preference loss that began at ln 2 and is now above it: the model learns against its data."""
-    if not 0.6 < loss.start < 0.8:
-        return None  # another loss (IPO, SimPO, an SFT term): ln 2 is not its chance level
-    if min(loss.fast, loss.slow) > times * LN2:
-        return warning(loss, times=loss.slow / LN2)
-    return None
 
 
 def likelihood_displacement(

@@ -8,7 +8,11 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
+from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import FAST_SHARE, Signal
+
+SEQUENCE_TOKENS = 10.0
+"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
 
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
@@ -37,25 +41,29 @@ def _floor_of(case: Case, reward: Signal) -> float | None:
 
 
 def reward_constant(
-    reward: Signal, case: Case, reward_std: Signal | None, *, points: float, points_critical: float, relative: float
+    reward: Signal, case: Case, reward_std: Signal | None, *, points: float, relative: float, still: float
 ) -> Alarm | None:
-    """The reward hardly moved since the first point: a verifier that always says the same, or answers it never likes.
-    A reward that is constant at the top is a solved task.
+    """The reward hardly moved since the first points: a verifier that always says the same, or answers it never likes.
+    One that has risen and is now exactly constant is a solved task, unless what it rose to is worth nothing.
     """
-    spread = reward.highest - reward.lowest
     scale = max(abs(reward.slow), 1e-6)
-    flat_always = spread <= relative * scale
-    flat_now = reward.equal_streak >= points
+    if reward.equal_streak < points and reward.spread > 3 * max(relative, still) * scale:
+        return None
+    levels = reward.course.levels
+    spread = max(levels) - min(levels) if levels else reward.highest - reward.lowest
+    flat_always = reward.n > 2 * points and max(spread, reward.noise) <= relative * scale
+    lately = levels[-3:]
+    stands = len(levels) > 3 and max(max(lately) - min(lately), reward.spread / 3) <= still * scale
+    flat_now = reward.equal_streak >= points or stands
     if not (flat_always or flat_now):
         return None
-    if is_solved(case, reward) and (reward.gained or reward.n > 2 * points):
+    gained = reward.gained or reward.course.gain >= BEYOND_NOISE
+    if is_solved(case, reward) and (gained or reward.n > 2 * points):
         return info(reward, "solved", spread=spread)
-    if flat_now and not flat_always and reward.gained:
+    if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
     alive = reward_std is not None and reward_std.slow > 0.1 * scale and reward_std.zero_share < 0.5
-    if alive and not flat_now:
-        return warning(reward, spread=spread)
-    return critical(reward, spread=spread) if reward.n >= points_critical else warning(reward, spread=spread)
+    return (warning if alive and not flat_now else critical)(reward, spread=spread)
 
 
 def reward_at_floor(reward: Signal, case: Case, *, share: float, points_critical: float) -> Alarm | None:
@@ -83,6 +91,7 @@ def reward_collapse(
     give_back: float,
     share: float,
     noises: float,
+    least: float,
 ) -> Alarm | None:
     """The reward has given back what it had gained, or fallen below where it began."""
     if not reward.dropped:
@@ -112,55 +121,80 @@ def reward_collapse(
     sunk = sunk or (
         depth > max(1.25 * noises * reward.noise_base, noises * reward.wander) and reward.drop > 2 * depth / 3
     )
-    found = (critical if lost_all or sunk else warning)(
+    # A few parts in a hundred of the reward are no collapse, however still it was before.
+    matters = reward.drop > least * max(abs(reward.top), reward.travelled)
+    found = (critical if matters and (lost_all or sunk) else warning)(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
     found.onset_step = reward.top_step
     return found
 
 
+def kl_unit(case: Case) -> float:
+    """How much larger the run's KL is than a token's mean, at the least."""
+    return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
+
+
 def _or_one(value: float) -> float:
     return 1.0 if math.isnan(value) else value
 
 
+def reward_below_start(reward: Signal, *, errors: float, errors_critical: float, least: float) -> Alarm | None:
+    """The last stretch of the run earns less than the first: it has unlearnt, however slowly."""
+    course = reward.course
+    if course.gain > -errors or reward.rising > BEYOND_NOISE:
+        return None
+    if course.start - course.now < least * max(abs(course.start), reward.travelled):
+        return None
+    alarm = critical if course.gain < -errors_critical else warning
+    return alarm(reward, start=course.start, now=course.now)
+
+
 def not_learning(
     reward: Signal,
+    kl: Signal | None,
     eval_score: Signal | None,
     case: Case,
     *,
+    best: float,
     t: float,
     share: float,
+    points: float,
     points_critical: float,
-    t_critical: float,
+    points_idle: float,
+    late: float,
+    still: float,
 ) -> Alarm | None:
-    """No line through the whole run rises, and the level never left its start."""
-    if is_solved(case, reward) or reward.improving:
+    """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
+    moved from its reference either is the plainer case.
+    """
+    course = reward.course
+    enough = reward.n >= points if case.progress is None else case.progress >= share
+    if not enough or not course.levels or is_solved(case, reward):
         return None
-    if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > 2.0 or eval_score.gained):
+    if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
-    slope = reward.trend
-    progress = case.progress
-    if slope >= t or (progress is not None and progress < share):
+    if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > BEYOND_NOISE or eval_score.gained):
         return None
-    if reward.n >= points_critical and slope < t_critical:
-        return critical(reward, t=slope)
-    return warning(reward, t=slope)
+    idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
+    over = case.progress is not None and case.progress >= late
+    grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
+    return (critical if grave else warning)(
+        reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start
+    )
 
 
-def plateau(
-    reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float, share_warning: float
-) -> Alarm | None:
-    """The best level lies far back, and nothing has risen since: take that checkpoint."""
+def plateau(reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float) -> Alarm | None:
+    """The best level lies far back, and nothing has risen since: take that checkpoint. A remark, whatever its length:
+    a run that has learnt what it can is no failure.
+    """
     flat = reward.plateau_age
     if flat < max(age, share * reward.n) or not reward.gained or reward.rising > 1.5:
         return None
     if eval_score is not None and eval_score.n >= 4 and eval_score.rising > 1.5:
         return None
-    solved = is_solved(case, reward)
-    long = flat >= share_warning * reward.n and flat >= max(1.5 * age, 0.2 * (case.planned_points or 0))
-    if long and not solved:
-        return warning(reward, age=float(flat), best=reward.top, best_step=float(reward.top_step))
-    return info(reward, "solved" if solved else "", age=float(flat), best=reward.top, best_step=float(reward.top_step))
+    variant = "solved" if is_solved(case, reward) else ""
+    return info(reward, variant, age=float(flat), best=reward.top, best_step=float(reward.top_step))
 
 
 def groups_without_spread(
@@ -230,19 +264,20 @@ def no_reward_spread(
 
 def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float) -> Alarm | None:
     """The reward rises and a score logged beside it, which is no part of it, does not: the reward is being gamed."""
-    if len(case.parts) < 2 or not 0 <= reward.lowest <= reward.highest <= 1.5:
+    scores = case.parts | case.others
+    if len(scores) < 2 or not 0 <= reward.lowest <= reward.highest <= 1.5:
         return None
-    proxies = [part for part in case.parts.values() if part.n == reward.n and abs(part.slow - reward.slow) < 1e-9]
+    proxies = [part for part in scores.values() if part.n == reward.n and abs(part.slow - reward.slow) < 1e-9]
     if not proxies:
         return None
     won = reward.fast - reward.base
     if won < gain or not reward.gained:
         return None
-    for name, part in case.parts.items():
+    for name, part in scores.items():
         if part in proxies or part.n < reward.n - 2 or "minus" in name or not 0 <= part.lowest <= part.highest <= 1.5:
             continue
-        if _AUXILIARY.search(name):
-            continue
+        if _AUXILIARY.search(name) or part.highest == part.lowest:
+            continue  # a constant shows nothing yet: see task_part_dead
         real = part.fast - part.base
         if real * times < won:
             found = critical(reward, gain=won, true_gain=real, true_metric=part.key)
@@ -251,19 +286,14 @@ def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float) -> Alarm
     return None
 
 
-def held_out_gap(reward: Signal, true_score: Signal, case: Case, *, gain: float, times: float) -> Alarm | None:
-    """The reward rises and the score that was meant does not."""
-    if true_score.key == reward.key or true_score.n < 12:
-        return None
-    won = (reward.fast - reward.base) / max(abs(reward.base), reward.travelled, 1e-9)
-    if not reward.gained or won < gain:
-        return None
-    real = (true_score.fast - true_score.base) / max(abs(true_score.base), 0.05)
-    fell = true_score.lost or true_score.dropped
-    if fell:
-        return critical(reward, gain=won, true_gain=real, true_metric=true_score.key)
-    if real * times < won and not true_score.gained:
-        return warning(reward, gain=won, true_gain=real, true_metric=true_score.key)
+def task_part_dead(case: Case, reward: Signal, *, points: float, points_critical: float) -> Alarm | None:
+    """The part of the reward that stands for the task has never once moved: whatever is learnt is something else."""
+    for name, part in (case.parts | case.others).items():
+        if part.n < points or part.highest != part.lowest or _AUXILIARY.search(name) or not _MEANT.search(name):
+            continue
+        if part.last > 0 and part.last >= reward.slow:
+            continue  # always right
+        return (critical if part.n >= points_critical else warning)(part, part=name)
     return None
 
 
@@ -291,9 +321,23 @@ def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float,
         len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 13 * FAST_SHARE * reward.noise
     )
     # A score that has just climbed steeply looks noisy: its noise must not hide that it still climbs.
-    if strides and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
+    learnt = eval_score.head and max(window) > eval_score.head[0] + 2 * noise
+    if strides and not learnt and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     return None
+
+
+def eval_collapse(eval_score: Signal, *, evals: float, jumps: float) -> Alarm | None:
+    """The held-out score had risen and is below its first value, three evaluations in a row."""
+    window = eval_score.window
+    if eval_score.n < evals or len(window) < 3:
+        return None
+    first, best, now = eval_score.head[0], eval_score.highest, max(window[-3:])
+    usual = eval_score.usual_jump
+    if now >= first or best - first < jumps * usual:
+        return None
+    alarm = critical if first - now > usual else warning
+    return alarm(eval_score, eval_best=best, eval_now=window[-1])
 
 
 def reward_takeover(
@@ -334,23 +378,3 @@ def reward_takeover(
                 found.kind = "reward_hacking"
             return found
     return None
-
-
-def shape_of_hacking(
-    reward: Signal,
-    length: Signal | None,
-    kl: Signal | None,
-    entropy: Signal | None,
-    eval_score: Signal | None,
-    *,
-    of_three: float,
-) -> Alarm | None:
-    """Reward, length and KL up, entropy down, all at once, and nothing held out to tell: worth a look, no more."""
-    if eval_score is not None or not reward.gained or reward.trend < 4:
-        return None
-    signs = [
-        length is not None and length.ratio > 1.5 and length.rising > 1,
-        kl is not None and kl.median_ratio > 5 and kl.rising > 0,
-        entropy is not None and entropy.ratio < 0.6,
-    ]
-    return info(reward) if sum(signs) >= of_three else None

@@ -55,7 +55,7 @@ def length_collapse(
 
 
 def _is_winning(reward: Signal) -> bool:
-    return reward.improving and not reward.stalled
+    return reward.won or (reward.improving and not reward.stalled)
 
 
 def truncation(
@@ -67,14 +67,15 @@ def truncation(
     share_critical: float,
     points_critical: float,
     points: float,
+    down: float,
 ) -> Alarm | None:
     """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
     level = min(truncated.slow, truncated.fast)
     total = truncated.n >= 8 and truncated.lowest > 0.97
     if not total and level <= min(share, share_critical):
         return None
-    if truncated.trend < -3 or truncated.rising < -2:
-        return None  # on its way down
+    if truncated.fast < truncated.base - down and (truncated.trend < -3 or truncated.rising < -2):
+        return None  # well on its way down
     winning = reward is not None and reward.improving and not reward.dropped
     moving = reward is not None and reward.rising > 1.0
     filled = (
@@ -86,6 +87,32 @@ def truncation(
     if level > share and truncated.n >= points:
         return info(truncated, share=level) if winning else warning(truncated, share=level)
     return None
+
+
+def length_at_cap(
+    length: Signal,
+    truncated: Signal | None,
+    reward: Signal | None,
+    case: Case,
+    *,
+    share: float,
+    spread: float,
+    points: float,
+) -> Alarm | None:
+    """The mean length is the limit itself, or does not vary at all: nearly every answer is cut off, even where no share
+    of them is logged.
+    """
+    if truncated is not None or length.n < points:
+        return None
+    cap = case.number("max_completion_length", "max_response_length", "max_new_tokens", "response_length")
+    level = min(length.slow, length.fast)
+    pinned = length.lowest > (1 - spread) * length.highest
+    if not (pinned if cap is None else level > share * cap):
+        return None
+    winning = reward is not None and reward.won
+    return (critical if cap is not None and not winning else warning)(
+        length, cap=cap if cap is not None else length.highest
+    )
 
 
 def truncation_rising(truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float) -> Alarm | None:

@@ -120,7 +120,7 @@ def memory_creep(
     """Memory grows steadily and will be full soon."""
     for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
         rise = signal.fast - signal.base
-        if signal.n < 40 or signal.trend < t or signal.momentum < 1.0 or rise < 0.05 * abs(signal.base):
+        if signal.n < 50 or signal.trend < t or signal.momentum < 1.0 or rise < 0.05 * abs(signal.base):
             continue
         per_point = signal.speed
         if not math.isnan(share) and share > 0.3:

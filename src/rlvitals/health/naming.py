@@ -1,0 +1,213 @@
+"""Which signals a logged name may feed, why, and how sure that is.
+
+The user's own word counts first (`mapping`), then what the catalogue knows of the framework's names, then what the
+words of a name and the values under it say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rlvitals import catalog
+from rlvitals.catalog import Caveat, Match, Reader, Recognition, Sureness
+from rlvitals.catalog.recognition import LEVELS
+from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.splits import is_held_out
+
+NOTHING = "none"
+"""What a name is mapped to that is not to be read."""
+
+TRUST: dict[Sureness, float] = {"given": 1.0, "known": 1.0, "high": 1.0, "fair": 0.9, "guess": 0.7}
+"""What a finding's confidence is multiplied with, by how sure it is what the series is."""
+
+COMPONENT = "reward.component.mean"
+
+_NEGATIVE = Caveat("sign", "the log holds its negative", -1.0)
+_GIVEN, _PATTERN, _WORDS, _PER_LEVEL = -1, 100, 110, 20
+"""Ranks: a mapped name, then the catalogue's (a concept's place in the signal's list), then patterns, then words."""
+
+_PART = re.compile(
+    r"^(train/)?(rewards?|scores?|reward_components?|reward_parts?|gdpo)( / |[/.])(?P<part>.+?)(( / |/)mean|_mean)?$",
+    re.IGNORECASE,
+)
+_NOT_A_PART = re.compile(
+    r"(^|[/_. ])(std|var|variance|min|max|margins?|chosen|rejected|accuracies|count|weight|advantage|norm)s?($|[/_. ])",
+    re.IGNORECASE,
+)
+_PART_WORDS = re.compile(r"^(train/)?(rewards?|scores?)[_/. ]+|[_/. ]+(mean|avg|average|rewards?)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSource:
+    """From which concepts and names a signal is read, best first."""
+
+    name: str
+    concepts: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
+    """Names of a signal that is no concept of the catalogue."""
+    key: str = ""
+    """One logged name or concept, for a signal that a user's rule asks for."""
+    takes_highest: bool = False
+    """Whether names that are equally good all feed it, the highest of each row; else the alphabet's first does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a logged name was taken for."""
+
+    signal: str
+    name: str
+    concept: str
+    """Empty for a signal that is no concept of the catalogue."""
+    sureness: Sureness
+    why: str
+
+
+class Claim(NamedTuple):
+    """A name's claim to feed a signal."""
+
+    rank: int
+    """The lowest wins."""
+    taken: Taken
+    caveat: Caveat | None = None
+    """How a logged value is turned into the signal's."""
+    match: Match | None = None
+    """The catalogue's entry, where the claim is by one."""
+
+    @property
+    def is_by_words(self) -> bool:
+        """Whether the first values may still contradict it."""
+        return self.rank >= _WORDS
+
+
+class Naming:
+    """Reads the names of one run."""
+
+    def __init__(self, sources: Iterable[SignalSource], mapping: Mapping[str, str] | None = None) -> None:
+        self._sources = {source.name: source for source in sources}
+        self._by_concept: dict[str, list[tuple[str, int]]] = {}
+        for source in self._sources.values():
+            for rank, concept in enumerate(source.concepts):
+                self._by_concept.setdefault(concept, []).append((source.name, rank))
+        self.mapping = dict(mapping or {})
+        """What the user says that names are."""
+        self._given = {name: self._claims_given(name, target) for name, target in self.mapping.items()}
+        self._reserved = {
+            claim.taken.signal for claims in self._given.values() for claim in claims if claim.rank == _GIVEN
+        }
+        self._first_values: dict[str, tuple[float, ...]] = {}
+
+    def claims(self, key: str, values: Sequence[float], reader: Reader, *, pairs: bool) -> list[Claim]:
+        """The signals a name can feed. Of a name known by its words alone, `values` are its first ones."""
+        if key in self._given:
+            return self._given[key]
+        found = self._claims_known(key, values, reader)
+        if found is None:
+            found = self._claims_by_pattern(key) or self._claims_by_words(key, values, pairs=pairs)
+        return [claim for claim in found if claim.taken.signal not in self._reserved]
+
+    def settle(self, key: str, values: Sequence[float]) -> None:
+        """Remember what a name's first values are: whenever it is read again, they count."""
+        self._first_values[key] = tuple(values)
+
+    def part(self, key: str) -> str | None:
+        """The name of the part of the reward that a key is by its name, or None."""
+        if self.mapping.get(key) == COMPONENT:
+            return part_name(key)
+        found = _PART.match(key) if key not in self.mapping else None
+        return found["part"] if found and not _NOT_A_PART.search(found["part"]) else None
+
+    def may_be_part(self, key: str) -> bool:
+        """Whether a name that is nothing else may be a part of the reward, if it adds up with others: it speaks of a
+        reward, a bonus or a function, or has no word that is known.
+        """
+        if key in self.mapping or is_held_out(key) or _NOT_A_PART.search(key):
+            return False
+        vocabulary = catalog.vocabulary()
+        return vocabulary.names_a_part(key) or vocabulary.says_nothing(key)
+
+    def _claims_given(self, name: str, target: str) -> list[Claim]:
+        """What the user's word for a name comes to. Raises ConfigError for a concept nobody knows."""
+        why = "you said so"
+        if target in self._sources:
+            return [Claim(_GIVEN, Taken(target, name, target, "given", why))]
+        known = {metric.id for metric in catalog.metrics()}
+        if target in known:
+            return [
+                Claim(rank or _GIVEN, Taken(signal, name, target, "given", why))
+                for signal, rank in self._by_concept.get(target, [])
+            ]
+        if target == NOTHING:
+            return []
+        signals = sorted(source.name for source in self._sources.values() if not source.key)
+        near = did_you_mean(target, [*signals, *known]) or f" Signals: {', '.join(signals)}"
+        raise ConfigError(
+            f"{name!r} is mapped to {target!r}, which is no concept of the catalogue and no signal of the doctor.{near}"
+        )
+
+    def _claims_known(self, key: str, values: Sequence[float], reader: Reader) -> list[Claim] | None:
+        """What the catalogue says; None where it does not know the name, or not as the run means it."""
+        match = reader.meaning(key)
+        if match is None:
+            return None
+        concept, caveat = match.metric.id, match.caveat
+        # Without its prefix a held-out name means the training metric, and the other way round.
+        by_prefix = match.how == "prefix" and (is_held_out(key) or match.metric.family == "eval")
+        if by_prefix or (caveat is not None and caveat.is_other_quantity):
+            return None
+        if concept == COMPONENT and _PART.match(key):
+            return []
+        convert = caveat if caveat is not None and caveat.is_convertible else None
+        if reader.framework is None and convert is None:
+            weighed = catalog.vocabulary().weigh(Recognition(concept, "known", ""), values[:1])
+            convert = _NEGATIVE if weighed is not None and weighed.is_negated else None
+        claims = [
+            Claim(rank, Taken(name, key, concept, "known", "the catalogue knows it"), convert, match)
+            for name, rank in self._by_concept.get(concept, [])
+        ]
+        is_own = reader.framework is not None and match.in_framework
+        return claims if claims or is_own or match.how != "pattern" else None
+
+    def _claims_by_pattern(self, key: str) -> list[Claim]:
+        folded = key.casefold()
+        return [
+            Claim(_PATTERN + rank, Taken(source.name, key, "", "high", "it is a usual name of it"))
+            for source in self._sources.values()
+            for rank, pattern in enumerate(source.patterns)
+            if pattern.fullmatch(folded)
+        ][:1]
+
+    def _claims_by_words(self, key: str, values: Sequence[float], *, pairs: bool) -> list[Claim]:
+        found = catalog.vocabulary().recognise(key, self._first_values.get(key, values), pairs=pairs)
+        if found is None:
+            return []
+        behind = _WORDS + _PER_LEVEL * (LEVELS.index(found.sureness) - LEVELS.index("high"))
+        convert = _NEGATIVE if found.is_negated else None
+        return [
+            Claim(behind + rank, Taken(name, key, found.concept, found.sureness, found.why), convert)
+            for name, rank in self._by_concept.get(found.concept, [])
+        ]
+
+
+def part_name(key: str) -> str:
+    """What a part of the reward is called, of a name that is not below `rewards/`.
+
+    >>> part_name("reward_ndcg"), part_name("cold_bonus_mean"), part_name("func_0/mean")
+    ('ndcg', 'cold_bonus', 'func_0')
+    """
+    return _PART_WORDS.sub("", key) or key
+
+
+def check_names(mapping: Mapping[str, str], logged: Iterable[str]) -> None:
+    """Raise ConfigError for a mapped name that a log does not have."""
+    known = list(logged)
+    for name in mapping:
+        if name not in known:
+            raise ConfigError(
+                f"the log has no metric called {name!r}, which you map to {mapping[name]!r}."
+                f"{did_you_mean(name, known)} It has: {', '.join(sorted(known)[:40])}"
+                f"{' and more' if len(known) > 40 else ''}"
+            )

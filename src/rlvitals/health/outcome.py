@@ -1,0 +1,50 @@
+"""What a training is for, and how it has gone with it so far: the evidence every alarm is weighed with.
+
+The outcome of a policy run is its reward, of a preference run its margin, of one that logs neither its held-out score.
+Entropy that falls, answers that grow, a KL that climbs mean one thing while the outcome rises and another while it
+does not.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlvitals.health.case import Case
+from rlvitals.health.course import BEYOND_NOISE
+from rlvitals.health.statistics import Signal
+
+State = Literal["up", "flat", "down", "early"]
+STATES: tuple[State, ...] = ("up", "flat", "down", "early")
+
+ENOUGH_POINTS = 40
+"""Points after which no gain says that there is none."""
+
+_SOURCES = {"policy": ("reward", "eval_score"), "preference": ("margin", "pair_accuracy", "eval_score")}
+_ANY = ("reward", "margin", "eval_score", "true_score")
+
+
+def outcome_of(case: Case) -> Signal | None:
+    """The series that tells whether this run gets what it is for."""
+    for name in _SOURCES.get(case.family, _ANY):
+        signal = case.signals.get(name)
+        if signal is not None and signal.n:
+            return signal
+    return None
+
+
+def state_of(case: Case) -> State:
+    """How it stands with the outcome: `up` when it is above its start and most of its gain is kept, `down` when it
+    gave most of a gain back or is below its start, `flat` when enough points show neither, `early` before that and
+    where no outcome is logged.
+    """
+    signal = outcome_of(case)
+    if signal is None:
+        return "early"
+    course = signal.course
+    if not course.levels:
+        return "early"
+    if signal.won:
+        return "up"
+    if course.gain <= -BEYOND_NOISE or (course.best_gain >= BEYOND_NOISE and course.kept < 0.5):
+        return "down"
+    return "flat" if course.n >= ENOUGH_POINTS else "early"

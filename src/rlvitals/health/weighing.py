@@ -1,0 +1,64 @@
+"""How much a rule's alarm weighs, given how the run stands: from what such alarms turned out to mean on labelled runs.
+
+A rule proposes a severity. `data/reliability.json` holds, for each rule, proposal and state of the outcome, two
+probabilities estimated from labelled logs and generated runs: that such a run has failed, and that it has failed or is
+worth watching. The alarm goes out as critical only where the first is high enough, as a warning where the second is,
+otherwise as a remark; the probability is the finding's confidence. `benchmarks/calibration.py --fit` writes the table.
+
+Rules that a user or a preset has written or changed are not weighed: their author has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from rlvitals.health.outcome import State
+from rlvitals.records import Severity
+
+_TABLE = Path(__file__).parent / "data" / "reliability.json"
+
+
+class Chances(NamedTuple):
+    """What an alarm's runs turned out to be."""
+
+    failed: float
+    sick: float
+    """Failed, or worth watching."""
+
+
+class Scales:
+    """The table, and the chances an alarm needs to be heard as what it was proposed as.
+
+    >>> table = {"kl_explosion critical up": Chances(0.3, 0.8), "kl_explosion critical down": Chances(0.9, 0.95)}
+    >>> scales = Scales(table, act=0.6, watch=0.6)
+    >>> scales.weigh("kl_explosion", "critical", "up")
+    ('warning', 0.8)
+    >>> scales.weigh("kl_explosion", "critical", "down")
+    ('critical', 0.9)
+    """
+
+    def __init__(self, table: Mapping[str, Chances], *, act: float, watch: float) -> None:
+        self._act = act
+        self._watch = watch
+        self._table = table
+
+    def weigh(self, rule: str, proposed: Severity, state: State) -> tuple[Severity, float | None]:
+        """The severity that is left of a rule's proposal, and the finding's confidence; None where nothing is known."""
+        chances = self._table.get(f"{rule} {proposed} {state}")
+        if chances is None or proposed == "info":
+            return proposed, None
+        if proposed == "critical" and chances.failed >= self._act:
+            return "critical", chances.failed
+        return ("warning" if chances.sick >= self._watch else "info"), chances.sick
+
+
+@cache
+def shipped() -> Scales:
+    """The scales of the data file."""
+    data = json.loads(_TABLE.read_bytes())
+    table = {key: Chances(*pair) for key, pair in data["chances"].items()}
+    return Scales(table, act=data["act"], watch=data["watch"])

@@ -1,0 +1,145 @@
+"""SQLite files of trackers, opened to be read and never changed, also while a training writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import Fields, Importer, Notes, head_of, named
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MAGIC = b"SQLite format 3\x00"
+BUSY_SECONDS = 5.0
+MOST_STEPS = 1_000_000
+"""Thousands of SQLite's instructions that one reading may take: a table can be made that has no end."""
+
+_WRITE_VERSION, _WAL = 18, 2
+
+
+class RunInDatabase(NamedTuple):
+    """One of the runs that a database holds."""
+
+    id: str
+    name: str
+    begun: float
+    """Unix seconds; for the order alone."""
+    width: int
+    """How many metrics it has, or how long a row of it is; compared with that of the other runs alone."""
+    points: int
+
+
+class DatabaseImporter(Importer):
+    """A database of another kind. Asked after those of the trackers: its message says which tables it has."""
+
+    name = "sqlite"
+    description = "SQLite databases of MLflow and Trackio"
+
+    @classmethod
+    def recognises(cls, head: bytes, path: Path) -> bool:
+        return head.startswith(MAGIC)
+
+    def rows(self, path: Path) -> list[Fields]:
+        with opened(path) as database:
+            tables = named(tables_of(database), most=8) or "none"
+        raise NotALog(
+            path,
+            f"it is an SQLite database, but not one of MLflow or Trackio (its tables: {tables}). Export the table of "
+            "metrics as CSV: sqlite3 -header -csv FILE 'SELECT * FROM TABLE' > metrics.csv",
+        )
+
+
+def columns_in(head: bytes, path: Path) -> dict[str, frozenset[str]]:
+    """The columns of each table, where a file is an SQLite database; nothing where it is none."""
+    if not head.startswith(MAGIC):
+        return {}
+    try:
+        with opened(path) as database:
+            return tables_of(database)
+    except NotALog:
+        return {}
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write. What SQLite says of the file is raised as NotALog."""
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise NotALog(path, "it is an SQLite database, and this Python was built without SQLite") from error
+    database: sqlite3.Connection | None = None
+    try:
+        database = sqlite3.connect(_address(path), uri=True, timeout=BUSY_SECONDS)
+        database.text_factory = _text
+        left = iter(range(MOST_STEPS))
+        database.set_progress_handler(lambda: next(left, None) is None, 1000)
+        database.execute("PRAGMA query_only = ON")
+        database.execute("PRAGMA trusted_schema = OFF")
+        yield database
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where its message quotes a damaged schema
+        raise NotALog(path, f"SQLite cannot read it ({error})") from error
+    finally:
+        if database is not None:
+            database.close()
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")
+
+
+def _address(path: Path) -> str:
+    """Read-only; where it keeps a write-ahead log that nobody has open, without the files that opening one makes."""
+    head = head_of(path)
+    is_idle = head[_WRITE_VERSION : _WRITE_VERSION + 1] == bytes([_WAL]) and not os.path.exists(f"{path}-wal")
+    return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if is_idle else ''}"
+
+
+def tables_of(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    """The columns of each real table; views and virtual tables are not read."""
+    listed = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    names = [
+        name
+        for name, sql in listed
+        if isinstance(name, str) and isinstance(sql, str) and not sql.upper().startswith("CREATE VIRTUAL")
+    ]
+    return {
+        name: frozenset(column for (column,) in database.execute("SELECT name FROM pragma_table_info(?)", (name,)))
+        for name in names
+    }
+
+
+def choose(runs: list[RunInDatabase], choice: str, path: Path, notes: Notes) -> RunInDatabase:
+    """The run to read: the one that is named, or the newest of those with most metrics; the others are said."""
+    with_points = [run for run in runs if run.points]
+    if choice:
+        found = [run for run in runs if choice in (run.id, run.name)] or [
+            run for run in runs if run.id.startswith(choice) or choice in run.name
+        ]
+        if not found:
+            raise NotALog(path, f"it holds no run {choice!r}; it holds {_listed(runs)}")
+        return max(found, key=lambda run: run.begun)
+    if not with_points:
+        raise NotALog(path, f"its {len(runs)} runs hold no metrics" if runs else "it holds no runs")
+    most = max(run.width for run in with_points)
+    rich = [run for run in with_points if run.width * 2 >= most]
+    chosen = max(rich, key=lambda run: run.begun)
+    others = [run for run in with_points if run is not chosen]
+    if others:
+        newest = max(others, key=lambda run: run.begun)
+        notes.say(
+            f"it holds {len(with_points)} runs: read {(chosen.name or chosen.id)!r}, the newest with most metrics. "
+            f"Others: {_listed(others)}. To read one, name it: '{path.name}#{newest.name or newest.id}'"
+        )
+    return chosen
+
+
+def _listed(runs: list[RunInDatabase], most: int = 6) -> str:
+    newest = sorted(runs, key=lambda run: -run.begun)
+    shown = [f"{run.name} ({run.id[:8]}, {run.points} points)" for run in newest[:most]]
+    return ", ".join(shown) + (f" and {len(runs) - most} more" if len(runs) > most else "")

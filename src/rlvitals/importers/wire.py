@@ -1,0 +1,148 @@
+"""Records of trackers' own files: protobuf's wire format, and the LevelDB log that W&B and SwanLab write them in.
+
+Only what is asked for is decoded, by field numbers, which protobuf's rules keep for ever. So no tracker's package is
+needed to read its files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlvitals.importers.base import open_foreign
+
+Value = int | bytes
+"""A varint as a number; what has a length, and fixed 32 and 64 bits, as bytes."""
+
+Message = dict[int, list[Value]]
+"""The fields of a message by number, each with all its values in order."""
+
+HEADER, BLOCK, CHUNK = 7, 32768, struct.Struct("<IHB")
+WHOLE, FIRST, LAST = 1, 2, 4
+MAX_RECORD = 2**28
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+
+
+def message(data: bytes) -> Message:
+    r"""The fields of one message. Raises ValueError where the bytes are none.
+
+    >>> message(b"\x08\x96\x01\x12\x02hi")
+    {1: [150], 2: [b'hi']}
+    """
+    found: Message = {}
+    position, end = 0, len(data)
+    while position < end:
+        key = data[position]  # most keys and lengths are one byte: this loop is where long logs spend their time
+        position += 1
+        if key >= 0x80:
+            key, position = _varint(data, position - 1)
+        kind = key & 7
+        value: Value
+        if kind == _VARINT:
+            value, position = _varint(data, position)
+        else:
+            if kind == _LENGTH:
+                size, position = _varint(data, position)
+            elif kind in (_FIXED64, _FIXED32):
+                size = 8 if kind == _FIXED64 else 4
+            else:
+                raise ValueError(f"no wire type {kind}")
+            start, position = position, position + size
+            if position > end:
+                raise ValueError("a field is cut off")
+            value = data[start:position]
+        values = found.get(key >> 3)
+        if values is None:
+            found[key >> 3] = [value]
+        else:
+            values.append(value)
+    return found
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
+    number = shift = 0
+    while shift < 70:
+        if position >= len(data):
+            raise ValueError("a number is cut off")
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+    raise ValueError("a number has no end")
+
+
+def inner(fields: Message, number: int) -> list[Message]:
+    """The messages of a field. Raises ValueError where it holds something else."""
+    return [message(raw_of(value)) for value in fields.get(number, ())]
+
+
+def text_at(fields: Message, number: int) -> str:
+    """The last text of a field; empty where there is none."""
+    values = fields.get(number)
+    return raw_of(values[-1]).decode("utf-8", "replace") if values else ""
+
+
+def whole_at(fields: Message, number: int) -> int:
+    """The last signed number of a field; 0, as protobuf has it, where there is none."""
+    values = fields.get(number)
+    value = values[-1] if values else 0
+    if isinstance(value, bytes):
+        raise ValueError("a number was expected")
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+def double_of(value: Value) -> float:
+    """The float that 8 bytes are, or 4."""
+    raw = raw_of(value)
+    if len(raw) not in (_DOUBLE.size, _FLOAT.size):
+        raise ValueError("a float was expected")
+    found: float = (_DOUBLE if len(raw) == _DOUBLE.size else _FLOAT).unpack(raw)[0]
+    return found
+
+
+def raw_of(value: Value) -> bytes:
+    """The bytes of a field. Raises ValueError where it is a number."""
+    if isinstance(value, int):
+        raise ValueError("bytes were expected")
+    return value
+
+
+def time_at(fields: Message, number: int) -> float:
+    """The last google.protobuf.Timestamp of a field, as Unix seconds; 0 where there is none."""
+    values = fields.get(number)
+    if not values:
+        return 0.0
+    stamp = message(raw_of(values[-1]))
+    return whole_at(stamp, 1) + whole_at(stamp, 2) / 1e9
+
+
+def leveldb_records(path: Path) -> Iterator[bytes]:
+    """Every whole record of a LevelDB log with seven bytes of header; one that the file's end cuts is not there yet."""
+    begun = b""
+    with open_foreign(path) as file:
+        position = len(file.read(HEADER))
+        while True:
+            left = BLOCK - position % BLOCK
+            if left < CHUNK.size:
+                file.read(left)  # too small for a chunk: padding
+                position += left
+            head = file.read(CHUNK.size)
+            if len(head) < CHUNK.size:
+                return
+            _, length, kind = CHUNK.unpack(head)
+            data = file.read(length)
+            position += CHUNK.size + length
+            if len(data) < length or kind == 0 or len(begun) > MAX_RECORD:
+                return
+            begun = data if kind in (WHOLE, FIRST) else begun + data
+            if kind in (WHOLE, LAST):
+                yield begun
+                begun = b""
