@@ -37,6 +37,9 @@ _CONFIGS = ("config", "args", "hyperparameters", "params", "settings", "training
 _EVALUATIONS = frozenset(
     {"eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout"}
 )
+_STEP_KEY = re.compile(
+    r"(?:(?:global_?)?step|iter(?:ation)?|update|epoch|episode|round|checkpoint|ckpt)?[-_ ]?(\d{1,15})", re.IGNORECASE
+)
 _BETWEEN = re.compile(r"[\s,]*")
 SAMPLED = 50
 """Rows that tell what a table holds."""
@@ -244,10 +247,11 @@ def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
 
 def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) -> Iterator[Table]:
     """The table that a mapping is: of columns, of points by name, or of rows by step. `taken` gets its parts."""
-    by_step = {_whole(name): item for name, item in mapping.items()}
-    if len(mapping) > 1 and None not in by_step and all(isinstance(item, dict) for item in mapping.values()):
+    by_step = {step: name for name in mapping if (step := _step_in(name)) is not None}
+    rows_by = {step: row for step in sorted(by_step) if isinstance(row := mapping[by_step[step]], dict)}
+    if len(rows_by) > 1 and len(rows_by) >= len(mapping) - 1:  # one may be what was before the first step
         taken.update(mapping)
-        yield Table(path, [{"step": step, **row} for step, row in by_step.items()])
+        yield Table(path, [{"step": step, **row} for step, row in rows_by.items()])
         return
     series = {str(name): points for name, item in mapping.items() if (points := _points(item))}
     if series:
@@ -310,6 +314,12 @@ def _points(item: Any) -> list[tuple[int, Any]]:
     points = [(step, value) for step, value in found if step is not None and value is not None]
     is_series = len(points) == len(item) and all(one[0] < other[0] for one, other in itertools.pairwise(points))
     return points if is_series and (is_timed or any(isinstance(value, float) for _, value in points)) else []
+
+
+def _step_in(key: Any) -> int | None:
+    """The step that a key says: `100`, `step_100`, `checkpoint-100`."""
+    found = _STEP_KEY.fullmatch(str(key)) if len(str(key)) < 40 else None
+    return int(found[1]) if found else None
 
 
 def _whole_keys(mapping: dict[Any, Any]) -> bool:

@@ -71,8 +71,7 @@ def entropy_collapse(
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
     climbing = reward is not None and (
-        (reward.won and reward.course.lately > errors)
-        or (reward.gained and reward.rising > 1.0 and not reward.dropped)
+        (reward.won and reward.course.lately > errors) or (reward.gained and reward.rising > 1.0 and not reward.dropped)
     )
     if climbing:
         return info(entropy, ratio=entropy.ratio)
