@@ -70,6 +70,20 @@ def margin_is_noise(
     return warning(margin, distance=distance)
 
 
+def accuracy_below_chance(
+    pair_accuracy: Signal, margin: Signal | None, *, warn: float, grave: float, points_critical: float
+) -> Alarm | None:
+    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
+    if margin is not None and margin.zero_share > 0.5:
+        return None
+    level = pair_accuracy.slow
+    if level >= warn or pair_accuracy.rising > 1.5 or pair_accuracy.trend > 2.5:
+        return None
+    if level < grave and pair_accuracy.n >= points_critical:
+        return critical(pair_accuracy, share=level)
+    return warning(pair_accuracy, share=level)
+
+
 def likelihood_displacement(
     chosen: Signal, margin: Signal | None, rejected: Signal | None, *, fall: float, share: float
 ) -> Alarm | None:
