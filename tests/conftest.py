@@ -145,17 +145,6 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _shipped_catalogue():
-    """What a test registers in the catalogue is forgotten with it."""
-    from rlvitals import catalog
-
-    before = len(catalog.metrics())
-    yield
-    if len(catalog.metrics()) != before:
-        catalog._catalog.cache_clear()
-
-
-@pytest.fixture(autouse=True)
 def _no_open_runs():
     """Runs a test left open are closed, and the test is told."""
     from rlvitals.capture import endings
@@ -207,8 +196,11 @@ def fill(disk):
 
 @pytest.fixture
 def shipped_catalogue():
-    """What a test registers is gone after it: other tests count the shipped entries."""
+    """The catalogue without what others have registered, a docstring's example among them; what the test registers is
+    gone after it.
+    """
     from rlvitals import catalog
 
+    catalog._catalog.cache_clear()
     yield
     catalog._catalog.cache_clear()

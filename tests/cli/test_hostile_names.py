@@ -301,7 +301,8 @@ def assert_harmless(text: str, *, is_data: bool = False) -> None:
     assert "\x1b[7;777H" not in text
     bare = COLOURS.sub("", text)
     assert {letter for letter in bare if not letter.isprintable()} <= {"\n"}
-    assert is_data or not [line for line in bare.split("\n") if line.startswith("FORGED")]
+    # A long line may be folded anywhere, behind the newline that is shown as a backslash and an n too.
+    assert is_data or not re.search(r"(?<!\\n)\nFORGED", bare)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

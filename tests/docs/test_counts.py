@@ -18,6 +18,7 @@ def test_the_number_of_rules_and_kinds_is_told_as_it_is(page):
     assert (int(rules), int(kinds)) == (len(shipped), len({entry.kind for entry in shipped.values()}))
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_the_number_of_concepts_is_told_as_it_is():
     told = re.search(r"(\d+) concepts", (REPO / "README.md").read_text())[1]
     assert int(told) == len(list(catalog.metrics()))

@@ -109,9 +109,9 @@ def entropy_falls(last_reward, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_entropy_may_fall_once_the_task_is_solved_and_not_before(seed):
+def test_entropy_may_fall_when_something_is_learnt_and_not_for_nothing(seed):
     assert "entropy_collapse" not in {kind for kind, _ in alarms(entropy_falls(0.98, seed))}
-    assert "entropy_collapse" in {kind for kind, _ in alarms(entropy_falls(0.6, seed))}
+    assert "entropy_collapse" in {kind for kind, _ in alarms(entropy_falls(0.5, seed))}
 
 
 # What a signal is worth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import math
@@ -122,6 +123,7 @@ SAMPLES = {
 }  # fmt: skip
 FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
 FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")
+FILES["jsonl in gzip"] = gzip.compress("".join(JSONL).encode(), mtime=0)
 FILES["a very long head"] = "".join([*(f"loading {n}\n" for n in range(9000)), *console_lines()]).encode()
 
 

@@ -228,6 +228,8 @@ EXPECTED = [(n, n / 10) for n in range(1, 6)]
         {"reward": [[n, n / 10] for n in range(1, 6)], "kl": [[n, 0.5] for n in range(1, 6)]},
         {"reward": [[1_764_000_000.5 + n, n, n / 10] for n in range(1, 6)]},
         {str(n): {"reward": n / 10} for n in range(1, 6)},
+        {"base": {"reward": 0.0}, **{f"step_{n:03d}": {"reward": n / 10} for n in range(1, 6)}},
+        {"by": {f"checkpoint-{n}": {"reward": n / 10} for n in (5, 4, 3, 2, 1)}},
         {"reward": {str(n): n / 10 for n in range(1, 6)}, "kl": {str(n): 0.1 for n in range(1, 6)}},
         [{"step": n, "name": "reward", "value": n / 10} for n in range(1, 6)],
         [{"episode": n, "reward": n / 10} for n in range(1, 6)],
@@ -267,6 +269,12 @@ def test_evaluations_in_a_list_of_their_own_are_held_out_rows(tmp_path):
     assert log.notes == ["eval (2 rows) is read as evaluations"]
 
 
+def test_a_long_evaluation_is_not_taken_for_the_training(tmp_path):
+    evaluations = [{"step": n, "reward": 0.7, "kl": 0.1, "accuracy": 0.5} for n in range(1, 30)]
+    log = read_document(tmp_path, {"train": STEPS, "eval": evaluations})
+    assert [(row["step"], row["reward"]) for row in log.rows if "reward" in row] == EXPECTED
+
+
 def test_evaluations_without_steps_are_spread_over_the_training(tmp_path):
     log = read_document(tmp_path, {"loss": [5.0, 4.0, 3.0, 2.0], "eval_loss": [4.5, 2.5], "note": ["a", "b", "c"]})
     assert [(row["step"], row["eval_loss"]) for row in log.rows if "eval_loss" in row] == [(2, 4.5), (4, 2.5)]
@@ -288,6 +296,14 @@ def test_documents_one_after_another_are_rows(tmp_path):
     assert [(row["step"], row["reward"]) for row in torn] == EXPECTED[:-1]
 
 
+def test_a_console_log_that_begins_with_documents_is_none(tmp_path):
+    path = tmp_path / "log"
+    settings = json.dumps({"learning_rate": 1e-6, "model": "tiny"}, indent=1)
+    path.write_text(f"{settings}\n{settings}\n" + "".join(f"step {n} reward 0.{n} loss 0.5\n" for n in range(1, 6)))
+    assert importer_for(path).name == "console"
+    assert [(row["step"], row["reward"]) for row in read_log(path).rows] == EXPECTED
+
+
 def test_nan_and_infinity_in_a_document(tmp_path):
     log = read_document(tmp_path, '{"loss": [1.0, NaN, Infinity], "kl": [null, -Infinity, 0.5]}')
     assert repr(log.rows) == (
@@ -301,12 +317,25 @@ def test_nan_and_infinity_in_a_document(tmp_path):
         ({"model": "x", "tokens": {"a": "b"}}, "it is an object with model, tokens"),
         ([], "it is an empty list"),
         ([[1, 2], [3, 4]], "it is a list of 2 items: list"),
-        ([{"a": "b"}, {"a": "c"}], "rows without numbers .it is an object with a"),
+        ([{"a": "b"}, {"a": "c"}], "rows without metrics .it is an object with a"),
     ],
 )
 def test_a_document_without_rows_says_what_it_holds(tmp_path, document, seen):
     with pytest.raises(NotALog, match=seen):
         read_document(tmp_path, document)
+
+
+def test_a_dataset_is_no_log(tmp_path):
+    samples = [{"question_id": n, "prompt": "what?", "answer": "that"} for n in range(9)]
+    with pytest.raises(NotALog, match=r"its objects hold texts \(answer, prompt\) and no metrics"):
+        read_log(write(tmp_path / "a", *samples))
+    with pytest.raises(NotALog, match="rows without metrics"):
+        read_document(tmp_path, samples)
+
+
+def test_the_steps_of_an_episode_are_its_length(tmp_path):
+    rows = [{"episode": n, "steps": 37 * n % 50, "reward": 0.5} for n in range(1, 5)]
+    assert [row["step"] for row in read_log(write(tmp_path / "log", *rows)).rows] == [1, 2, 3, 4]
 
 
 def test_a_first_row_that_sounds_like_settings_is_a_row_where_the_second_is_like_it(tmp_path):

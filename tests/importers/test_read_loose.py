@@ -105,6 +105,11 @@ def test_numbers_with_units_and_separators(text, number):
     assert reading.numbers == {"value": pytest.approx(number), "loss": 0.5}
 
 
+def test_a_number_without_a_name_is_a_count_at_the_beginning_alone():
+    assert read_pairs("10: loss 0.5").counts == {"": (10, None)}
+    assert read_pairs("loss 0.5 (7) kl 0.1 (3/4)").counts == {}
+
+
 def test_nan_and_infinity_are_numbers():
     numbers = read_pairs("step 3 | loss nan | kl -inf | reward: NaN").numbers
     assert [math.isnan(numbers["loss"]), numbers["kl"], math.isnan(numbers["reward"])] == [True, -math.inf, True]
@@ -146,6 +151,68 @@ def test_lines_without_a_step_are_numbered(tmp_path):
     log = read(tmp_path, lines("reward: 0.{n} loss: 0.5"))
     assert series(log, "reward") == ONE_TO_FIVE
     assert log.notes == ["no row says its step: rows are numbered from 1"]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "loss in epoch 1 iteration {n}: 0.{n}",
+        "loss at step {n}: 0.{n}",
+        "loss after epoch {n} = 0.{n}",
+        "loss 0.{n} | {n}/ 2001 batches",
+        "[run_7B]   {n}/100 | loss=0.{n} | done=true",
+        "ok=true loss=0.{n} name=run step={n}",
+        "step {n}, loss tensor(0.{n}, device='cuda:0', grad_fn=<NegBackward0>) kl np.float64(0.1)",
+        "episode {n}: average loss over the last 100 episodes: 0.{n} loss: 0.{n} eta=0:12:30",
+    ],
+)
+def test_names_before_the_step_and_counts_after_their_number(tmp_path, template):
+    assert series(read(tmp_path, lines(template)), "loss") == ONE_TO_FIVE
+
+
+def test_parts_in_brackets_have_the_name_before_them():
+    numbers = read_pairs(
+        "[Update 1/4] Loss=0.5 Adv(mean=0.0, std=1.0)KL=0.1 GradNorm(P=2.5, V=7) reward 0.3 (std 0.2)"
+    ).numbers
+    assert numbers == {
+        "Loss": 0.5, "Adv/mean": 0.0, "Adv/std": 1.0, "KL": 0.1, "GradNorm/P": 2.5, "GradNorm/V": 7, "reward": 0.3,
+        "reward/std": 0.2,
+    }  # fmt: skip
+
+
+def test_the_epoch_may_be_said_in_a_line_before(tmp_path):
+    text = "".join(
+        f"##### epoch: {epoch} #####\n" + lines("[Update {n}/3] PolicyLoss=0.5", [1, 2, 3]) + f"valid loss 0.{epoch}\n"
+        for epoch in range(4)
+    )
+    log = read(tmp_path, text)
+    assert [step for step, _ in series(log, "PolicyLoss")] == list(range(1, 13))
+    assert [step for step, _ in series(log, "valid loss")] == [3, 6, 9, 12]
+
+
+def test_a_line_an_epoch_among_lines_a_step_belongs_to_the_step_before(tmp_path):
+    text = "".join(
+        "".join(f"Epoch {epoch}/2, Step {n}, Loss: 0.5\n" for n in range(0, 50, 10))
+        + f"Epoch {epoch}/2 completed. Average Loss: 0.{epoch}\n"
+        for epoch in (1, 2, 3)
+    )
+    assert [step for step, _ in series(read(tmp_path, text), "Average Loss")] == [40, 81, 122]
+
+
+def test_settings_that_are_printed_say_no_step(tmp_path):
+    log = read(tmp_path, "Epochs: 2\nNum steps: 500\nValidation Frequency (steps): 2\n" + lines("kl_div: 0.{n}"))
+    assert [row["step"] for row in log.rows] == list(STEPS)
+
+
+def test_a_line_that_looks_like_a_step_does_not_hold_all_that_follows(tmp_path):
+    log = read(tmp_path, "Step 1\n" + lines("kl_div: 0.{n}", range(2000)))
+    assert len(log.rows) == 2000
+
+
+def test_text_that_a_shell_appended_in_another_encoding(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"begun\n" * 1000 + lines("Episode {n} | PG Loss: 0.{n} | Entropy: 1.1").encode("utf-16-le"))
+    assert series(read_log(path), "PG Loss") == ONE_TO_FIVE
 
 
 def test_an_evaluation_s_line_is_held_out(tmp_path):
@@ -275,6 +342,12 @@ def test_a_table_with_a_header_has_a_row_a_line(tmp_path, header, row):
     assert log.rows == [{"step": n, "reward": n / 10, "kl": 0.1} for n in STEPS]
 
 
+def test_a_frame_of_pandas_in_several_blocks_is_no_table_of_rows(tmp_path):
+    frame = "   step  loss  \\\n0     1   0.5   \n1     2   0.4   \n\n   reward  \n0     0.1  \n1     0.2  \n"
+    with pytest.raises(NotALog):
+        read(tmp_path, frame)
+
+
 def test_a_table_with_a_column_for_the_evaluation(tmp_path):
     table = "Step {n}\n| metric | train | eval | best |\n|---|---|---|---|\n| loss | 0.{n} | 0.5 | 0.4 |\n"
     assert read(tmp_path, lines(table)).rows[0] == {"step": 1, "loss": 0.1, "eval/loss": 0.5, "loss/best": 0.4}
@@ -339,8 +412,21 @@ def test_samples_between_the_rows_change_nothing(tmp_path, template):
     assert [step for step, _ in series_of(mixed, "reward")] == list(STEPS)
 
 
+def test_a_line_that_is_alone_must_be_like_the_others(tmp_path):
+    rows = read(tmp_path, lines("step {n} reward 0.{n}")).rows
+    for prose in ("Step 3: the reward: 5 is high", "reward: 9", "[setup] 50 steps LR=1e-5", "Step 4: LR=0.1"):
+        assert read(tmp_path, lines("step {n} reward 0.{n}") + prose + "\n").rows == rows
+    assert read(tmp_path, lines("step {n} reward 0.{n}\nreward: 9")).rows == rows
+
+
 def series_of(rows, name):
     return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def test_names_nobody_knows_are_rows_where_their_step_grows(tmp_path):
+    assert len(read(tmp_path, lines("iter {n} foo 0.{n} bar=2")).rows) == 5
+    with pytest.raises(NotALog):
+        read(tmp_path, "step 30 foo 0.5 bar=2\n" * 9)
 
 
 def test_lines_of_a_server_are_no_rows(tmp_path):
@@ -352,6 +438,22 @@ def test_lines_of_a_server_are_no_rows(tmp_path):
 
 
 # Time, and following.
+
+
+@pytest.mark.slow
+def test_a_line_of_20_megabytes_is_passed_over(tmp_path):
+    text = "step 5 loss 0.5 | a=1 " * 1_000_000
+    assert len(read(tmp_path, f"x\n{text}\n" + lines("step {n} loss 0.{n}")).rows) == 5
+
+
+def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
+    for text in (
+        "step 5 loss 0.5 " * 150_000,
+        "{'a': 1, " * 100_000,
+        "12%|#| 1/2 [a=1] " * 100_000,
+        "| a | 1 " * 300_000,
+    ):
+        assert len(read(tmp_path, f"x\n{text}\n" + lines("step {n} loss 0.{n}")).rows) == 5
 
 
 @pytest.mark.parametrize(
@@ -366,6 +468,11 @@ def test_a_long_line_takes_no_longer_than_its_length(tmp_path, unit):
         cells_in(text)
         without_prefix(text)
         assert time.perf_counter() - begun < 2
+
+
+def test_the_last_number_of_a_killed_process_is_not_trusted(tmp_path):
+    log = read(tmp_path, lines("step {n} reward 0.{n} loss 0.5") + "step 6 reward 0.6 loss 0.1")
+    assert log.rows[-1] == {"step": 6, "reward": 0.6}
 
 
 def test_following_gives_rows_as_they_come(tmp_path):

@@ -352,6 +352,20 @@ def make_database(path, script):
     return path
 
 
+def test_a_project_without_numbers_and_rows_that_are_damaged_are_told(tmp_path):
+    path = make_database(
+        tmp_path / "x.db",
+        """CREATE TABLE metrics (id, run_name, timestamp, step, metrics);
+           INSERT INTO metrics VALUES (1, 'a', '', 1, '{"note": "x"}'), (2, 'a', '', 1, '{"note":')""",
+    )
+    with pytest.raises(NotALog, match="the Trackio run holds no numbers"):
+        read_log(path)
+    make_database(path, """INSERT INTO metrics VALUES (3, 'a', '', 3, '{"loss": 0.5}')""")
+    log = read_log(path)
+    assert log.rows == [{"step": 3, "loss": 0.5}]
+    assert "1 row is damaged and was skipped" in log.notes
+
+
 def test_another_database_says_which_tables_it_has(tmp_path):
     path = make_database(tmp_path / "x.db", "CREATE TABLE users (id); CREATE TABLE orders (id)")
     with pytest.raises(NotALog, match=r"not one of MLflow or Trackio \(its tables: orders, users\)"):

@@ -142,6 +142,7 @@ def rows_of(template, numbers=range(1, 6)):
         "#step,reward,kl\n" + rows_of("{n},0.{n},0.25"),
         ",step,reward,kl\n" + rows_of("7,{n},0.{n},0.25"),
         "step,reward,kl\n" + rows_of('"{n}"," 0.{n}",25%'),
+        "step,reward,kl\n" + rows_of('{n},0.{n} ± 0.02,"0.25 [0.1, 0.3]"'),
         "step,metric,value\n" + rows_of("{n},reward,0.{n}") + rows_of("{n},kl,0.25"),
         "tag,step,value\n" + rows_of("reward,{n},0.{n}\nkl,{n},0.25"),
         '"Step","my - run - reward","my - run - reward__MIN","my - run - reward__MAX","my - run - kl"\n'
@@ -183,8 +184,24 @@ def test_rows_of_evaluations_among_others_are_held_out(tmp_path):
 
 
 def test_a_table_without_numbers_says_its_columns(tmp_path):
-    with pytest.raises(NotALog, match="a table with the columns note, step and no numbers in them but steps"):
+    with pytest.raises(NotALog, match="a table with the columns note, step and no metrics in them"):
         read(tmp_path, "step,note\n1,hello\n2,world\n")
+    with pytest.raises(NotALog, match="a table with the columns answer, id, prompt and no metrics in them"):
+        read(tmp_path, "id,prompt,answer\n1,what?,that\n2,who?,they\n")
+
+
+def test_units_in_the_names_of_columns(tmp_path):
+    assert read(tmp_path, "step,time [s],loss (mean)\n1,0.5,0.4\n").rows == [
+        {"step": 1, "time [s]": 0.5, "loss (mean)": 0.4}
+    ]
+
+
+@pytest.mark.parametrize("level", ["[INFO] ", "INFO ", "- INFO - "])
+def test_a_console_log_whose_times_have_commas_is_none(tmp_path, level):
+    path = tmp_path / "log"
+    path.write_text(rows_of("2025-01-01 12:00:00,12{n} " + level + "step {n} reward 0.{n}"))
+    assert importer_for(path).name == "console"
+    assert [row["reward"] for row in read_log(path).rows] == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def test_a_console_log_that_begins_with_commas_is_none(tmp_path):

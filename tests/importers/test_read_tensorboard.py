@@ -113,6 +113,12 @@ def test_the_folders_of_a_run_that_was_resumed_are_one_log(tmp_path):
     assert log.notes == ["steps start again at row 11: a restart inside the file"]
 
 
+def test_folders_below_event_files_are_parts_and_not_resumed_runs(tmp_path):
+    write(write_runs(tmp_path, range(10, 101, 10), range(90, 201, 10)), [(10, {"lr": 0.5})])
+    (row, *_) = read_log(tmp_path).rows
+    assert (row["lr"], row["Jan01_host/train/loss"]) == (0.5, 0.0)
+
+
 @pytest.mark.parametrize(
     "second",
     [range(10, 101, 10), range(1, 30), range(50, 201, 50), range(300, 400, 10), [90]],

@@ -157,11 +157,32 @@ def test_an_exported_history_has_the_trainings_step_and_no_padding(tmp_path, kin
     assert read[0]["timestamp"] == 1.7e9 + 1
 
 
+def test_a_run_that_was_resumed_under_its_id_is_one_log(offline_run, tmp_path):
+    (path,) = offline_run.glob("*.wandb")
+    for name in ("run-20250101_120000-kto", "run-20250102_120000-kto", "run-20250101_180000-other"):
+        run = tmp_path / name / f"run-{name.rpartition('-')[2]}.wandb"
+        run.parent.mkdir()
+        run.write_bytes(path.read_bytes())
+    log = read_log(tmp_path / "run-20250102_120000-kto")
+    assert len(log.rows) == 600
+    assert log.notes == [
+        "left out, because they hold no numbers: note",
+        "the run was resumed under its id: read after what it logged before, in run-20250101_120000-kto",
+        "steps start again at row 301: a restart inside the file",
+    ]
+    assert [
+        len(read_log(tmp_path / name).rows) for name in ("run-20250101_120000-kto", "run-20250101_180000-other")
+    ] == [
+        300,
+        300,
+    ]
+
+
 def test_of_a_folder_of_runs_the_newest_is_read_and_links_are_no_runs(offline_run, tmp_path):
     (path,) = offline_run.glob("*.wandb")
     for name in ("run-20250101_120000-old", "run-20250301_120000-new", "run-20250201_120000-mid"):
         (tmp_path / "wandb" / name).mkdir(parents=True)
-        (tmp_path / "wandb" / name / "run-x.wandb").write_bytes(path.read_bytes())
+        (tmp_path / "wandb" / name / f"run-{name[-3:]}.wandb").write_bytes(path.read_bytes())
     (tmp_path / "wandb" / "latest-run").symlink_to("run-20250301_120000-new", target_is_directory=True)
     (tmp_path / "wandb" / "debug.log").write_text("nothing\n")
     for place, prefix in ((tmp_path, "wandb/"), (tmp_path / "wandb", "")):

@@ -13,9 +13,10 @@ import textwrap
 
 import pytest
 
+import rlvitals
 from conftest import REPO
 from rlvitals.errors import NotALog
-from rlvitals.importers import find_log, importer_for, is_one_log, read_log
+from rlvitals.importers import find_log, importer_for, is_one_log, logs_below, read_log
 from rlvitals.importers.base import Importer
 from rlvitals.importers.registry import IMPORTERS, readable
 from rlvitals.importers.steps import restarts
@@ -152,6 +153,13 @@ def test_a_newest_run_without_rows_is_passed_over(tmp_path):
         "read first/trainer_state.json, an older run of the folder: the newest, second/trainer_state.json, has no rows "
         "(its JSON holds no list of rows"
     )
+
+
+def test_what_lies_in_a_recorded_run_is_no_log_of_its_own(tmp_path):
+    with rlvitals.start(tmp_path / "kto", monitor=False) as run:
+        run.log({"loss": 0.5}, step=1)
+    make(tmp_path, "kto/tensorboard/events.out.tfevents.1.host", "other/events.out.tfevents.1.host")
+    assert logs_below(tmp_path) == [tmp_path / "other"]
 
 
 def test_an_aim_repository_says_how_to_export_it(tmp_path):

@@ -254,11 +254,16 @@ def test_settings_are_used_as_given_and_no_secret_is_written(tmp_path, store, se
 def test_by_default_everything_stays_in_the_run_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example.com")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("looked up a host"))
+    asked = []
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest, **more: asked.append(host) or look_up(host, *rest, **more)
+    )
     of = facts(tmp_path)
     sink = MlflowSink(of, {}, {})
     hand_over(sink, rows([1, 2]))
     sink.close()
+    assert "tracking.example.com" not in asked
     assert [path.name for path in (of.root / "logs").iterdir()] == ["mlflow.db"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     reader = Reader({"tracking_uri": f"sqlite:///{of.root}/logs/mlflow.db", "experiment_name": "rlvitals"})

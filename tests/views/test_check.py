@@ -435,7 +435,6 @@ def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
     ("name", "kind"),
     [
         ("verl_agent_instant_collapse.log", "tool_abandonment"),
-        ("grpo_nan_grad_46.log", "nonfinite"),
         ("dpo_symlog_logp_crash_183.csv", "logprob_crash"),
         ("rl_hack_compilable_1b_hard.jsonl", "reward_hacking"),
         ("grpo_floor_reward_200.json", "reward_floor"),
@@ -447,6 +446,12 @@ def test_real_logs_that_failed_are_acted_on(shared, name, kind):
     assert kind in {finding.kind for finding in report.findings}
     assert set(report.series) <= {metric for finding in report.findings for metric in finding.metrics}
     json.loads(to_json(report.to_dict()))
+
+
+def test_a_real_log_that_was_started_again_after_a_failure_is_to_be_watched(shared):
+    report = check(shared / "logs" / "grpo_nan_grad_46.log")
+    assert report.verdict == "watch"
+    assert {(finding.kind, finding.recovered_step) for finding in report.findings} == {("nonfinite", 20)}
 
 
 @pytest.mark.parametrize(

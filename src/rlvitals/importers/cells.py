@@ -19,6 +19,8 @@ _WRAPPED = re.compile(
     r"(?:\w+\.)*(?:b?float\d*|u?int\d*|bool_?|tensor|array|Array|Decimal)\(\s*([^\s(),]+)\s*(?:,.*)?\)"
 )
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_PLAIN = r"[+-]?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?"
+_WITH_ERROR = re.compile(rf"({_PLAIN})\s?(?:(?:±|\+/-)\s?{_PLAIN}|[\[(]{_PLAIN}(?:,\s?{_PLAIN})?[\])])")
 _MARKUP = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2]|[=>78])")
 
 EARLIEST = 946_684_800.0
@@ -51,16 +53,21 @@ def number_in(text: str) -> int | float | None:
 
 
 def printed_number(text: str) -> int | float | None:
-    """The number a text is that was printed for people: also a percentage, and with separators of thousands.
+    """The number a text is that was printed for people: a percentage, with separators of thousands, with its error.
 
-    >>> printed_number("43.2%"), printed_number("1,234"), printed_number("2.35e+00"), printed_number("x")
-    (0.432, 1234, 2.35, None)
+    >>> printed_number("43.2%"), printed_number("1,234"), printed_number("12.5 ± 0.5"), printed_number("x")
+    (0.432, 1234, 12.5, None)
     """
     number = number_in(text)
-    if number is None and text.endswith("%"):
+    if number is not None or text[:1] not in _BEGINS:
+        return number
+    if text.endswith("%"):
         share = number_in(text[:-1])
         return None if share is None else round(share / 100, 12)
-    return number_in(text.replace(",", "")) if number is None and _THOUSANDS.fullmatch(text) else number
+    if _THOUSANDS.fullmatch(text):
+        return number_in(text.replace(",", ""))
+    with_error = _WITH_ERROR.fullmatch(text)
+    return number_in(with_error[1]) if with_error else None
 
 
 def number_of(value: object) -> int | float | None:

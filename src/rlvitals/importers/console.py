@@ -18,9 +18,9 @@ from rlvitals.importers.base import Fields, LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
-from rlvitals.importers.loose import TELLING, LooseRows, Outcome
+from rlvitals.importers.loose import LooseRows, Outcome
 from rlvitals.importers.padding import family
-from rlvitals.importers.pairs import read_pairs
+from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
 from rlvitals.splits import is_held_out
 
@@ -51,6 +51,11 @@ _POSTFIX = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*=\s*({NUMBER})(?=[,\]\s]|$)", re
 _DESCRIBED = re.compile(rf"([A-Za-z_][\w/@.-]*):\s*({NUMBER})(?=\s*[|\]])", re.IGNORECASE)
 _NOT_TRAINING = re.compile(
     r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
+    re.IGNORECASE,
+)
+_METRIC = re.compile(  # names in printed mappings, of which samples and settings are more than lines
+    r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
+    r"logps|train_runtime|perplexity|clip|奖励|损失|回报|熵|наград|потер",
     re.IGNORECASE,
 )
 _STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
@@ -92,7 +97,7 @@ class ConsoleImporter(LineImporter):
 
     def feed(self, line: str) -> list[Fields]:
         is_torn = not line.endswith("\n")  # the last one, of a process that was killed
-        line = line.rstrip("\n")
+        line = line.rstrip("\n").replace("\x00", "")  # what a shell that writes UTF-16 appended to other text
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
         if is_cut and ("step:" in line or "{" in line):
             self.notes.count(
@@ -175,7 +180,7 @@ class ConsoleImporter(LineImporter):
         if _OPENING.search(text):
             return self._mappings(text, is_cut)
         if not self._is_decided:
-            self._loose.take(text)
+            self._loose.take(_without_last_word(text) if is_cut else text)
         return []
 
     @property
@@ -345,15 +350,22 @@ def _told(kind: str, rows: list[Fields]) -> list[_Told]:
     return [(kind, row) for row in rows]
 
 
+def _without_last_word(text: str) -> str:
+    """A line that was cut, without what may be half a number."""
+    words = text.rsplit(None, 1)
+    return words[0] if len(words) > 1 else ""
+
+
 def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:
     """What hangs on progress bars, and the evaluations that were printed between them, as trlX does."""
-    evaluations = [line for line in lines if all(is_held_out(name) for name in line if name not in ("step", "epoch"))]
+    found = [{name: line[name] for name in line if name in ("step", "epoch") or is_held_out(name)} for line in lines]
+    evaluations = [row for row in found if not row.keys() <= {"step", "epoch"}]
     return sorted([*rows, *evaluations], key=lambda row: row["step"]) if evaluations else rows
 
 
 def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
     """Whether a printed mapping is a row of metrics rather than settings or a sample."""
-    if not any(map(TELLING.search, row)) or are_settings(found):
+    if not any(map(_METRIC.search, row)) or are_settings(found):
         return False
     texts: set[str] = set()
     flatten(found, texts)

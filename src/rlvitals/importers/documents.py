@@ -27,7 +27,7 @@ from rlvitals.importers.base import (
 )
 from rlvitals.importers.cells import EARLIEST, flatten, number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
-from rlvitals.importers.loose import TELLING
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import SETTINGS
 from rlvitals.importers.steps import STEP_NAMES, count_epochs
 from rlvitals.splits import held_out_name, is_held_out
@@ -37,6 +37,10 @@ _CONFIGS = ("config", "args", "hyperparameters", "params", "settings", "training
 _EVALUATIONS = frozenset(
     {"eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout"}
 )
+_STEP_KEY = re.compile(
+    r"(?:(?:global_?)?step|iter(?:ation)?|update|epoch|episode|round|checkpoint|ckpt)?[-_ ]?(\d{1,15})", re.IGNORECASE
+)
+_BETWEEN = re.compile(r"[\s,]*")
 SAMPLED = 50
 """Rows that tell what a table holds."""
 MAX_DEPTH = 40
@@ -113,7 +117,7 @@ class DocumentImporter(Importer):
         chosen = max(training, key=Table.worth)
         rows = self._read(chosen)
         if not rows:
-            raise NotALog(path, f"its JSON holds rows without numbers ({_seen(chosen.rows[0])})")
+            raise NotALog(path, f"its JSON holds rows without metrics ({_seen(chosen.rows[0])})")
         self._tell_others(chosen, tables)
         for table in tables:
             if table is not chosen and table.is_held_out and chosen in training:
@@ -124,8 +128,10 @@ class DocumentImporter(Importer):
         reader = JsonlImporter()
         reader.notes = reader.steps.notes = self.notes
         rows = [row for raw in table.rows for row in reader.place(raw)]
-        rows += reader.finish()
+        rows = reader.settled(rows + reader.finish())
         self.config |= reader.config
+        if not rows:
+            return []
         self.notes.count(
             f"1 of {len(table.rows)} rows holds no numbers and was skipped",
             f"{{}} of {len(table.rows)} rows hold no numbers and were skipped",
@@ -165,31 +171,33 @@ class DocumentImporter(Importer):
 
 
 def parse_stream(text: str) -> Any:
-    """A JSON document; where several follow one another, the list of them."""
+    """A JSON document; where several follow one another, the list of them, of which the last may be torn."""
     try:
         return parse_lenient(text)
     except ValueError as error:
-        found = list(_documents_in(text))
-        if len(found) < 2:
+        found, end = _documents_in(text)
+        rest = text[end:].lstrip(" \t\r\n,")
+        if len(found) < 2 or rest[:1] not in ("", "{", "["):
             raise ValueError(str(error)) from error
     refuse_depth(found)
     return found
 
 
-def _documents_in(text: str) -> Iterator[Any]:
-    """JSON documents one after another, up to where one is damaged."""
+def _documents_in(text: str) -> tuple[list[Any], int]:
+    """JSON documents one after another, and where they end or one of them is damaged."""
     decoder = json.JSONDecoder()
+    found: list[Any] = []
     at = 0
-    while at < len(text):
-        while at < len(text) and (text[at].isspace() or text[at] == ","):
-            at += 1
+    while between := _BETWEEN.match(text, at):
         try:
-            found, at = decoder.raw_decode(text, at)
+            document, end = decoder.raw_decode(text, between.end())
         except (ValueError, RecursionError):
-            return
-        if not isinstance(found, dict | list):
-            return
-        yield found
+            break
+        if not isinstance(document, dict | list):
+            break
+        found.append(document)
+        at = end
+    return found, at
 
 
 def _holds_a_table(document: dict[str, Any]) -> bool:
@@ -239,10 +247,11 @@ def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
 
 def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) -> Iterator[Table]:
     """The table that a mapping is: of columns, of points by name, or of rows by step. `taken` gets its parts."""
-    by_step = {_whole(name): item for name, item in mapping.items()}
-    if len(mapping) > 1 and None not in by_step and all(isinstance(item, dict) for item in mapping.values()):
+    by_step = {step: name for name in mapping if (step := _step_in(name)) is not None}
+    rows_by = {step: row for step in sorted(by_step) if isinstance(row := mapping[by_step[step]], dict)}
+    if len(rows_by) > 1 and len(rows_by) >= len(mapping) - 1:  # one may be what was before the first step
         taken.update(mapping)
-        yield Table(path, [{"step": step, **row} for step, row in by_step.items()])
+        yield Table(path, [{"step": step, **row} for step, row in rows_by.items()])
         return
     series = {str(name): points for name, item in mapping.items() if (points := _points(item))}
     if series:
@@ -305,6 +314,12 @@ def _points(item: Any) -> list[tuple[int, Any]]:
     points = [(step, value) for step, value in found if step is not None and value is not None]
     is_series = len(points) == len(item) and all(one[0] < other[0] for one, other in itertools.pairwise(points))
     return points if is_series and (is_timed or any(isinstance(value, float) for _, value in points)) else []
+
+
+def _step_in(key: Any) -> int | None:
+    """The step that a key says: `100`, `step_100`, `checkpoint-100`."""
+    found = _STEP_KEY.fullmatch(str(key)) if len(str(key)) < 40 else None
+    return int(found[1]) if found else None
 
 
 def _whole_keys(mapping: dict[Any, Any]) -> bool:

@@ -41,6 +41,13 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 
+_NO_LOG = re.compile(
+    r"(?:\w+_)?config\.(?:json|ya?ml)|tokenizer\w*\.\w+|(?:special|added)_tokens(?:_map)?\.json|vocab\.\w+|merges\.txt|"
+    r".*\.index\.json|(?:args|params|hparams|training_args|package(?:-lock)?)\.\w+|requirements[\w-]*\.txt|"
+    r"readme(?:\.\w+)?|licen[cs]e(?:\.\w+)?",
+    re.IGNORECASE,
+)
+
 
 class Run(NamedTuple):
     """One log, and the folder that is it."""
@@ -59,17 +66,16 @@ def marked(folder: Path, importers: Sequence[type[Importer]]) -> Run | None:
     return None
 
 
-def runs_below(folder: Path, importers: Sequence[type[Importer]]) -> list[Run]:
-    """The folders below one that are a log each; what is below those is theirs."""
-    return [found for below, found in _walk(folder, importers) if found is not None]
-
-
-def files_below(folder: Path, importers: Sequence[type[Importer]]) -> list[Path]:
-    """The files below a folder that may be logs, in folders that are none themselves; the nearest and most telling
-    first.
-    """
-    found = [file for below, run in _walk(folder, importers) if run is None for file in files_in(below, importers)]
-    return found[:MOST_FILES]
+def survey(folder: Path, importers: Sequence[type[Importer]]) -> tuple[list[Run], list[Path]]:
+    """The folders below one that are a log each, and those that are none. What is below the former is theirs."""
+    runs: list[Run] = []
+    others: list[Path] = []
+    for below, found in _walk(folder, importers):
+        if found is None:
+            others.append(below)
+        else:
+            runs.append(found)
+    return runs, others
 
 
 def _walk(folder: Path, importers: Sequence[type[Importer]]) -> Iterator[tuple[Path, Run | None]]:
@@ -127,12 +133,12 @@ def telling(name: str) -> int:
 
 
 def is_plainly_other(name: str) -> bool:
-    """Whether a file is by its name something else than a log: settings, a tokenizer's files, a README.
+    """Whether a file is by its whole name something else than a log: settings, a tokenizer's files, a README.
 
-    >>> is_plainly_other("config.json"), is_plainly_other("eval_metrics.jsonl")
+    >>> is_plainly_other("adapter_config.json"), is_plainly_other("my-config-2.jsonl")
     (True, False)
     """
-    return telling(name) == -2
+    return bool(_NO_LOG.fullmatch(name))
 
 
 def newest_first(runs: list[Run]) -> list[Run]:

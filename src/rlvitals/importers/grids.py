@@ -124,6 +124,8 @@ class Columns:
     def __init__(self) -> None:
         self._before = ""
         self._names: list[str] = []
+        self._is_wrapped = False
+        """Whether it is a frame of pandas with columns in several blocks: none of its lines is a row."""
 
     def take(self, text: str) -> Fields | None:
         """The row that a line of numbers is."""
@@ -132,6 +134,9 @@ class Columns:
         before, self._before = self._before, text
         if not _NUMBERS.match(text) or len(text) > MAX_LINE:
             self._names = []
+            self._is_wrapped = text.rstrip().endswith("\\") or (self._is_wrapped and text[:1].isspace())
+            return None
+        if self._is_wrapped:
             return None
         cells = text.split()
         numbers: list[int | float | None] = []

@@ -10,6 +10,7 @@ from typing import Any
 from rlvitals.codec import parse_shallow, refuse_depth
 from rlvitals.importers.base import Fields, LineImporter, named, text_in
 from rlvitals.importers.cells import flatten, number_in, number_of, unwrapped
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import are_settings, settings_of
 from rlvitals.importers.steps import AXES, STEP_NAMES, StepFinder
 from rlvitals.splits import held_out_name
@@ -93,8 +94,18 @@ class JsonlImporter(LineImporter):
             self.notes.say(f"left out, because they hold no numbers: {named(self._left_out)}")
         return []
 
+    def settled(self, rows: list[Fields]) -> list[Fields]:
+        """Nothing where the objects are samples of a dataset: mostly texts, no step, no name that trainings log."""
+        if (
+            not self.steps.is_numbered
+            or len(self._left_out) < len(self._names)
+            or any(map(TELLING.search, self._names))
+        ):
+            return rows
+        return []
+
     def seen(self) -> str:
-        return f"its objects hold no numbers but texts ({named(self._left_out)}): " if self._left_out else ""
+        return f"its objects hold texts ({named(self._left_out)}) and no metrics: " if self._left_out else ""
 
     def place(self, raw: dict[str, Any]) -> list[Fields]:
         """One more object as a row, where there are numbers in it."""

@@ -11,18 +11,31 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.importers.base import Fields, Notes
 from rlvitals.importers.cells import mean
 from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
-from rlvitals.importers.pairs import EPOCHS, UNLABELLED, Count, Reading, rank_of, read_pairs, without_prefix
+from rlvitals.importers.pairs import (
+    EPOCHS,
+    TELLING,
+    UNLABELLED,
+    Count,
+    Reading,
+    is_evaluation_name,
+    rank_of,
+    read_pairs,
+    without_prefix,
+)
 from rlvitals.importers.steps import StepFinder
 
 RECURS = 3
 """Lines a name must be on before it counts."""
 MAX_BLOCK = 500
 """Names in one block."""
+MOST_SAMPLES = 1024
+"""Numbers of one name within a step."""
 MAX_HEADERS = 12
 """Kinds of lines that say a step, at once."""
 GROWS = 0.9
@@ -33,13 +46,7 @@ OVERALL = ("global", "train", "total")
 
 BAR = "a progress bar"
 
-TELLING = re.compile(  # names that trainings log; console output holds other numbers too
-    r"loss|reward|return|kl\b|_kl|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|advantage|"
-    r"ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
-    r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
-    re.IGNORECASE,
-)
-
+_SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
 Said = dict[tuple[str, str], Count]
@@ -57,6 +64,9 @@ class Item(NamedTuple):
     is_block: bool
     is_strict: bool = True
     """Whether it is nothing but short names and numbers."""
+    percents: int = 0
+    averaged: int = 0
+    """How many of its numbers were percentages, and how many are means."""
 
 
 class LooseRows:
@@ -65,11 +75,11 @@ class LooseRows:
     def __init__(self) -> None:
         self._lines: list[Item] = []
         self._tables: list[Item] = []
+        self._known: dict[bool, tuple[int, Outcome]] = {}
         self._headers: Said = {}
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
         self._columns = Columns()
-        self._averaged = 0
         self._taken = 0
         self._percents = 0
 
@@ -80,11 +90,11 @@ class LooseRows:
 
     def lines(self) -> Outcome:
         """The rows of lines and of blocks of lines."""
-        return _settle(self._lines, self._remarks())
+        return self._settled(self._lines)
 
     def tables(self) -> Outcome:
         """The rows of drawn tables."""
-        return _settle(self._tables, self._remarks())
+        return self._settled(self._tables)
 
     def seen(self) -> str:
         """What there is instead of rows, for an error."""
@@ -101,20 +111,19 @@ class LooseRows:
             self._close_block()
             self._remember({key: Count(done, total)})
 
+    def _settled(self, items: list[Item]) -> Outcome:
+        """What candidates amount to; the answer of the time before, where none was added."""
+        which = items is self._tables
+        known, outcome = self._known.get(which, (-1, Outcome([])))
+        if known != len(items):
+            outcome = _settle(items)
+            self._known[which] = len(items), outcome
+        return outcome._replace(rows=outcome.rows.copy())
+
     def finish(self) -> None:
         """No line comes any more."""
         self._close_grid()
         self._close_block()
-
-    def _remarks(self) -> Notes:
-        notes = Notes()
-        notes.count("1 number in percent is now a share", "{} numbers in percent are now shares", self._percents)
-        notes.count(
-            "1 number is the mean of several within a step",
-            "{} numbers are the mean of several within a step",
-            self._averaged,
-        )
-        return notes
 
     def take(self, text: str) -> None:
         """One more line."""
@@ -134,43 +143,59 @@ class LooseRows:
         reading = read_pairs(text)
         if reading is None or not reading.is_clean:
             return
-        self._percents += reading.percents
         if not reading.numbers:
             self._see_header(text, reading)
         elif reading.counts:
             self._close_block()
-            said = {("", name): count for name, count in reading.counts.items()}
-            is_strict = not reading.words and not any(" " in name for name in reading.numbers)
-            self._lines.append(Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict))
+            said = self._with_epoch({("", name): count for name, count in reading.counts.items()})
+            is_strict = reading.words <= 1 and not any(" " in name for name in reading.numbers)
+            self._lines.append(
+                Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict, percents=reading.percents)
+            )
             self._remember(said)
         elif reading.is_explicit or any(map(TELLING.search, reading.numbers)):
-            self._add_to_block(reading.numbers)
+            self._add_to_block(reading)
+
+    def _with_epoch(self, said: Said) -> Said:
+        """A line's counts, and the epoch that a line before it said."""
+        if any(_rank(key) == EPOCHS for key in said):
+            return said
+        epoch = next((count for key, count in self._headers.items() if key[0] and _rank(key) == EPOCHS), None)
+        return said if epoch is None else {**said, ("", "epoch"): epoch}
 
     def _see_header(self, text: str, reading: Reading) -> None:
-        if reading.words > 2 or set(reading.counts) == {UNLABELLED}:
+        counts = {name: count for name, count in reading.counts.items() if name and not _SETTING.match(name)}
+        if reading.words > 2 or not counts:
             return
         self._close_block()
         shape = _DIGITS.sub("#", without_prefix(text).strip())[:80]
-        self._remember({(shape, name): count for name, count in reading.counts.items()})
+        self._remember({(shape, name): count for name, count in counts.items()})
 
     def _remember(self, said: Said) -> None:
         older = ((key, count) for key, count in self._headers.items() if key not in said)
         self._headers = dict(itertools.islice(itertools.chain(said.items(), older), MAX_HEADERS))
 
-    def _add_to_block(self, numbers: Fields) -> None:
+    def _add_to_block(self, reading: Reading) -> None:
+        numbers = reading.numbers
         counts_steps = any(rank_of(name) != EPOCHS for _, name in self._headers)
         if self._block.keys() & numbers.keys() and not counts_steps:
             self._close_block()
+        self._percents += reading.percents
         for name, number in numbers.items():
             if name in self._block or len(self._block) < MAX_BLOCK:
                 self._block.setdefault(name, []).append(number)
 
     def _close_block(self) -> None:
         if self._block:
-            self._averaged += sum(len(values) > 1 for values in self._block.values())
-            numbers = {name: values[0] if len(values) == 1 else mean(values) for name, values in self._block.items()}
-            self._lines.append(Item(numbers, self._headers, is_own=False, is_block=True, is_strict=False))
-            self._block = {}
+            times = max(map(len, self._block.values()))
+            if times > MOST_SAMPLES:  # no step has as many: what was said before is none
+                rows = [{name: vs[at] for name, vs in self._block.items() if at < len(vs)} for at in range(times)]
+                self._lines += [Item(row, {}, is_own=False, is_block=True, is_strict=False) for row in rows]
+            else:
+                averaged = sum(len(values) > 1 for values in self._block.values())
+                numbers = {name: vs[0] if len(vs) == 1 else mean(vs) for name, vs in self._block.items()}
+                self._lines.append(Item(numbers, self._headers, False, True, False, self._percents, averaged))
+            self._block, self._percents = {}, 0
 
     def _close_grid(self) -> None:
         if self._grid is not None:
@@ -196,17 +221,21 @@ class Outcome(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def _settle(items: list[Item], notes: Notes) -> Outcome:
+def _settle(items: list[Item]) -> Outcome:
     kept = _telling(items)
-    counting = {is_own: _best([item.said for item in kept if item.is_own == is_own]) for is_own in (True, False)}
+    notes = Notes()
+    all_said = [item.said for item in kept]
+    steps = {
+        is_own: _Steps([item.said for item in kept if item.is_own == is_own], all_said) for is_own in (True, False)
+    }
     finder = StepFinder(notes)
     rows: list[Fields] = []
     totals: set[int | None] = set()
     for item in kept:
-        chosen = next((key for key in counting[item.is_own] if key in item.said), None)
+        chosen = steps[item.is_own].chosen(item.said)
         row: Fields = {}
         if chosen is not None:
-            row["step"], total = _over_epochs(item.said, chosen)
+            row["step"], total = steps[item.is_own].over_epochs(item.said, chosen)
             totals.add(total)
         for key, count in item.said.items() if item.is_own else ():
             if _rank(key) == EPOCHS:
@@ -215,7 +244,51 @@ def _settle(items: list[Item], notes: Notes) -> Outcome:
                 row[key[1]] = count.number
         row |= {name: number for name, number in item.numbers.items() if name.lower() not in ("step", "epoch")}
         rows.append(finder.place(row))
+    percents, averaged = sum(item.percents for item in kept), sum(item.averaged for item in kept)
+    notes.count("1 number in percent is now a share", "{} numbers in percent are now shares", percents)
+    notes.count(
+        "1 number is the mean of several within a step", "{} numbers are the mean of several within a step", averaged
+    )
     return Outcome(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
+
+
+class _Steps:
+    """Which of the counts that lines say is the step: one that grows, and counts finely."""
+
+    def __init__(self, alike: list[Said], all_said: list[Said]) -> None:
+        series = _series(alike)
+        doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
+        for key, values in series.items():
+            grows = _grows(values)
+            if grows or key[1] != UNLABELLED:
+                doubts[key] = not grows, _rank(key) or 0, -len(set(values))
+        self._order = sorted(doubts, key=doubts.__getitem__)
+        self._restarting = {
+            key
+            for key, values in _series(all_said).items()
+            if any(later[0] > before[0] and later[1] < before[1] for before, later in itertools.pairwise(values))
+        }
+        epochs = [count.number for said in all_said for key, count in said.items() if _rank(key) == EPOCHS]
+        self._first_epoch = min(epochs, default=0)
+        fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in alike)
+        self._is_fine = fine * 2 > len(alike)
+        """Whether most lines count something finer than epochs: the others then belong to the step before them."""
+
+    def chosen(self, said: Said) -> tuple[str, str] | None:
+        key = next((key for key in self._order if key in said), None)
+        return None if key is not None and self._is_fine and _rank(key) == EPOCHS else key
+
+    def over_epochs(self, said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
+        """The step and the number of steps; over all epochs, where they count anew in each."""
+        number, total = said[chosen]
+        epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
+        if _rank(chosen) == EPOCHS:
+            return number, None
+        if epoch is None or total is None or any(word in chosen[1].lower() for word in OVERALL):
+            return number, total
+        if chosen in self._restarting:
+            number += (epoch.number - self._first_epoch) * total
+        return number, None if epoch.total is None else total * epoch.total
 
 
 def _telling(items: list[Item]) -> list[Item]:
@@ -235,10 +308,12 @@ def _telling(items: list[Item]) -> list[Item]:
             if name in again or (item.said and item.is_strict and (is_short or name in telling))
         }
         if item.is_block and in_lines:  # of lines without a step, those that come with the lines that say one
-            names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines)}
+            names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines) or is_evaluation_name(name)}
         is_row = bool(names & telling) if telling else bool(item.said and names & again)
         if is_row and (item.said or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
+    if not telling and not any(len(set(values)) >= RECURS for values in _series(item.said for item in kept).values()):
+        return []  # numbers nobody knows are a training's where they come with steps
     return kept
 
 
@@ -248,20 +323,21 @@ def _counting(items: list[Item]) -> list[Item]:
     for item in items:
         if item.is_own and not item.is_block:
             kinds.setdefault(_kind(item), []).append(item)
-    dropped = {
-        kind
-        for kind, alike in kinds.items()
-        if not (
-            alike[0].is_strict
-            if len(alike) < RECURS
-            else any(map(_rises, _series(item.said for item in alike).values()))
-        )
-    }
+    recurring = {name for kind, alike in kinds.items() if len(alike) >= RECURS for name in kind[1]}
+    dropped = {kind for kind, alike in kinds.items() if not _are_rows(kind[1], alike, recurring)}
     return [item for item in items if not item.is_own or item.is_block or _kind(item) not in dropped]
 
 
+def _are_rows(names: frozenset[str], alike: list[Item], recurring: set[str]) -> bool:
+    """Whether lines of one kind are rows: their step goes up, or they are few and like those whose does."""
+    if len(alike) >= RECURS:
+        return any(map(_rises, _series(item.said for item in alike).values()))
+    is_like_others = not recurring or names & recurring or any(map(is_evaluation_name, names))
+    return alike[0].is_strict and bool(is_like_others)
+
+
 def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset(name for _, name in item.said), frozenset(item.numbers)
+    return frozenset(key[1] for key in item.said if _rank(key) != EPOCHS), frozenset(item.numbers)
 
 
 def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
@@ -285,26 +361,6 @@ def _grows(values: list[tuple[int, int]]) -> bool:
     return falls <= (1 - GROWS) * len(values) and (len(set(values)) > 1 or len(values) < RECURS)
 
 
-def _best(all_said: list[Said]) -> list[tuple[str, str]]:
-    """The counts that may be steps, the likeliest first: those that grow, then those that count finely."""
-    doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
-    for key, values in _series(all_said).items():
-        grows = _grows(values)
-        if grows or key[1] != UNLABELLED:
-            doubts[key] = not grows, _rank(key) or 0, -len(set(values))
-    return sorted(doubts, key=doubts.__getitem__)
-
-
-def _over_epochs(said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
-    """The step and the number of steps, where they count anew in each epoch over all epochs."""
-    number, total = said[chosen]
-    epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
-    if _rank(chosen) == EPOCHS:
-        return number, None
-    if epoch is None or total is None or epoch.total is None or any(word in chosen[1].lower() for word in OVERALL):
-        return number, total
-    return (max(epoch.number, 1) - 1) * total + number, total * epoch.total
-
-
+@lru_cache(maxsize=4096)
 def _rank(key: tuple[str, str]) -> int | None:
     return rank_of(key[1].rpartition("/")[2])

@@ -6,11 +6,9 @@ archive's folder, is no plain file, or is a model's weights, is left out.
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import gzip
 import importlib
-import lzma
 import os
 import sys
 import tarfile
@@ -19,10 +17,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.base import Notes, head_of, open_foreign
+
+if TYPE_CHECKING:
+    from bz2 import BZ2File
+    from lzma import LZMAFile
 
 MOST_BYTES = 2**30
 """Of everything that one packed log may become; a larger one is unpacked by hand."""
@@ -35,7 +37,14 @@ READ_BYTES = 2**20
 WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".npz", ".npy", ".pkl"})
 
 _ZIP, _TAR, _TAR_AT = b"PK\x03\x04", b"ustar", 257
-_DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
+_DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, zlib.error)
+_ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (
+    *_DAMAGE,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    NotImplementedError,
+    RuntimeError,
+)
 
 
 class Stream(Protocol):
@@ -94,7 +103,7 @@ class _Budget:
 
     def copy(self, source: Stream, target: Path) -> str:
         """Write a stream to a file as long as there is room; why it ended before its end, or nothing."""
-        damage = _DAMAGE + _damage_of_zstd()
+        damage = _DAMAGE + _damage_of_packages()
         with open(target, "wb") as out:
             while True:
                 try:
@@ -127,7 +136,7 @@ def _unpack(path: Path, folder: Path, packing: Packing, budget: _Budget, notes: 
     for ending in (*packing.endings, packing.archive):
         name = name.removesuffix(ending)
     target = folder / (name or "log")
-    with open_foreign(path) as file, contextlib.closing(_stream(file, packing)) as stream:
+    with open_foreign(path) as file, contextlib.closing(_stream(path, file, packing)) as stream:
         damage = budget.copy(stream, target)
     if damage:
         notes.say(f"the packed file is cut or damaged, what follows is missing ({damage})")
@@ -137,7 +146,7 @@ def _unpack(path: Path, folder: Path, packing: Packing, budget: _Budget, notes: 
 class _Pieces:
     """A stream of the standard library read so that nothing before a damage is lost: no read goes on over it."""
 
-    def __init__(self, stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> None:
+    def __init__(self, stream: gzip.GzipFile | BZ2File | LZMAFile) -> None:
         self._stream = stream
         self.close = stream.close
 
@@ -145,13 +154,20 @@ class _Pieces:
         return self._stream.read1(size)
 
 
-def _stream(file: BinaryIO, packing: Packing) -> Stream:
+def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
     """All streams of a file one after the other, as loggers leave them that append."""
     if packing is GZIP:
         return _Pieces(gzip.GzipFile(fileobj=file))
-    if packing is BZIP2:
-        return _Pieces(bz2.BZ2File(file))
-    return _Pieces(lzma.LZMAFile(file)) if packing is XZ else _zstd(file)
+    if packing is ZSTD:
+        return _zstd(file)
+    try:  # a Python may be built without them
+        from bz2 import BZ2File
+        from lzma import LZMAFile
+    except ImportError as error:
+        raise NotALog(
+            path, f"it is packed in a way that this Python cannot unpack ({error}). Unpack it first"
+        ) from error
+    return _Pieces(BZ2File(file) if packing is BZIP2 else LZMAFile(file))
 
 
 def _zstd(file: BinaryIO) -> Stream:
@@ -170,11 +186,12 @@ def _zstd(file: BinaryIO) -> Stream:
     raise MissingDependency("Reading .zst files", package="zstandard")
 
 
-def _damage_of_zstd() -> tuple[type[Exception], ...]:
-    """What the packages for zstd raise, of those that are loaded."""
+def _damage_of_packages() -> tuple[type[Exception], ...]:
+    """What those raise that are not imported here, where they are loaded."""
     kinds = [
         getattr(sys.modules.get(module), name, None)
         for module, name in (
+            ("lzma", "LZMAError"),
             ("compression.zstd", "ZstdError"),
             ("zstandard", "ZstdError"),
             ("pyarrow", "ArrowException"),
@@ -196,7 +213,7 @@ def _extract(path: Path, folder: Path, budget: _Budget, notes: Notes) -> Path:
             left_out += target is None
             if damage:
                 notes.say(f"{name} in the archive is cut or damaged, what follows is missing ({damage})")
-    except (*_DAMAGE, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError) as error:
+    except _ARCHIVE_DAMAGE as error:
         notes.say(f"the archive is cut or damaged, what follows is missing ({error})")
     notes.count("1 file of the archive was left out", "{} files of the archive were left out", left_out)
     return folder

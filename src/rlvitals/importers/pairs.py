@@ -9,7 +9,7 @@ not decided here; `Reading` says how much of it was words.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlvitals.importers.base import Fields
@@ -23,6 +23,13 @@ MAX_PREFIXES = 10
 
 UNLABELLED = ""
 """The name of a count that has none, as in `20/4292` or a line that begins with `10:`."""
+
+TELLING = re.compile(  # names that trainings log; console output holds other numbers too
+    r"loss|reward|return|(?:\b|_)kl(?:\b|_)|entropy|grad[_ .]*norm|learning_rate|\blr\b|accurac|\bacc\b|margin|score|"
+    r"advantage|ppo|logps|train_runtime|perplexity|\bppl\b|clip|\brew\b|_rew_|win[_ ]?rate|success|objective|"
+    r"奖励|损失|回报|熵|优势|准确|学习率|得分|梯度|наград|потер|энтроп|точност|вознагражд|報酬|損失|보상|손실",
+    re.IGNORECASE,
+)
 
 _TIME = r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:\s?[AP]M)?(?:Z|[+-]\d{2}:?\d{2}\b)?"
 _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE|NOTICE)"
@@ -39,7 +46,9 @@ _PREFIX = re.compile(
     | (?:[\w.-]{{1,60}}\s+)?[\[(]?\b{_LEVEL}\b[\])]?(?::[A-Za-z_][\w.]{{0,60}}:|:?(?![\w/]))
     | \[?[\w./-]{{1,120}}\.(?:py|cc|cpp|cu|go|rs):\d+\]?(?::\w+)?
     | [\w.]{{1,80}}:[\w.<>]{{1,60}}:\d+(?=\s+-\s)               # loguru
+    | \((?!\d)\w[\w.-]{{0,30}}\)(?=\s)
     | \[[A-Za-z_][A-Za-z_.\ -]{{0,40}}\](?=\s)
+    | \[(?!\d)\w[\w.-]{{0,60}}\](?=\s)
     | [-|:>]+(?=\s)
     )""",
     re.VERBOSE,
@@ -49,17 +58,17 @@ _RATE = (
     r"(?:/[A-Za-z]{1,8})?"
 )
 _VALUE = re.compile(
-    rf"""(?<![^\s=:\uff1a\[({{|<>,;'"~≈│+\#])
+    rf"""(?<!\d:)(?<![^\s=:\uff1a\[({{|<>,;'"~≈│+\#])
     (?P<number>[+-]?(?:\d{{1,3}}(?:,\d{{3}})++(?:\.\d++)?|\d++(?:\.\d*+)?(?:[eE][+-]?\d++)?|\.\d++(?:[eE][+-]?\d++)?
         |(?:nan|inf(?:inity)?)\b))
     (?:\s?/\s?(?P<total>\d[\d,]*+)(?![\w./]))?
     (?P<scale>[kKMB](?![\w]))?
     (?P<unit>\s?(?:%|°C|(?:[µmn]?s|secs?|seconds?|min(?:s|utes?)?|h(?:rs?|ours?)?|[KMGT]i?B|TFLOPS)(?![\w/])
-        |{_RATE}(?![\w])|(?:tok(?:en)?s?|steps?|samples?|episodes?|frames?|reqs?)(?=\s*(?:[,;|)\]]|$))))?
+        |{_RATE}(?![\w])|(?:tok(?:en)?s?|steps?|samples?|episodes?|frames?|reqs?|batches|iters?)(?=\s*(?:[,;|)\]]|$))))?
     (?=[\s,;|)\]}}>'"│(]|[.:\uff1a](?!\d)|$)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_SEPARATORS = re.compile(r"[,;|│\t]|\s{2,}|\s[-\u2013\u2014]+\s|\]\s|:\s|\uff1a|->|=>|(?<=\w{5})\.\s|\s=\s")
+_SEPARATORS = re.compile(r"=[^\s=]+\s|[,;|│\t]|\s{2,}|\s[-\u2013\u2014]+\s|\]\s|:\s|\uff1a|->|=>|(?<=\w{5})\.\s|\s=\s")
 _EDGES = " \t:=\uff1a[({<\"'`#~≈>*│|,;"
 _OUTER = re.compile(r"^[^\w(]+|[^\w)%]+$")
 _DIGIT = re.compile(r"[0-9]")
@@ -70,9 +79,12 @@ _FILLERS = frozenset({
 })  # fmt: skip
 _RULES = re.compile(r"[=*_#─━═~-]{3,}")
 _ORDINAL = re.compile(r"第\s*(\d+)\s*[步轮回次个]合?")
+_WRAPPED = re.compile(r"(?:\b\w{1,8}\.)?\b(?:tensor|array|b?float\d*)\(\[?([^\s(),\]]{1,40})[^()]{0,80}\)")
+_WINDOW = re.compile(r"\s(?:over|of|in|for)\s(?:the\s)?last\s\d{1,9}\s\w{1,20}")
 _SECONDS = {"ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _HOURS = frozenset({"hr", "hrs", "hour", "hours"})
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9}
+_ABOUT = re.compile(r"(\w.*?) (?:in|at|for|of|after|on) (\S+(?: \S+)?)", re.IGNORECASE)
 _STATISTICS = frozenset({"avg", "mean", "std", "min", "max", "median", "ema"})
 _HELD_OUT = re.compile(
     r"(?:\b|_)(?:eval(?:uat(?:ion|ing))?|val(?:id(?:ation)?)?|test(?:ing)?|dev|held[- _]?out)(?:\b(?!\.py)|_)|"
@@ -86,7 +98,7 @@ _WHAT = "|".join(
         r"rounds?|rollouts?|раунд|轮次",
         r"episodes?|ep|эпизоды?|回合数?|エピソード",
         r"batch(?:es)?|batch_idx|батч|批次",
-        r"epochs?|эпох[аи]|轮数?|周期|エポック",
+        r"epoch|эпох[аи]|轮数?|周期|エポック",
     )
 )
 _QUALIFIER = (
@@ -102,6 +114,21 @@ _RANKS = (
 )
 EPOCHS = len(_RANKS) + 1
 """The rank of a count of epochs; smaller ones count finer."""
+
+
+class Label(NamedTuple):
+    """The text before a number."""
+
+    name: str | None
+    """None where it is no name."""
+    words: int
+    """Words before the name."""
+    has_mark: bool
+    """Whether an equals sign or a colon follows the name."""
+    about: str = ""
+    """What a later number is: `loss` of `loss in epoch 1 iteration 0: 0.5`."""
+    group: str = ""
+    """What the names up to a closing bracket are parts of: `Adv` of `Adv(mean=0.0, std=1.0)`."""
 
 
 class Count(NamedTuple):
@@ -129,7 +156,7 @@ class Reading(NamedTuple):
         return self.words <= 2 + len(self.counts) + len(self.numbers)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def rank_of(name: str) -> int | None:
     """How finely a name counts steps: 0 for steps and iterations, `EPOCHS` for epochs; None where it counts none.
 
@@ -143,6 +170,11 @@ def rank_of(name: str) -> int | None:
         return None
     what = found["what"]
     return next((rank for rank, words in enumerate(_RANKS) if words.match(what)), EPOCHS)
+
+
+def is_evaluation_name(name: str) -> bool:
+    """Whether a printed name has a word for held-out data in it: `valid loss`."""
+    return _HELD_OUT.search(name) is not None
 
 
 def without_prefix(text: str) -> str:
@@ -170,50 +202,81 @@ def read_pairs(text: str) -> Reading | None:
         return None
     line = without_prefix(text)
     prefix = text[: len(text) - len(line)]
+    line = _plain(line)
+    reader = _Line(line)
+    for found in _VALUE.finditer(line):
+        reader.take(found)
+    if not reader.counts and not reader.numbers:
+        return None
+    words = reader.words + _words_in(line[reader.end :]) + _words_in(reader.about)
+    numbers = reader.numbers
+    if reader.begin is not None and _HELD_OUT.search(lead := prefix + line[: reader.begin]):
+        numbers = _held_out(numbers, lead)
+    return Reading(reader.counts, numbers, words, reader.percents, reader.is_explicit)
+
+
+def _plain(line: str) -> str:
+    """A line without what is drawn, and with numbers as such."""
     if "=" in line or "-" in line or "─" in line or "━" in line:
         line = _RULES.sub("  ", line)
     if "第" in line:
         line = _ORDINAL.sub(r"  步 \1  ", line)
-    counts: dict[str, Count] = {}
-    numbers: Fields = {}
-    words = percents = end = 0
-    is_explicit = True
-    last = ""
-    begin: int | None = None
-    for found in _VALUE.finditer(line):
-        name, rest, has_mark = _name_in(line[end : found.start()])
-        words += rest
-        is_first, end = end == 0, found.end()
+    if "tensor(" in line or "float" in line or "array(" in line:
+        line = _WRAPPED.sub(r"\1", line)
+    return _WINDOW.sub("", line) if " last " in line else line
+
+
+class _Line:
+    """A line's numbers, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.counts: dict[str, Count] = {}
+        self.numbers: Fields = {}
+        self.words = self.percents = self.end = 0
+        self.is_explicit = True
+        self.begin: int | None = None
+        """Where the first number is that counts no steps."""
+        self.about = ""
+        self._group = ""
+        self._last = ""
+
+    def take(self, found: re.Match[str]) -> None:
+        """The next number, with what stands before it."""
+        before = self.text[self.end : found.start()]
+        label = _label(before)
+        is_first, self.end = self.end == 0, found.end()
+        self.words += label.words
+        self.about = label.about or self.about
+        self._group = label.group or ("" if ")" in before else self._group)
         number = number_in(found["number"].replace(",", ""))
-        if number is None or name is None:
-            continue
         total = int(found["total"].replace(",", "")) if found["total"] and len(found["total"]) < 16 else None
-        rank = None
-        if name == UNLABELLED:
-            rank = rank_of(name) if is_first or (total is not None and not numbers) else None
-        elif not found["unit"]:
-            rank = rank_of(name)
-        if rank is not None and isinstance(number, int) and number >= 0 and not found["scale"]:
-            counts.setdefault(name, Count(number, total))
-            continue
-        if name == UNLABELLED or line[found.start() - 1] == "#":  # `Evaluation #3`: an index
-            continue
-        if name.lower() in _STATISTICS and last:
-            name = f"{last}/{name}"
-        whole, _, part = name.rpartition("/")
-        last = whole if part.lower() in _STATISTICS else name
-        if begin is None:
-            begin = found.start()
-        is_explicit = is_explicit and has_mark
         unit = (found["unit"] or "").strip()
-        percents += unit == "%"
-        numbers.setdefault(name, _scaled(number, found["scale"], unit))
-    if not counts and not numbers:
-        return None
-    words += _words_in(line[end:])
-    if begin is not None and _HELD_OUT.search(lead := prefix + line[:begin]):
-        numbers = _held_out(numbers, lead)
-    return Reading(counts, numbers, words, percents, is_explicit)
+        name = label.name
+        if name == UNLABELLED and total is not None and rank_of(unit) is not None:
+            name, unit = unit, ""  # `200/2001 batches`
+        if name == UNLABELLED and label.has_mark and self.about:
+            name, self.about = self.about, ""
+        if number is None or name is None:
+            return
+        may_count = (is_first or (total is not None and not self.numbers)) if name == UNLABELLED else not unit
+        if may_count and isinstance(number, int) and number >= 0 and not found["scale"] and rank_of(name) is not None:
+            self.counts.setdefault(name, Count(number, total))
+        elif name != UNLABELLED and self.text[found.start() - 1] != "#":  # `Evaluation #3`: an index
+            self.begin = found.start() if self.begin is None else self.begin
+            self.is_explicit = self.is_explicit and label.has_mark
+            self.percents += unit == "%"
+            self.numbers.setdefault(self._whole(name), _scaled(number, found["scale"], unit))
+
+    def _whole(self, name: str) -> str:
+        """A name with what it is a part of."""
+        if self._group and not name.startswith(f"{self._group}/"):
+            name = f"{self._group}/{name}"
+        if name.lower() in _STATISTICS and self._last:
+            name = f"{self._last}/{name}"
+        whole, _, part = name.rpartition("/")
+        self._last = whole if part.lower() in _STATISTICS else name
+        return name
 
 
 def _held_out(numbers: Fields, lead: str) -> Fields:
@@ -224,31 +287,36 @@ def _held_out(numbers: Fields, lead: str) -> Fields:
     return {held_out_name(name): number for name, number in numbers.items()} if _HELD_OUT.search(said) else numbers
 
 
-def _name_in(label: str) -> tuple[str | None, int, bool]:
-    """The name at the end of the text before a number, the number of words before it, whether a mark follows it."""
-    bare = label.rstrip(_EDGES)
-    has_mark = any(mark in ":=\uff1a" for mark in label[len(bare) :])
+def _label(text: str) -> Label:
+    """What the text before a number says of it."""
+    bare = text.rstrip(_EDGES)
+    has_mark = any(mark in ":=\uff1a" for mark in text[len(bare) :])
     start = 0
     for found in _SEPARATORS.finditer(bare):
         start = found.end()
-    outer = ""
+    outer = group = ""
     opened = bare.rfind("(", start)
     if opened >= 0 and ")" not in bare[opened:]:
-        outer, start = _OUTER.sub("", bare[start:opened]), opened + 1
+        outer, is_attached = _OUTER.sub("", bare[start:opened]), opened > start and bare[opened - 1].isalnum()
+        group = outer if is_attached and " " not in outer else ""
+        start = opened + 1
     name = _OUTER.sub("", bare[start:])
     words = name.split()
     while words and words[0].lower() in _FILLERS:
         del words[0]
     rest = _words_in(bare[:start])
     if not words:
-        return (None if name else UNLABELLED), rest, has_mark
+        return Label(None if name else UNLABELLED, rest, has_mark)
     name = " ".join(words)
-    if outer and name.lower() in _STATISTICS:
-        return f"{outer}/{name}", 0, has_mark
+    if outer and (group or name.lower() in _STATISTICS):
+        return Label(f"{outer}/{name}", 0, has_mark, group=group)
+    about = _ABOUT.fullmatch(name) if len(words) > 2 else None
+    if about is not None and rank_of(about[2]) is not None and len(words) <= 6:
+        return Label(about[2], rest, has_mark, about=about[1])
     is_name = (name[0].isalpha() or name[0] in "_(") and len(name) <= MAX_NAME
     if not is_name or len(words) > (5 if has_mark else 3) or '"' in name:
-        return None, rest + len(words), has_mark
-    return name, rest, has_mark
+        return Label(None, rest + len(words), has_mark)
+    return Label(name, rest, has_mark)
 
 
 def _words_in(text: str) -> int:

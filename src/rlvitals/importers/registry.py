@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import tempfile
@@ -19,16 +20,7 @@ from rlvitals.importers.aim import export_of
 from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
 from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
 from rlvitals.importers.documents import DocumentImporter
-from rlvitals.importers.folders import (
-    Run,
-    ends_as_log,
-    files_below,
-    files_in,
-    marked,
-    newest_first,
-    runs_below,
-    telling,
-)
+from rlvitals.importers.folders import MOST_FILES, Run, ends_as_log, files_in, marked, newest_first, survey, telling
 from rlvitals.importers.jsonl import JsonlImporter
 from rlvitals.importers.mlflow import MlflowImporter
 from rlvitals.importers.notebook import NotebookImporter
@@ -169,10 +161,11 @@ def locate(path: Path) -> Found:
     beside = _readable_files([file for file in files if telling(file.name) >= 0])
     if beside:
         return _chosen_file(path, beside)
-    runs = runs_below(path, kinds)
+    runs, folders = survey(path, kinds)
     if runs:
         return _chosen_run(path, runs)
-    others = _readable_files([*files_below(path, kinds), *files])
+    below = (file for folder in folders for file in files_in(folder, kinds))
+    others = _readable_files([*itertools.islice(below, MOST_FILES), *files])
     if others:
         return _chosen_file(path, others)
     raise not_a_log(path, export_of(path) or _nothing_in(path))
@@ -282,7 +275,7 @@ def is_one_log(folder: Path) -> bool:
 
 def logs_below(folder: Path) -> list[Path]:
     """The folders below a folder that are one log each."""
-    return [run.folder for run in runs_below(folder, importers())]
+    return [run.folder for run in survey(folder, importers())[0]]
 
 
 def split_choice(path: Path) -> tuple[Path, str]:

@@ -33,6 +33,7 @@ _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=|\s+)['\"]?([+-]?[\d.][\w.+-]*)")
 _EQUALS = re.compile(r"\b([a-z_][\w.]*)=['\"]?([+-]?[\d.][\w.+-]*)")
 _SETTING = re.compile(
     r"output_dir|per_device|_name_or_path|vocab_size|weight_decay|adam_|warmup|num_train_epochs|batch_size$|token_id|"
+    r"^zero_|^gradient_accumulation_steps$|_warmup_steps_ratio$|"
     r"^model(?:_name)?$|^seed$"
 )
 _HINTS = ("--", "=", "Total ")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, head_of, named
+
+if TYPE_CHECKING:
+    import sqlite3
 
 MAGIC = b"SQLite format 3\x00"
 BUSY_SECONDS = 5.0
@@ -67,6 +69,10 @@ def columns_in(head: bytes, path: Path) -> dict[str, frozenset[str]]:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write. What SQLite says of the file is raised as NotALog."""
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise NotALog(path, "it is an SQLite database, and this Python was built without SQLite") from error
     database: sqlite3.Connection | None = None
     try:
         database = sqlite3.connect(_address(path), uri=True, timeout=BUSY_SECONDS)

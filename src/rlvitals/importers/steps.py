@@ -13,9 +13,10 @@ from rlvitals.records import MAX_STEP
 
 STEP_NAMES = (
     "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
-    "train/step", "progress/step", "system/step", "training_step", "_step", "global_steps", "current_steps", "steps",
-    "iteration", "iter", "training_iteration", "update", "time/iterations", "episode", "episodes", "total_timesteps",
-    "time/total_timesteps",
+    "train/step", "progress/step", "system/step", "training_step", "train_step", "optimizer_step", "step_num", "_step",
+    "global_steps", "current_steps", "iteration", "iter", "training_iteration", "iter_num", "update", "time/iterations",
+    "round", "episode", "episodes", "episode_num", "steps", "total_timesteps", "time/total_timesteps", "num_timesteps",
+    "timestep", "timesteps",
 )  # fmt: skip
 """By precedence: what counts optimizer steps comes before what counts log calls."""
 

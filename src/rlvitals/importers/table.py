@@ -16,6 +16,7 @@ from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import number_in, printed_number
 from rlvitals.importers.jsonl import is_evaluation, named_by_itself
 from rlvitals.importers.padding import drop_padding
+from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.steps import AXES, StepFinder, averaged, count_epochs, joined
 from rlvitals.splits import held_out_name
 from rlvitals.store.spreadsheet import from_text
@@ -42,7 +43,13 @@ def delimiter_of(line: str) -> str | None:
     names = [cell.strip() for cell in cells if cell.strip()]
     if len(cells) < 2 or len(names) < len(cells) - 1 or len(set(names)) < len(names):
         return None
-    is_name = [number_in(name) is None and len(name) <= 120 and not set("{}[]") & set(name) for name in names]
+    is_name = [
+        number_in(name) is None
+        and len(name) <= 120
+        and not set("{}") & set(name)
+        and ("[" not in name or (name[0].isalpha() and name.endswith("]")))
+        for name in names
+    ]
     return best if all(is_name) else None
 
 
@@ -172,6 +179,8 @@ class TableImporter(LineImporter):
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
         """Without the padding, with epochs as steps where there are no others, and one row a step."""
+        if self._is_dataset:
+            return []
         removed = 0
         if self._has_nan and not self._has_empty_cells:
             rows = [dict(row) for row in rows]
@@ -182,7 +191,14 @@ class TableImporter(LineImporter):
 
     def seen(self) -> str:
         columns = named(self._header.names, 8) if self._header else ""
-        return f"a table with the columns {columns} and no numbers in them but steps: " if columns else ""
+        return f"a table with the columns {columns} and no metrics in them: " if columns else ""
+
+    @property
+    def _is_dataset(self) -> bool:
+        """Whether the rows are samples of a dataset: mostly texts, no step, no name that trainings log."""
+        numbers = [name for name in self._columns if name is not None and name not in self._texts]
+        has_metrics = len(numbers) > len(self._texts) or any(map(TELLING.search, numbers))
+        return self._steps.is_numbered and not self._is_long and not has_metrics
 
     def _before_the_header(self, line: str) -> list[Fields]:
         bare = _COMMENT.sub("", line, count=1)

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,9 @@ REMEMBERED_BYTES = 256
 """The end of what was read: when the file says something else there, it is another file."""
 
 REPLACED = "the file was replaced or cut while it was followed: read from its beginning"
+
+LONG_LOOK_SECONDS, RARELY = 0.2, 30
+"""What looking through a folder may take at every poll; what takes longer is done a thirtieth of the time at most."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 """Also of one that was taken for a path, which loses a slash."""
@@ -49,6 +53,7 @@ class LogTail:
             raise NotALog(path, "what a URL names cannot be followed, only read. Follow the file where it is written")
         self._named, self._choice = split_choice(Path(path).absolute())
         self._place = self._named
+        self._look_again = 0.0
         self._found: tuple[str, ...] = ()
         """What is to be said of the log among others of its folder."""
         self._importer: Importer | None = None
@@ -91,12 +96,7 @@ class LogTail:
         return self.poll()
 
     def _poll(self) -> Growth:
-        try:
-            found = locate(self._named)
-            self._place, self._found = found.place, found.notes
-        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
-            if self._importer is None:
-                raise
+        self._look()
         if self._lines is not None and self._lines.are_of_another(self._place):
             self._remarks = [REPLACED]
             self._begin_anew()
@@ -108,6 +108,21 @@ class LogTail:
         if issubclass(kind, LineImporter):
             return self._grown_by_lines(kind)
         return self._grown_as_a_whole(kind)
+
+    def _look(self) -> None:
+        """See which log it is by now. Folders that take long to look through are looked through rarely."""
+        begun = time.monotonic()
+        if begun < self._look_again and self._importer is not None:
+            return
+        try:
+            found = locate(self._named)
+            self._place, self._found = found.place, found.notes
+        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
+            if self._importer is None:
+                raise
+        finally:
+            took = time.monotonic() - begun
+            self._look_again = begun + (took * RARELY if took > LONG_LOOK_SECONDS else 0)
 
     def _kind(self) -> type[Importer] | None:
         """The importer to read it with; None while there is only half a line, which may look like anything."""

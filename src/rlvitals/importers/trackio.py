@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer
 from rlvitals.importers.cells import time_of
 from rlvitals.importers.jsonl import JsonlImporter, object_in
 from rlvitals.importers.sqlite import RunInDatabase, choose, columns_in, opened, tables_of
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class TrackioImporter(Importer):

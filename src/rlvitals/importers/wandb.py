@@ -6,6 +6,7 @@ The file is seven bytes of header and a LevelDB log of protobuf records.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ from rlvitals.importers.wire import Message, inner, leveldb_records, message, ra
 
 SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"
 ONLY_LAST = "a W&B summary holds the last value of each metric and no history"
+MOST_PARTS = 50
+"""Times that one run may have been resumed."""
+
 _OWN = frozenset({"_runtime", "_wandb"})
 
 _HISTORY, _CONFIG, _RUN = 2, 5, 17  # of a Record
@@ -90,12 +94,17 @@ class WandbImporter(Importer):
         reader = JsonlImporter()
         rows: list[Fields] = []
         config: dict[str, Any] = {}
-        for raw in _lines(path) if path.name == LINES else _records(path, config, reader.notes):
-            row = reader.take(raw)
-            rows += [row] if row else []
+        earlier = _earlier_parts(path)
+        for file in (*earlier, path):
+            for raw in _lines(file) if file.name == LINES else _records(file, config, reader.notes):
+                row = reader.take(raw)
+                rows += [row] if row else []
         reader.finish()
         if not rows:
             raise NotALog(path, "the W&B run holds no history")
+        if earlier:
+            parts = ", ".join(file.parent.name for file in earlier)
+            reader.notes.say(f"the run was resumed under its id: read after what it logged before, in {parts}")
         config.pop("_wandb", None)
         self.config, self.notes = config, reader.notes
         return rows
@@ -133,6 +142,14 @@ def without_media(found: dict[str, Any]) -> dict[str, Any]:
         and not (media and name.startswith(media))
         and not (isinstance(value, dict) and "_type" in value)
     }
+
+
+def _earlier_parts(path: Path) -> list[Path]:
+    """The files of the same run from before it was resumed: its id is in their names, the time in their folders'."""
+    own, known = begun_by_name(path), glob.escape(path.name)
+    folders = f"*run-*-{glob.escape(path.stem.removeprefix('run-'))}"
+    files = path.absolute().parent.parent.glob(f"{folders}/{known}") if own and path.suffix == ".wandb" else ()
+    return sorted((file for file in files if 0 < begun_by_name(file) < own), key=begun_by_name)[-MOST_PARTS:]
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

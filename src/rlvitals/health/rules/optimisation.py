@@ -251,7 +251,9 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
         return None
     progress = case.progress
     late = progress >= share if progress is not None else lr.n >= points
-    return info(lr, progress=progress if progress is not None else math.nan) if late else None
+    if not late:
+        return None
+    return info(lr, progress=math.nan) if progress is None else warning(lr, progress=progress)
 
 
 def instability(

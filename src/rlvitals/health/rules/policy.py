@@ -84,13 +84,16 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
-    winning = reward is not None and (
-        (reward.won and not reward.dropped and reward.course.lately > -errors)
+    climbing = reward is not None and (
+        (reward.won and reward.course.lately > errors)
         or (reward.gained and reward.rising > rising and not reward.dropped)
     )
-    if entropy.median_ratio < ratio_critical:
-        return (info if winning else warning if reward is None else critical)(entropy, ratio=entropy.ratio)
-    return (info if winning else warning)(entropy, ratio=entropy.ratio)
+    if climbing:
+        return info(entropy, ratio=entropy.ratio)
+    held = reward is None or (reward.won and not reward.dropped)
+    if entropy.median_ratio < ratio_critical and not held:
+        return critical(entropy, ratio=entropy.ratio)
+    return warning(entropy, ratio=entropy.ratio)
 
 
 def entropy_running_out(

@@ -151,6 +151,15 @@ def log_probability_crash(
     return (critical if grave or ratio >= learning_times * times_critical else warning)(logp_chosen, times=ratio)
 
 
+def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float, points: float) -> Alarm | None:
+    """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
+    window = eval_margin.window
+    if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
+        return None
+    rising = margin is not None and margin.n > points and margin.gained
+    return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
+
+
 def eval_overfit(
     eval_loss: Signal,
     *,
