@@ -101,13 +101,21 @@ def margin_is_noise(
 
 
 def accuracy_below_chance(
-    pair_accuracy: Signal, margin: Signal | None, *, warn: float, grave: float, points_critical: float
+    pair_accuracy: Signal,
+    margin: Signal | None,
+    *,
+    warn: float,
+    grave: float,
+    points_critical: float,
+    ties: float,
+    rising: float,
+    trend: float,
 ) -> Alarm | None:
     """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
-    if margin is not None and margin.zero_share > 0.5:
+    if margin is not None and margin.zero_share > ties:
         return None
     level = pair_accuracy.slow
-    if level >= warn or pair_accuracy.rising > 1.5 or pair_accuracy.trend > 2.5:
+    if level >= warn or pair_accuracy.rising > rising or pair_accuracy.trend > trend:
         return None
     if level < grave and pair_accuracy.n >= points_critical:
         return critical(pair_accuracy, share=level)
