@@ -42,6 +42,56 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
+def numbers_in_functions(tree: ast.Module) -> list[tuple[int, float]]:
+    """Line and value of every number in a function that may be a judgement. Allowed are positions in a window, 0, 1
+    and 2 where they multiply nothing, and 100 in a conversion to percent, which is no comparison.
+    """
+    found = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        inside = list(ast.walk(function))
+        positions = {part for node in inside if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
+        compared = {part for node in inside if isinstance(node, ast.Compare) for part in (node.left, *node.comparators)}
+        factors = {
+            part.operand if isinstance(part, ast.UnaryOp) else part
+            for node in inside
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+            for part in (node.left, node.right)
+        }
+        for node in inside:
+            if not isinstance(node, ast.Constant) or type(node.value) not in (int, float) or node in positions:
+                continue
+            plain = node.value in (0, 1, 2) or (node.value == 100 and node not in compared)
+            if node in factors or not plain:
+                found.append((node.lineno, node.value))
+    return found
+
+
+RULES = [path for path in modules() if path.startswith("health/rules/") and not path.endswith("guides.py")]
+
+
+@pytest.mark.parametrize("path", RULES)
+def test_no_rule_has_a_number_in_its_code(path):
+    assert len(RULES) >= 9
+    found = numbers_in_functions(modules()[path])
+    assert not found, f"{path}: give these a name among the `numbers` of the rule's entry in health/data/rules"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["return n > 5", "return n < 0.5", "return 2 * n", "return n * -1.0", "return n > 100", "return max(n, 1e-9)",
+     "return [a for a in n if a < -3]", "return (lambda: n + 0.25)()"],
+)  # fmt: skip
+def test_a_number_in_a_rule_is_found(line):
+    assert len(numbers_in_functions(ast.parse(f"def rule(n):\n    {line}"))) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["return n[-3:]", "return n[5]", "return n / 2", "return n**2", "return 100.0 if n <= 1 else 1.0"]
+)
+def test_arithmetic_in_a_rule_is_allowed(line):
+    assert numbers_in_functions(ast.parse(f"LIMIT = 0.7\ndef rule(n):\n    {line}")) == []
+
+
 def test_the_root_is_only_names():
     assert {name.split(".")[0] for name in imports_of(modules()["__init__.py"], at_import=True)} <= {
         "__future__", "importlib", "typing", "rlvitals",

@@ -31,6 +31,9 @@ them."""
 TINY = 1e-12
 """What is smaller is zero: a gradient of 1e-15 moves nothing."""
 
+NEAR_ZERO = 1e-9
+"""Levels this near to zero, or to each other, are not told apart, and nothing is divided by less."""
+
 FAST = 1.0 - 0.5 ** (1 / 5)
 MID = 1.0 - 0.5 ** (1 / 15)
 SLOW = 1.0 - 0.5 ** (1 / 30)

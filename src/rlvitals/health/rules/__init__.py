@@ -1,21 +1,19 @@
 """The rules: small typed functions, one module per part of training.
 
 A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts; keyword-only
-ones are the numbers of the rule's entry in `data/rules/*.yaml`. A rule returns None while it is content.
+ones are the numbers of the rule's entry in `data/rules/*.yaml`: every threshold, factor and number of points stands
+there, under a name, and none in the code. A rule returns None while it is content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import FunctionType
 
-from rlvitals.health.alarm import Alarm
 from rlvitals.health.rules import agent, audit, guides, optimisation, policy, preference, reward, rollout, system
-
-RuleFunction = Callable[..., Alarm | None]
 
 _MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides)
 
-FUNCTIONS: dict[str, RuleFunction] = {
+FUNCTIONS: dict[str, FunctionType] = {
     name: value
     for module in _MODULES
     for name, value in vars(module).items()

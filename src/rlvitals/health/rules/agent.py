@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
+
+FIRST_POINTS = 5
+"""Points whose median is the level a run begins at."""
 
 
 def _start(signal: Signal) -> float:
-    """The level of the first five points: collapses can begin before a longer baseline is taken."""
-    head = sorted(signal.head[:5])
+    """The level of the first points: collapses can begin before a longer baseline is taken."""
+    head = sorted(signal.head[:FIRST_POINTS])
     return head[len(head) // 2] if head else signal.base
 
 
@@ -21,14 +24,16 @@ def tool_abandonment(
     *,
     ratio: float,
     ratio_critical: float,
+    points: float,
+    noises: float,
 ) -> Alarm | None:
     """Fewer turns or tool calls than at the start: often the first sign, a dozen points before the reward reacts."""
     for signal in (tool_calls, turns):
-        if signal is None or signal.n < 6 or signal.seen_at != case.points:
+        if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
         start = _start(signal)
         level = signal.median5
-        if start <= 0 or start - level < 2 * signal.noise_base:
+        if start <= 0 or start - level < noises * signal.noise_base:
             continue
         share = level / start
         gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
@@ -40,32 +45,55 @@ def tool_abandonment(
 
 
 def turn_runaway(
-    turns: Signal, turn_limit: Signal | None, reward: Signal | None, case: Case, *, limit_share: float, times: float
+    turns: Signal,
+    turn_limit: Signal | None,
+    reward: Signal | None,
+    case: Case,
+    *,
+    limit_share: float,
+    times: float,
+    limit_times: float,
+    limit_least: float,
+    stuck_share: float,
+    stuck_rise: float,
+    noises: float,
 ) -> Alarm | None:
     """Episodes run into the turn limit, and the reward has nothing to show for it."""
     gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
     level = turns.median5
-    at_limit = most is not None and most > 2 and level > limit_share * most and level > 1.15 * turns.base
-    stuck = turn_limit is not None and turn_limit.fast > 0.5 and turn_limit.fast > turn_limit.base + 0.2
-    grown = turns.base > 0 and level > times * turns.base and level - turns.base > 3 * turns.noise_base
+    at_limit = (
+        most is not None and most > limit_least and level > limit_share * most and level > limit_times * turns.base
+    )
+    stuck = turn_limit is not None and turn_limit.fast > stuck_share and turn_limit.fast > turn_limit.base + stuck_rise
+    grown = turns.base > 0 and level > times * turns.base and level - turns.base > noises * turns.noise_base
     if not (at_limit or grown or stuck):
         return None
     if gaining:
-        return info(turns, times=level / max(turns.base, 1e-9))
+        return info(turns, times=level / max(turns.base, NEAR_ZERO))
     hurt = reward is not None and (reward.dropped or reward.lost)
-    return (critical if hurt else warning)(turns, times=level / max(turns.base, 1e-9))
+    return (critical if hurt else warning)(turns, times=level / max(turns.base, NEAR_ZERO))
 
 
-def tool_errors(tool_failures: Signal, *, share: float, share_critical: float, rise: float) -> Alarm | None:
+def tool_errors(
+    tool_failures: Signal,
+    *,
+    share: float,
+    share_critical: float,
+    rise: float,
+    noises: float,
+    critical_times: float,
+    risen_share: float,
+    share_times: float,
+) -> Alarm | None:
     """Calls that fail: the sandbox is down, or the model no longer writes them well."""
     level = min(tool_failures.fast, tool_failures.median5)
-    risen = level - tool_failures.base > max(rise, 5 * FAST_SHARE * tool_failures.noise_base)
-    if level > share_critical and (risen or level > 1.5 * share_critical):
+    risen = level - tool_failures.base > max(rise, noises * FAST_SHARE * tool_failures.noise_base)
+    if level > share_critical and (risen or level > critical_times * share_critical):
         return critical(tool_failures, share=level)
-    if risen and level > 0.6 * share:
+    if risen and level > risen_share * share:
         return warning(tool_failures, share=level)
-    return warning(tool_failures, share=level) if level > 2 * share else None
+    return warning(tool_failures, share=level) if level > share_times * share else None
 
 
 def repeated_actions(
@@ -76,18 +104,22 @@ def repeated_actions(
     share: float,
     share_critical: float,
     times: float,
+    whole_times: float,
+    count_least: float,
+    far_times: float,
+    base_times: float,
 ) -> Alarm | None:
     """The same search or call again and again."""
     level = min(repeated_actions.fast, repeated_actions.median5)
     whole = 1.0
     if repeated_actions.highest > 1.0:
         of = searches_total if searches_total is not None and searches_total.n else tool_calls
-        if of is None or not of.fast > 0 or repeated_actions.highest > 1.5 * of.highest:
-            grown = level > times * max(repeated_actions.base, 1.0) and level - repeated_actions.base > 2
-            far = level > 3 * times * max(repeated_actions.base, 1.0)
+        if of is None or not of.fast > 0 or repeated_actions.highest > whole_times * of.highest:
+            grown = level > times * max(repeated_actions.base, 1.0) and level - repeated_actions.base > count_least
+            far = level > far_times * times * max(repeated_actions.base, 1.0)
             return (critical if far else warning)(repeated_actions, share=level) if grown else None
         whole = of.fast
-    if level < share * whole or level < 1.3 * repeated_actions.base:
+    if level < share * whole or level < base_times * repeated_actions.base:
         return None
     return (critical if level > share_critical * whole else warning)(repeated_actions, share=level / whole)
 
@@ -100,22 +132,26 @@ def early_exits(
     *,
     change: float,
     noises: float,
+    points: float,
+    count_least: float,
+    noises_share: float,
+    change_times: float,
 ) -> Alarm | None:
     """The share of episodes that end early has changed for good: giving up has become worth it, or a tool crashes."""
     for signal in (early_exit, abstained):
-        if signal is None or signal.n < 15 or signal.seen_at != case.points:
+        if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
-        scale = 1.0 if signal.highest <= 1.0 else max(signal.highest, 4.0)
+        scale = 1.0 if signal.highest <= 1.0 else max(signal.highest, count_least)
         moved = signal.median5 - signal.base
-        if moved < change * scale or moved < 0.5 * noises * signal.noise_base:
+        if moved < change * scale or moved < noises_share * noises * signal.noise_base:
             continue
         if scale > 1.0 and moved < signal.base:
             continue  # a count: how many there could be is not known
         gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
-        if gaining and moved < 1.5 * change * scale:
+        if gaining and moved < change_times * change * scale:
             return info(signal, change=moved / scale)
         hurt = reward is not None and (reward.dropped or reward.lost)
-        return (critical if hurt and moved > 1.5 * change * scale else warning)(signal, change=moved / scale)
+        return (critical if hurt and moved > change_times * change * scale else warning)(signal, change=moved / scale)
     return None
 
 
@@ -127,22 +163,24 @@ def groups_filtered(
     *,
     share: float,
     share_critical: float,
+    points: float,
+    percent_below: float,
 ) -> Alarm | None:
     """Most groups are thrown away before training: the batch is much smaller than it seems."""
     signal = kept_share
     if kept_share is not None:
         # A percentage is told from a share by its size, whatever its name promised.
-        unit = 100.0 if kept_share.highest <= 0.011 else 1.0
+        unit = 100.0 if kept_share.highest <= percent_below else 1.0
         level = unit * max(kept_share.fast, kept_share.median5)
     elif groups_kept is not None and groups_dropped is not None:
         signal = groups_kept
         total = groups_kept.median5 + groups_dropped.median5
-        if total <= 0 or groups_kept.n < 8:
+        if total <= 0 or groups_kept.n < points:
             return None
         level = groups_kept.median5 / total
     else:
         return None
-    if signal is None or signal.n < 8:
+    if signal is None or signal.n < points:
         return None
     if level < share_critical:
         return critical(signal, kept=level)

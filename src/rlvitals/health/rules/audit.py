@@ -6,7 +6,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal
+from rlvitals.health.statistics import NEAR_ZERO, Signal
 
 SHARES = ("truncated", "clip", "zero_variance", "all_fail", "all_pass", "pair_accuracy", "tool_failures", "kept_share")
 _WATCHED = ("reward", "loss", "margin", "kl", "entropy", "grad_norm")
@@ -23,7 +23,7 @@ def impossible_share(case: Case, *, slack: float) -> Alarm | None:
 
 def impossible_mean(reward: Signal, reward_low: Signal, reward_high: Signal, *, slack: float) -> Alarm | None:
     """A mean outside its own minimum and maximum."""
-    span = max(abs(reward_high.last - reward_low.last), abs(reward.last), 1e-9)
+    span = max(abs(reward_high.last - reward_low.last), abs(reward.last), NEAR_ZERO)
     if reward.seen_at != reward_low.seen_at or reward.seen_at != reward_high.seen_at:
         return None
     if reward.last < reward_low.last - slack * span or reward.last > reward_high.last + slack * span:
@@ -31,10 +31,10 @@ def impossible_mean(reward: Signal, reward_low: Signal, reward_high: Signal, *, 
     return None
 
 
-def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float) -> Alarm | None:
+def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float, base_most: float) -> Alarm | None:
     """An entropy per token above the logarithm of the vocabulary."""
     most = math.log(case.number("vocab_size", "vocabulary_size") or vocabulary)
-    return warning(entropy, most=most) if entropy.median5 > most and entropy.base < 100 else None
+    return warning(entropy, most=most) if entropy.median5 > most and entropy.base < base_most else None
 
 
 def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
@@ -42,11 +42,11 @@ def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
     return warning(kl) if case.kl_estimator == "kl_ref.k3" and kl.last < -slack else None
 
 
-def metric_vanished(case: Case, *, points: float) -> Alarm | None:
+def metric_vanished(case: Case, *, points: float, points_before: float) -> Alarm | None:
     """A core series that came with every row has stopped coming."""
     for name in _WATCHED:
         signal = case.signals.get(name)
-        if signal is None or signal.n < 20:
+        if signal is None or signal.n < points_before:
             continue
         missed = case.points - signal.seen_at
         if not missed:
@@ -79,18 +79,18 @@ def reward_is_not_its_parts(case: Case, reward: Signal, *, slack: float, points:
     size = max(
         abs(reward.fast), sum(abs(float(weight) * part.fast) for weight, part in zip(weights, parts, strict=True))
     )
-    return warning(reward, total=total) if abs(reward.fast - total) > slack * max(size, 1e-9) else None
+    return warning(reward, total=total) if abs(reward.fast - total) > slack * max(size, NEAR_ZERO) else None
 
 
-def loss_of_zero(loss: Signal, case: Case, *, share: float) -> Alarm | None:
+def loss_of_zero(loss: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
     """Normal: with one update per batch the ratio is 1 and centred advantages cancel."""
-    is_zero = loss.n >= 20 and loss.zero_share > share
+    is_zero = loss.n >= points and loss.zero_share > share
     return info(loss, share=loss.zero_share) if is_zero and case.family == "policy" else None
 
 
-def clip_of_zero(clip: Signal) -> Alarm | None:
+def clip_of_zero(clip: Signal, *, points: float) -> Alarm | None:
     """Normal: with one update per batch nothing is ever clipped."""
-    return info(clip) if clip.n >= 20 and clip.highest == 0.0 else None
+    return info(clip) if clip.n >= points and clip.highest == 0.0 else None
 
 
 def first_accuracy(pair_accuracy: Signal, margin: Signal) -> Alarm | None:

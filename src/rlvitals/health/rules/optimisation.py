@@ -7,10 +7,13 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal
+from rlvitals.health.statistics import NEAR_ZERO, WINDOW, Signal
 
 CORE = ("loss", "policy_loss", "value_loss", "grad_norm", "kl", "reward", "entropy", "margin", "logp_chosen", "ratio")
 _FATAL = frozenset({"loss", "policy_loss", "value_loss"})
+
+EARLY = 3
+"""Points whose median is the level a run begins at: shorter than the baseline, which a blow-up would be part of."""
 
 
 def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
@@ -24,14 +27,14 @@ def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
     return None
 
 
-def nonfinite_other(case: Case, *, count: float, share: float) -> Alarm | None:
+def nonfinite_other(case: Case, *, count: float, share: float, count_times: float) -> Alarm | None:
     """A side metric that overflows: the columns beside it may still be right."""
     if not case.nonfinite_others:
         return None
     core = {case.signals[name].key for name in CORE if name in case.signals}
     for key, times in case.nonfinite_others.items():
         if times >= count and key not in core:
-            often = times >= share * case.points and times > 3 * count
+            often = times >= share * case.points and times > count_times * count
             return (critical if often else warning)(None, metric=key, count=float(times))
     return None
 
@@ -45,11 +48,13 @@ def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_point
     return None
 
 
-def frozen_loss(loss: Signal, grad_norm: Signal | None, case: Case, *, streak: float) -> Alarm | None:
+def frozen_loss(
+    loss: Signal, grad_norm: Signal | None, case: Case, *, streak: float, streak_gradient: float
+) -> Alarm | None:
     """The loss repeats itself to the last digit. A policy-gradient loss of exactly 0 is normal."""
-    if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < 1e-9):
+    if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < NEAR_ZERO):
         return None
-    dead = grad_norm is None or grad_norm.zero_streak >= 5 or grad_norm.equal_streak >= 5
+    dead = grad_norm is None or grad_norm.zero_streak >= streak_gradient or grad_norm.equal_streak >= streak_gradient
     return since(loss.equal_step, (critical if dead else warning)(loss, streak=float(loss.equal_streak)))
 
 
@@ -63,20 +68,29 @@ def gradient_explosion(
     ratio_critical: float,
     floor: float,
     noises: float,
+    base_least: float,
+    points_loss: float,
+    noises_loss: float,
+    noise_least: float,
+    hurt_times: float,
 ) -> Alarm | None:
     """The gradient norm has grown to many times its start, and stays there: beyond its noise, because a start with
     many zeros (groups without spread) has a low level that says nothing. Preference training starts at the reference,
     where gradients are small, so there only a loss that rises with them counts.
     """
     middle = grad_norm.median5
-    times = middle / max(grad_norm.base, 1e-8)
+    times = middle / max(grad_norm.base, base_least)
     if not times >= ratio or middle < floor or middle - grad_norm.base < noises * grad_norm.noise_base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
-    worse = loss is not None and loss.n > 12 and loss.fast > loss.base + 8 * max(loss.noise_base, 0.01 * abs(loss.base))
+    worse = (
+        loss is not None
+        and loss.n > points_loss
+        and loss.fast > loss.base + noises_loss * max(loss.noise_base, noise_least * abs(loss.base))
+    )
     if case.family == "preference" and not worse and times < ratio_critical:
         return None
-    if times >= ratio_critical or ((hurt or worse) and times >= 1.5 * ratio):
+    if times >= ratio_critical or ((hurt or worse) and times >= hurt_times * ratio):
         return critical(grad_norm, times=times)
     return warning(grad_norm, times=times)
 
@@ -90,27 +104,34 @@ def loss_divergence(
     rise: float,
     rise_critical: float,
     noises: float,
+    points: float,
+    noise_share: float,
+    noise_least: float,
+    policy_times: float,
+    policy_critical: float,
+    points_risen: float,
+    critical_times: float,
 ) -> Alarm | None:
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
     a departure far beyond its own noise counts.
     """
     for signal in (loss, policy_loss):
-        if signal is None or signal.n < 14 or signal.seen_at != case.points:
+        if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
         base = signal.base
         # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
-        noise = max(signal.noise_base, 0.02 * abs(base), 0.01)
+        noise = max(signal.noise_base, noise_share * abs(base), noise_least)
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
-            if away > 3 * noises and abs(signal.median5) > 3 * abs(base):
+            if away > policy_times * noises and abs(signal.median5) > policy_times * abs(base):
                 hurt = reward is not None and (reward.dropped or reward.lost)
-                return (critical if hurt or away > 20 * noises else warning)(signal, away=away)
+                return (critical if hurt or away > policy_critical * noises else warning)(signal, away=away)
             continue
         up = min(signal.fast, signal.median5) - base
-        if up < noises * noise or up < rise * abs(base) or signal.bottom_age < 3:
+        if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
-        grave = up > rise_critical * abs(base) and up > 2 * noises * noise
-        return (critical if grave else warning)(signal, rise=up / max(abs(base), 1e-9))
+        grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
+        return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO))
     return None
 
 
@@ -127,59 +148,92 @@ def early_blow_up(
     grad_times: float,
     kl_level: float,
     entropy_share: float,
+    points_least: float,
+    loss_least: float,
+    grad_least: float,
+    grad_level: float,
+    sum_times: float,
+    kl_early: float,
+    entropy_times: float,
+    entropy_least: float,
+    logp_times: float,
+    zeros: float,
+    signs_critical: float,
 ) -> Alarm | None:
     """Several series blow up within the first points: the learning rate is too high from the start."""
     if case.points > points:
         return None
     loss, grad_norm, kl, entropy = (
-        signal if signal and signal.n >= 4 else None for signal in (loss, grad_norm, kl, entropy)
+        signal if signal and signal.n >= points_least else None for signal in (loss, grad_norm, kl, entropy)
     )
     signs: dict[str, float] = {}
     worst: Signal | None = None
-    if loss is not None and case.family != "policy" and loss.median5 > loss_times * max(abs(loss.head[0]), 0.05):
+    if loss is not None and case.family != "policy" and loss.median5 > loss_times * max(abs(loss.head[0]), loss_least):
         signs["loss"], worst = loss.median5, loss
     if (
         grad_norm is not None
-        and grad_norm.median5 > grad_times * max(_early(grad_norm), 1e-3)
-        and grad_norm.median5 > 1
+        and grad_norm.median5 > grad_times * max(_early(grad_norm), grad_least)
+        and grad_norm.median5 > grad_level
     ):
         signs["grad_norm"], worst = grad_norm.median5, worst or grad_norm
-    if kl is not None and kl.median5 > kl_level * (30.0 if case.kl_is_sum else 1.0) and _early(kl) < 0.1 * kl.median5:
+    if (
+        kl is not None
+        and kl.median5 > kl_level * (sum_times if case.kl_is_sum else 1.0)
+        and _early(kl) < kl_early * kl.median5
+    ):
         signs["kl"], worst = kl.median5, worst or kl
     if entropy is not None and entropy.head[0] > 0 and entropy.fast < entropy_share * entropy.head[0]:
         signs["entropy"], worst = entropy.fast, worst or entropy
-    if entropy is not None and entropy.head[0] > 0 and entropy.median5 > 3 * max(entropy.head[0], 0.1):
+    if (
+        entropy is not None
+        and entropy.head[0] > 0
+        and entropy.median5 > entropy_times * max(entropy.head[0], entropy_least)
+    ):
         signs["entropy"], worst = entropy.fast, worst or entropy
-    if logp_chosen is not None and logp_chosen.n >= 4 and logp_chosen.median5 < 3 * _early(logp_chosen, 2) < 0:
+    if (
+        logp_chosen is not None
+        and logp_chosen.n >= points_least
+        and logp_chosen.median5 < logp_times * _early(logp_chosen, 2) < 0
+    ):
         signs["logps/chosen"], worst = logp_chosen.median5, logp_chosen
-    if grad_norm is not None and grad_norm.zero_streak >= 5 and not _early(grad_norm) < 1e-9:
+    if grad_norm is not None and grad_norm.zero_streak >= zeros and not _early(grad_norm) < NEAR_ZERO:
         signs["grad_norm"], worst = 0.0, worst or grad_norm
     if not signs:
         return None
-    alarm = critical if len(signs) >= 2 else warning
+    alarm = critical if len(signs) >= signs_critical else warning
     return alarm(
         worst, signs=", ".join(f"{name} {value:.3g}" for name, value in signs.items()), count=float(len(signs))
     )
 
 
-def _early(signal: Signal, points: int = 3) -> float:
+def _early(signal: Signal, points: int = EARLY) -> float:
     """The level of the first points."""
     head = sorted(signal.head[:points])
     return head[len(head) // 2]
 
 
 def learning_rate_too_low(
-    lr: Signal, case: Case, reward: Signal | None, margin: Signal | None, *, absolute: float, share: float
+    lr: Signal,
+    case: Case,
+    reward: Signal | None,
+    margin: Signal | None,
+    *,
+    absolute: float,
+    share: float,
+    margin_moved: float,
+    points: float,
 ) -> Alarm | None:
     """No step of the run so far had a learning rate that could move anything."""
     asked = case.number("learning_rate", "lr")
     ceiling = max(absolute, share * asked if asked else 0.0)
     if lr.highest >= ceiling:
         return None
-    moved = (reward is not None and reward.gained) or (margin is not None and margin.gained and margin.fast > 0.005)
+    moved = (reward is not None and reward.gained) or (
+        margin is not None and margin.gained and margin.fast > margin_moved
+    )
     progress = reward or margin
     climbing = is_climbing(lr)
-    if not moved and not climbing and progress is not None and progress.n >= 25:
+    if not moved and not climbing and progress is not None and progress.n >= points:
         return critical(lr, highest=lr.highest, ceiling=ceiling)
     return warning(lr, highest=lr.highest, ceiling=ceiling)
 
@@ -193,7 +247,7 @@ def is_climbing(lr: Signal) -> bool:
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
     """The learning rate is still climbing when a good part of the run is over."""
     window = lr.window
-    if len(window) < 5 or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
+    if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
         return None
     progress = case.progress
     late = progress >= share if progress is not None else lr.n >= points
@@ -211,22 +265,26 @@ def instability(
     *,
     times: float,
     times_alone: float,
+    points: float,
+    points_loss: float,
+    jump_least: float,
+    signs_least: float,
 ) -> Alarm | None:
     """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse."""
     worst: Signal | None = None
     signs = 0
     for signal in (reward, grad_norm, kl, loss):
-        if signal is None or signal.n < 55 or signal.seen_at != case.points or not signal.jump_ratio > times:
+        if signal is None or signal.n < points or signal.seen_at != case.points or not signal.jump_ratio > times:
             continue
-        if (signal is loss or signal is kl) and signal.n < 100:
+        if (signal is loss or signal is kl) and signal.n < points_loss:
             continue  # both start still and grow livelier by themselves
-        if signal is loss and case.family == "policy" and signal.jump < 0.01:
+        if signal is loss and case.family == "policy" and signal.jump < jump_least:
             continue  # a loss that is 0 but for the KL term
         if signal is loss and case.family == "policy" and worst is kl:
             continue  # such a loss is the KL term: one sign, not two
         signs += 1
         if worst is None or signal.jump_ratio > worst.jump_ratio:
             worst = signal
-    if worst is None or (signs < 2 and (worst.jump_ratio < times_alone or worst is loss or worst is kl)):
+    if worst is None or (signs < signs_least and (worst.jump_ratio < times_alone or worst is loss or worst is kl)):
         return None
     return warning(worst, jumps=worst.jump_ratio, signs=float(signs))

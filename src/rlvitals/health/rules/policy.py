@@ -7,7 +7,10 @@ import math
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.rules.reward import is_solved, kl_unit
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, TINY, Signal
+
+LEVELS_APART = 36.0
+"""Points between the mean ages of the slow and the fast level: half-lives of 30 and 5, each divided by ln 2."""
 
 
 def kl_explosion(
@@ -19,35 +22,45 @@ def kl_explosion(
     level: float,
     times: float,
     level_critical: float,
+    base_least: float,
+    settled_share: float,
+    hurt_share: float,
+    length_low: float,
+    length_high: float,
+    winning_times: float,
+    winning_critical: float,
+    fast_times: float,
 ) -> Alarm | None:
     """The policy leaves its reference: a multiple of the starting KL, at a size that matters, five points long."""
     unit = kl_unit(case)
-    middle = min(kl.median5, 2 * kl.fast)
-    base = max(kl.base, 1e-3 * unit)
+    middle = min(kl.median5, fast_times * kl.fast)
+    base = max(kl.base, base_least * unit)
     if middle < times * base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
-    settled = min(kl.slow, middle) > 0.65 * level * unit  # no passing swing
-    if middle < (0.4 if hurt else 1.0) * level * unit and not settled:
+    settled = min(kl.slow, middle) > settled_share * level * unit  # no passing swing
+    if middle < (hurt_share if hurt else 1.0) * level * unit and not settled:
         return None
-    changed = length is not None and not 0.5 < (length.ratio if not math.isnan(length.ratio) else 1.0) < 2.0
+    changed = (
+        length is not None and not length_low < (length.ratio if not math.isnan(length.ratio) else 1.0) < length_high
+    )
     winning = reward is not None and reward.improving and not reward.dropped
-    if middle > level_critical * unit and (not winning or middle > 4 * level_critical * unit):
+    if middle > level_critical * unit and (not winning or middle > winning_critical * level_critical * unit):
         return critical(kl, times=middle / base)
     if middle > level * unit and (hurt or (changed and not winning)):
         return critical(kl, times=middle / base)
-    if winning and middle < 1.2 * level * unit and not settled:
+    if winning and middle < winning_times * level * unit and not settled:
         return None
     return warning(kl, times=middle / base)
 
 
-def kl_negative(kl: Signal, case: Case, *, level: float, deep: float) -> Alarm | None:
+def kl_negative(kl: Signal, case: Case, *, level: float, deep: float, sum_times: float, noises: float) -> Alarm | None:
     """An average KL cannot be negative; a sampled one dips below 0 a little and returns."""
     unit = kl_unit(case)
     middle = kl.median5
-    if middle < -deep * (4.0 if case.kl_is_sum else 1.0):
+    if middle < -deep * (sum_times if case.kl_is_sum else 1.0):
         return critical(kl)
-    if middle < -level * unit and kl.fast < -level * unit and kl.fast < -2 * FAST_SHARE * kl.noise:
+    if middle < -level * unit and kl.fast < -level * unit and kl.fast < -noises * FAST_SHARE * kl.noise:
         return warning(kl)
     return None
 
@@ -61,6 +74,7 @@ def entropy_collapse(
     ratio_critical: float,
     noises: float,
     errors: float,
+    rising: float,
 ) -> Alarm | None:
     """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while."""
     base = entropy.base
@@ -71,7 +85,8 @@ def entropy_collapse(
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
     climbing = reward is not None and (
-        (reward.won and reward.course.lately > errors) or (reward.gained and reward.rising > 1.0 and not reward.dropped)
+        (reward.won and reward.course.lately > errors)
+        or (reward.gained and reward.rising > rising and not reward.dropped)
     )
     if climbing:
         return info(entropy, ratio=entropy.ratio)
@@ -82,16 +97,25 @@ def entropy_collapse(
 
 
 def entropy_running_out(
-    entropy: Signal, reward: Signal | None, case: Case, *, ratio: float, floor: float, points: float
+    entropy: Signal,
+    reward: Signal | None,
+    case: Case,
+    *,
+    ratio: float,
+    floor: float,
+    points: float,
+    falling: float,
+    trend: float,
+    reward_rising: float,
 ) -> Alarm | None:
     """A steady fall that will reach a tenth of the start soon."""
     base = entropy.base
-    if base <= 0 or not entropy.ratio < ratio or entropy.rising > -2.5 or entropy.trend > -8:
+    if base <= 0 or not entropy.ratio < ratio or entropy.rising > -falling or entropy.trend > -trend:
         return None
-    if reward is not None and (reward.rising > 1.5 or is_solved(case, reward)):
+    if reward is not None and (reward.rising > reward_rising or is_solved(case, reward)):
         return None
-    speed = math.log(max(entropy.slow, 1e-9) / max(entropy.fast, 1e-9)) / 36.0  # the two levels look 36 points apart
-    left = math.log(max(entropy.fast, 1e-9) / (floor * base)) / max(speed, 1e-9)
+    speed = math.log(max(entropy.slow, NEAR_ZERO) / max(entropy.fast, NEAR_ZERO)) / LEVELS_APART
+    left = math.log(max(entropy.fast, NEAR_ZERO) / (floor * base)) / max(speed, NEAR_ZERO)
     return warning(entropy, arrival=left, ratio=entropy.ratio) if 0 < left < points else None
 
 
@@ -122,9 +146,9 @@ def clip_saturation(clip: Signal, *, warn: float, grave: float) -> Alarm | None:
 def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm | None:
     """The mean ratio is not 1: stale samples, a batch used too often, or wrong old log-probabilities."""
     middle = ratio.median5
-    if middle <= 1e-9:
+    if middle <= NEAR_ZERO:
         return critical(ratio)
-    away = min(abs(math.log(middle)), abs(math.log(max(ratio.fast, 1e-12))))
+    away = min(abs(math.log(middle)), abs(math.log(max(ratio.fast, TINY))))
     if away > math.log(grave):
         return critical(ratio)
     return warning(ratio) if away > math.log(warn) else None
@@ -150,6 +174,11 @@ def rollout_mismatch(
     error: float,
     error_critical: float,
     chi2: float,
+    points: float,
+    grave_times: float,
+    grown_times: float,
+    shrunk_ratio: float,
+    effective_times: float,
 ) -> Alarm | None:
     """The engine that wrote the samples and the trainer that learns from them disagree about their probability."""
     found: Alarm | None = None
@@ -157,33 +186,46 @@ def rollout_mismatch(
         (mismatch_kl, kl_critical, kl),
         (mismatch_gap, gap_critical, gap),
         (mismatch_error, error_critical, error),
-        (mismatch_chi2, chi2, chi2 / 3),
-        (mismatch_weight_std, 3 * weight_std, weight_std),
+        (mismatch_chi2, chi2, chi2 / grave_times),
+        (mismatch_weight_std, grave_times * weight_std, weight_std),
     ):
-        if signal is None or signal.n < 8:
+        if signal is None or signal.n < points:
             continue
         level = min(signal.fast, signal.median5)
         if level > grave:
             return critical(signal, limit=grave)
-        if (level > mild and signal.fast > 1.2 * signal.base) or level > 3 * mild:
+        if (level > mild and signal.fast > grown_times * signal.base) or level > grave_times * mild:
             found = found or warning(signal, limit=mild)
-    if mismatch_weight is not None and mismatch_weight.n >= 8 and not 1 / weight <= mismatch_weight.fast <= weight:
+    if mismatch_weight is not None and mismatch_weight.n >= points and not 1 / weight <= mismatch_weight.fast <= weight:
         return critical(mismatch_weight, limit=weight)
-    if effective_samples is not None and effective_samples.n >= 8 and 0 <= effective_samples.highest <= 1.0:
+    if effective_samples is not None and effective_samples.n >= points and 0 <= effective_samples.highest <= 1.0:
         if effective_samples.fast < effective:
             return critical(effective_samples, limit=effective)
-        if effective_samples.fast < 2 * effective and effective_samples.ratio < 0.8:
-            found = found or warning(effective_samples, limit=2 * effective)
+        if effective_samples.fast < effective_times * effective and effective_samples.ratio < shrunk_ratio:
+            found = found or warning(effective_samples, limit=effective_times * effective)
     return found
 
 
-def stale_samples(staleness: Signal, case: Case, *, steps: float, steps_critical: float, times: float) -> Alarm | None:
+def stale_samples(
+    staleness: Signal,
+    case: Case,
+    *,
+    steps: float,
+    steps_critical: float,
+    times: float,
+    points: float,
+    base_least: float,
+    steps_least: float,
+    allowed_times: float,
+) -> Alarm | None:
     """Samples are many policy versions old when they are trained on."""
     allowed = case.number("max_off_policy_steps", "max_staleness") or steps
     level = min(staleness.fast, staleness.median5)
-    if level > max(steps_critical, 2 * allowed):
+    if level > max(steps_critical, allowed_times * allowed):
         return critical(staleness, allowed=allowed)
-    if level > allowed or (staleness.n >= 20 and level > times * max(staleness.base, 0.5) and level > 2):
+    if level > allowed or (
+        staleness.n >= points and level > times * max(staleness.base, base_least) and level > steps_least
+    ):
         return warning(staleness, allowed=allowed)
     return None
 
@@ -199,17 +241,26 @@ def critic_useless(explained_variance: Signal, *, level: float, points: float, d
 
 
 def value_loss_growth(
-    value_loss: Signal, reward: Signal | None, *, times: float, times_critical: float
+    value_loss: Signal,
+    reward: Signal | None,
+    *,
+    times: float,
+    times_critical: float,
+    points: float,
+    base_share: float,
+    base_times: float,
+    noises: float,
+    momentum: float,
 ) -> Alarm | None:
     """The critic's loss has grown to a multiple of its start. With growing returns it may."""
     base = value_loss.base
-    least = min(base, max(value_loss.bottom, 0.5 * base)) if value_loss.n > 14 else base
+    least = min(base, max(value_loss.bottom, base_share * base)) if value_loss.n > points else base
     now = value_loss.median5
-    if least <= 0 or now < times * least or now < 1.3 * base:
+    if least <= 0 or now < times * least or now < base_times * base:
         return None
-    if now - base < 1.5 * value_loss.noise_base:
+    if now - base < noises * value_loss.noise_base:
         return None
-    winning = reward is not None and reward.gained and reward.momentum > 1.5
+    winning = reward is not None and reward.gained and reward.momentum > momentum
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least)
     return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.rules.optimisation import is_climbing
-from rlvitals.health.statistics import FAST_SHARE, SLOW_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, SLOW_SHARE, TINY, Signal
 
 LN2 = math.log(2)
 
 
 def margin_inversion(
-    margin: Signal, lr: Signal | None, *, noises: float, noises_critical: float, points_critical: float
+    margin: Signal,
+    lr: Signal | None,
+    *,
+    noises: float,
+    noises_critical: float,
+    points_critical: float,
+    rising: float,
+    trend: float,
+    points_turning: float,
+    share_turning: float,
+    falling_turning: float,
 ) -> Alarm | None:
     """The rejected answers are preferred, beyond the noise and not recovering."""
-    noise = max(margin.noise, margin.noise_base, 1e-9)
+    noise = max(margin.noise, margin.noise_base, NEAR_ZERO)
     level = max(margin.fast, margin.median5)
     depth = -level / (noise * FAST_SHARE)
-    turning = margin.n > 20 and margin.top > 0 and level < 0.4 * margin.top and margin.dropped and margin.rising < -3
+    turning = (
+        margin.n > points_turning
+        and margin.top > 0
+        and level < share_turning * margin.top
+        and margin.dropped
+        and margin.rising < -falling_turning
+    )
     if level >= 0 or depth < noises:
         return warning(margin, "turning", best=margin.top) if turning else None
-    if margin.rising > 1.0 and margin.fast > margin.base:
+    if margin.rising > rising and margin.fast > margin.base:
         return None  # it is on its way up
-    sinking = margin.rising < -1.0 or margin.trend < -2.0
+    sinking = margin.rising < -rising or margin.trend < -trend
     if depth > noises_critical and sinking and margin.n >= points_critical:
         return critical(margin, depth=depth)
     return warning(margin, depth=depth)
@@ -40,29 +57,42 @@ def margin_is_noise(
     points_critical: float,
     accuracy: float,
     zeros: float,
+    moving: float,
+    sigmoid_low: float,
+    sigmoid_high: float,
+    margin_idle: float,
+    loss_idle: float,
+    trend_idle: float,
+    margin_nothing: float,
+    loss_nothing: float,
+    accuracy_more: float,
+    noises_travelled: float,
 ) -> Alarm | None:
     """After this many points a margin that learns is out of its own noise."""
     if margin.zero_streak >= zeros:
         return since(margin.zero_step, critical(margin, "zero", streak=float(margin.zero_streak)))
     if lr is not None and is_climbing(lr):
         return None  # still warming up: nothing can have been learned yet
-    noise = max(margin.noise, 1e-12)
+    noise = max(margin.noise, TINY)
     distance = margin.slow / (noise * SLOW_SHARE)
     moved = (
-        abs(distance) > noises or abs(margin.trend) > 3.0 or abs(margin.rising) > 3.0 or margin.travelled > 2 * noise
+        abs(distance) > noises
+        or abs(margin.trend) > moving
+        or abs(margin.rising) > moving
+        or margin.travelled > noises_travelled * noise
     )
     # A sigmoid loss that has hardly fallen, over a margin that hardly exists: beyond the noise perhaps, but nothing.
     idle = (
         loss is not None
-        and 0.45 < loss.start < 0.75
-        and abs(margin.slow) < 0.02
-        and loss.slow > 0.98 * loss.start
-        and margin.trend < 6.0
+        and sigmoid_low < loss.start < sigmoid_high
+        and abs(margin.slow) < margin_idle
+        and loss.slow > loss_idle * loss.start
+        and margin.trend < trend_idle
     )
     if moved and not idle:
         return None
-    nothing = idle and loss is not None and abs(margin.slow) < 0.001 and loss.slow > 0.999 * loss.start
-    told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + 0.05 if idle else accuracy)
+    nothing = idle and loss is not None and abs(margin.slow) < margin_nothing and loss.slow > loss_nothing * loss.start
+    told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + accuracy_more if idle else accuracy)
     if told_apart and not nothing:
         return None
     if margin.n >= points_critical:
@@ -70,13 +100,42 @@ def margin_is_noise(
     return warning(margin, distance=distance)
 
 
+def accuracy_below_chance(
+    pair_accuracy: Signal,
+    margin: Signal | None,
+    *,
+    warn: float,
+    grave: float,
+    points_critical: float,
+    ties: float,
+    rising: float,
+    trend: float,
+) -> Alarm | None:
+    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
+    if margin is not None and margin.zero_share > ties:
+        return None
+    level = pair_accuracy.slow
+    if level >= warn or pair_accuracy.rising > rising or pair_accuracy.trend > trend:
+        return None
+    if level < grave and pair_accuracy.n >= points_critical:
+        return critical(pair_accuracy, share=level)
+    return warning(pair_accuracy, share=level)
+
+
 def likelihood_displacement(
-    chosen: Signal, margin: Signal | None, rejected: Signal | None, *, fall: float, share: float
+    chosen: Signal,
+    margin: Signal | None,
+    rejected: Signal | None,
+    *,
+    fall: float,
+    share: float,
+    level_share: float,
+    noises: float,
 ) -> Alarm | None:
     """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
-    if level > -0.5 * fall or sunk < fall or sunk < 2.5 * chosen.noise or chosen.momentum > 0:
+    if level > -level_share * fall or sunk < fall or sunk < noises * chosen.noise or chosen.momentum > 0:
         return None
     if margin is not None:
         grown = margin.median5 - margin.base
@@ -90,7 +149,14 @@ def likelihood_displacement(
 
 
 def log_probability_crash(
-    logp_chosen: Signal, margin: Signal | None, *, times: float, times_critical: float, noises: float
+    logp_chosen: Signal,
+    margin: Signal | None,
+    *,
+    times: float,
+    times_critical: float,
+    noises: float,
+    points: float,
+    learning_times: float,
 ) -> Alarm | None:
     """The log-probability of the chosen answers has fallen to a multiple of its start: the model is being destroyed,
     even while the loss falls. A margin that still grows says that it may recover.
@@ -98,35 +164,44 @@ def log_probability_crash(
     base = logp_chosen.base
     if not base < 0:
         return None
-    level = max(logp_chosen.median5, logp_chosen.fast) if logp_chosen.n >= 12 else logp_chosen.median5
+    level = max(logp_chosen.median5, logp_chosen.fast) if logp_chosen.n >= points else logp_chosen.median5
     ratio = level / base
     if ratio < times or base - level < noises * logp_chosen.noise_base:
         return None
-    learning = margin is not None and margin.n >= 12 and margin.gained and not margin.dropped
+    learning = margin is not None and margin.n >= points and margin.gained and not margin.dropped
     grave = ratio >= times_critical and not learning
-    return (critical if grave or ratio >= 1.5 * times_critical else warning)(logp_chosen, times=ratio)
+    return (critical if grave or ratio >= learning_times * times_critical else warning)(logp_chosen, times=ratio)
 
 
-def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float) -> Alarm | None:
+def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float, points: float) -> Alarm | None:
     """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
     window = eval_margin.window
     if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
         return None
-    rising = margin is not None and margin.n > 12 and margin.gained
+    rising = margin is not None and margin.n > points and margin.gained
     return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
 
 
-def eval_overfit(eval_loss: Signal, *, rise: float, rise_critical: float) -> Alarm | None:
+def eval_overfit(
+    eval_loss: Signal,
+    *,
+    rise: float,
+    rise_critical: float,
+    evals: float,
+    before_share: float,
+    steady_share: float,
+    once_times: float,
+) -> Alarm | None:
     """The held-out loss is above its best twice in a row, and further the second time."""
     best = eval_loss.lowest
     window = eval_loss.window
-    if eval_loss.n < 3 or best <= 0:
+    if eval_loss.n < evals or best <= 0:
         return None
     before, now = window[-2], window[-1]
     if now > (1 + rise_critical) * best and before > (1 + rise) * best:
         return critical(eval_loss, rise=now / best - 1, best=best)
-    if now > (1 + 2 * rise) * best or (
-        now > (1 + rise) * best and before > (1 + 0.3 * rise) * best and now > before * 0.98
+    if now > (1 + once_times * rise) * best or (
+        now > (1 + rise) * best and before > (1 + before_share * rise) * best and now > before * steady_share
     ):
         return warning(eval_loss, rise=now / best - 1, best=best)
     return None
@@ -150,33 +225,49 @@ def preference_saturated(
     return warning(loss, accuracy=told_apart)
 
 
-def kto_kl_explosion(kto_kl: Signal, *, times: float, level: float, level_critical: float) -> Alarm | None:
+def kto_kl_explosion(
+    kto_kl: Signal,
+    *,
+    times: float,
+    level: float,
+    level_critical: float,
+    base_least: float,
+    doubling_points: float,
+    doubling_least: float,
+    doubling_times: float,
+) -> Alarm | None:
     """KTO's reference point runs away: the policy leaves the reference as a whole, not only on good answers."""
     middle = kto_kl.median5
-    if middle < level or middle < times * max(kto_kl.base, 1e-3):
-        window = kto_kl.window
+    if middle < level or middle < times * max(kto_kl.base, base_least):
+        recent = kto_kl.window[-int(doubling_points) :]
         doubling = (
-            len(window) >= 4
-            and window[-4] > 0.03
-            and all(later > 1.8 * earlier for earlier, later in zip(window[-4:], window[-3:], strict=False))
+            len(recent) >= doubling_points
+            and recent[0] > doubling_least
+            and all(later > doubling_times * earlier for earlier, later in pairwise(recent))
         )
         return warning(kto_kl, "doubling") if doubling and kto_kl.last > level else None
     return critical(kto_kl, level_now=middle) if middle > level_critical else warning(kto_kl, level_now=middle)
 
 
-def kto_kl_at_zero(kto_kl: Signal, *, share: float) -> Alarm | None:
+def kto_kl_at_zero(kto_kl: Signal, *, share: float, points: float) -> Alarm | None:
     """Normal: TRL's estimator is cut off at 0."""
-    return info(kto_kl, share=kto_kl.zero_share) if kto_kl.n >= 20 and kto_kl.zero_share > share else None
+    return info(kto_kl, share=kto_kl.zero_share) if kto_kl.n >= points and kto_kl.zero_share > share else None
 
 
 def class_imbalance(
-    case: Case, desirable_count: Signal | None, undesirable_count: Signal | None, *, low: float, high: float
+    case: Case,
+    desirable_count: Signal | None,
+    undesirable_count: Signal | None,
+    *,
+    low: float,
+    high: float,
+    points: float,
 ) -> Alarm | None:
     """Weight times count of desirable against undesirable examples, outside what KTO's authors advise."""
     good = case.number("n_desirable", "num_desirable", "desirable_count")
     bad = case.number("n_undesirable", "num_undesirable", "undesirable_count")
     source = None
-    if good is None and desirable_count is not None and undesirable_count is not None and desirable_count.n >= 10:
+    if good is None and desirable_count is not None and undesirable_count is not None and desirable_count.n >= points:
         good, bad, source = desirable_count.slow, undesirable_count.slow, desirable_count
     if good is None or bad is None:
         return None

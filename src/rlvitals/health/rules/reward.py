@@ -9,10 +9,19 @@ from itertools import pairwise
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
 """How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
+
+SOLVED_REST = 0.07
+"""A reward this share of its declared range below the top is at the top."""
+
+SOLVED_LEVEL = 0.93
+"""Above this a reward that stays between 0 and 1 is at the top, where no range is declared."""
+
+LEAST_SCALE = 1e-6
+"""The least size of a reward or a score that changes are measured by."""
 
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
@@ -27,9 +36,9 @@ def is_solved(case: Case, reward: Signal) -> bool:
     lowest = case.number("reward_min", "min_reward")
     if highest is not None:
         span = highest - (lowest if lowest is not None else min(reward.lowest, 0.0))
-        return span > 0 and reward.fast > highest - 0.07 * span
+        return span > 0 and reward.fast > highest - SOLVED_REST * span
     if reward.lowest >= 0 and reward.highest <= 1.0:
-        return reward.fast > 0.93
+        return reward.fast > SOLVED_LEVEL
     return False
 
 
@@ -41,32 +50,44 @@ def _floor_of(case: Case, reward: Signal) -> float | None:
 
 
 def reward_constant(
-    reward: Signal, case: Case, reward_std: Signal | None, *, points: float, relative: float, still: float
+    reward: Signal,
+    case: Case,
+    reward_std: Signal | None,
+    *,
+    points: float,
+    relative: float,
+    still: float,
+    spread_times: float,
+    std_alive: float,
+    zeros_alive: float,
+    always_times: float,
 ) -> Alarm | None:
     """The reward hardly moved since the first points: a verifier that always says the same, or answers it never likes.
     One that has risen and is now exactly constant is a solved task, unless what it rose to is worth nothing.
     """
-    scale = max(abs(reward.slow), 1e-6)
-    if reward.equal_streak < points and reward.spread > 3 * max(relative, still) * scale:
+    scale = max(abs(reward.slow), LEAST_SCALE)
+    if reward.equal_streak < points and reward.spread > spread_times * max(relative, still) * scale:
         return None
     levels = reward.course.levels
     spread = max(levels) - min(levels) if levels else reward.highest - reward.lowest
-    flat_always = reward.n > 2 * points and max(spread, reward.noise) <= relative * scale
+    flat_always = reward.n > always_times * points and max(spread, reward.noise) <= relative * scale
     lately = levels[-3:]
-    stands = len(levels) > 3 and max(max(lately) - min(lately), reward.spread / 3) <= still * scale
+    stands = len(levels) > len(lately) and max(max(lately) - min(lately), reward.spread / spread_times) <= still * scale
     flat_now = reward.equal_streak >= points or stands
     if not (flat_always or flat_now):
         return None
     gained = reward.gained or reward.course.gain >= BEYOND_NOISE
-    if is_solved(case, reward) and (gained or reward.n > 2 * points):
+    if is_solved(case, reward) and (gained or reward.n > always_times * points):
         return info(reward, "solved", spread=spread)
     if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
-    alive = reward_std is not None and reward_std.slow > 0.1 * scale and reward_std.zero_share < 0.5
+    alive = reward_std is not None and reward_std.slow > std_alive * scale and reward_std.zero_share < zeros_alive
     return (warning if alive and not flat_now else critical)(reward, spread=spread)
 
 
-def reward_at_floor(reward: Signal, case: Case, *, share: float, points_critical: float) -> Alarm | None:
+def reward_at_floor(
+    reward: Signal, case: Case, *, share: float, points_critical: float, rising: float, trend: float
+) -> Alarm | None:
     """The mean reward sits at the lowest value there is: hardly any sample earns anything."""
     floor = _floor_of(case, reward)
     if floor is None:
@@ -75,7 +96,7 @@ def reward_at_floor(reward: Signal, case: Case, *, share: float, points_critical
     span = (top if top is not None else 1.0) - floor
     if span <= 0 or reward.fast - floor > share * span or reward.slow - floor > share * span:
         return None
-    if reward.rising > 3.0 or reward.trend > 4.0:
+    if reward.rising > rising or reward.trend > trend:
         return None  # small, and on its way up
     above = (reward.slow - floor) / span
     return critical(reward, above=above) if reward.n >= points_critical else warning(reward, above=above)
@@ -92,6 +113,19 @@ def reward_collapse(
     share: float,
     noises: float,
     least: float,
+    far_times: float,
+    near_times: float,
+    start_times: float,
+    depth_times: float,
+    kl_times: float,
+    kl_least: float,
+    entropy_low: float,
+    entropy_high: float,
+    length_low: float,
+    length_high: float,
+    turns_low: float,
+    turns_high: float,
+    lost_times: float,
 ) -> Alarm | None:
     """The reward has given back what it had gained, or fallen below where it began."""
     if not reward.dropped:
@@ -99,27 +133,30 @@ def reward_collapse(
     drift = max(reward.wander, FAST_SHARE * reward.noise)
     won = reward.top - reward.base
     falling = reward.slow - max(reward.fast, reward.median5)  # the baseline alone is ten points, and may lie high
-    gave_back = won > 1.6 * noises * drift and reward.drop > give_back * won and falling > 0.5 * noises * drift
-    below = falling > noises * drift and reward.base - reward.fast > 0.5 * noises * drift
+    gave_back = (
+        won > far_times * noises * drift and reward.drop > give_back * won and falling > near_times * noises * drift
+    )
+    below = falling > noises * drift and reward.base - reward.fast > near_times * noises * drift
     if not (gave_back or below):
         return None
     moved = [
         signal.key
         for signal, moved in (
-            (kl, kl is not None and kl.median_ratio > 3 and kl.median5 > 0.05),
-            (entropy, entropy is not None and not 0.4 < _or_one(entropy.ratio) < 1.8),
-            (length, length is not None and not 0.5 < _or_one(length.ratio) < 2.0),
-            (turns, turns is not None and not 0.7 < _or_one(turns.ratio) < 1.5),
+            (kl, kl is not None and kl.median_ratio > kl_times and kl.median5 > kl_least),
+            (entropy, entropy is not None and not entropy_low < _or_one(entropy.ratio) < entropy_high),
+            (length, length is not None and not length_low < _or_one(length.ratio) < length_high),
+            (turns, turns is not None and not turns_low < _or_one(turns.ratio) < turns_high),
         )
         if moved and signal is not None
     ]
     companions = ", ".join(moved) or "nothing else"
-    lost_all = gave_back and reward.drop > share * won and won > 2 * noises * drift
-    sunk = below and (bool(moved) or falling > 1.6 * noises * drift)
+    lost_all = gave_back and reward.drop > share * won and won > lost_times * noises * drift
+    sunk = below and (bool(moved) or falling > far_times * noises * drift)
     # A fast fall raises the noise it is measured by, so a deep one is also held against the noise of the start.
     depth = reward.base - max(reward.fast, reward.median5)
     sunk = sunk or (
-        depth > max(1.25 * noises * reward.noise_base, noises * reward.wander) and reward.drop > 2 * depth / 3
+        depth > max(start_times * noises * reward.noise_base, noises * reward.wander)
+        and reward.drop > depth / depth_times
     )
     # A few parts in a hundred of the reward are no collapse, however still it was before.
     matters = reward.drop > least * max(abs(reward.top), reward.travelled)
@@ -164,6 +201,7 @@ def not_learning(
     points_idle: float,
     late: float,
     still: float,
+    evals: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
     moved from its reference either is the plainer case.
@@ -174,7 +212,7 @@ def not_learning(
         return None
     if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
-    if eval_score is not None and eval_score.n >= 4 and (eval_score.trend > BEYOND_NOISE or eval_score.gained):
+    if eval_score is not None and eval_score.n >= evals and (eval_score.trend > BEYOND_NOISE or eval_score.gained):
         return None
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late
@@ -184,14 +222,16 @@ def not_learning(
     )
 
 
-def plateau(reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float) -> Alarm | None:
+def plateau(
+    reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float, rising: float, evals: float
+) -> Alarm | None:
     """The best level lies far back, and nothing has risen since: take that checkpoint. A remark, whatever its length:
     a run that has learnt what it can is no failure.
     """
     flat = reward.plateau_age
-    if flat < max(age, share * reward.n) or not reward.gained or reward.rising > 1.5:
+    if flat < max(age, share * reward.n) or not reward.gained or reward.rising > rising:
         return None
-    if eval_score is not None and eval_score.n >= 4 and eval_score.rising > 1.5:
+    if eval_score is not None and eval_score.n >= evals and eval_score.rising > rising:
         return None
     variant = "solved" if is_solved(case, reward) else ""
     return info(reward, variant, age=float(flat), best=reward.top, best_step=float(reward.top_step))
@@ -208,9 +248,23 @@ def groups_without_spread(
     share: float,
     share_critical: float,
     excess: float,
+    small_group: float,
+    share_small: float,
+    points_small: float,
+    base_share: float,
+    risen_share: float,
+    points_risen: float,
+    share_sure: float,
+    p_low: float,
+    p_high: float,
+    p_hard: float,
+    p_easy: float,
+    share_most: float,
+    truncated_share: float,
+    excess_times: float,
 ) -> Alarm | None:
     """Groups whose samples all earn the same teach nothing. A binary reward gives p^G + (1-p)^G of them by chance."""
-    level = 0.5 * (zero_variance.slow + zero_variance.fast)
+    level = (zero_variance.slow + zero_variance.fast) / 2
     now = min(zero_variance.fast, zero_variance.median5)
     size = case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt")
     binary = reward is not None and reward.lowest >= 0 and reward.highest <= 1
@@ -218,23 +272,28 @@ def groups_without_spread(
     p = reward.slow if reward is not None else math.nan
     if binary and size:
         chance = p**size + (1 - p) ** size
-    if size is not None and size <= 3 and (now < 0.95 or zero_variance.n < 100):
+    if size is not None and size <= small_group and (now < share_small or zero_variance.n < points_small):
         return None  # pairs and triples agree most of the time
-    leapt = now > share_critical and zero_variance.base < 0.5 * share
-    risen = zero_variance.base < 0.5 * level
-    beyond = risen and zero_variance.n >= 30 and min(level, now) > 0.7 * share and level - chance > 2 * excess
+    leapt = now > share_critical and zero_variance.base < base_share * share
+    risen = zero_variance.base < base_share * level
+    beyond = (
+        risen
+        and zero_variance.n >= points_risen
+        and min(level, now) > risen_share * share
+        and level - chance > excess_times * excess
+    )
     if not leapt and not beyond and min(level, now) < share:
         return None
-    if level - chance < excess and not (p <= 0.05 or p >= 0.95) and level < 0.9:
+    if level - chance < excess and not (p <= p_low or p >= p_high) and level < share_sure:
         return None
     variant = ""
-    if (all_pass is not None and all_pass.fast > 0.5) or (binary and p >= 0.85):
+    if (all_pass is not None and all_pass.fast > share_most) or (binary and p >= p_easy):
         variant = "too_easy"
-    elif (all_fail is not None and all_fail.fast > 0.5) or (binary and p <= 0.15):
+    elif (all_fail is not None and all_fail.fast > share_most) or (binary and p <= p_hard):
         variant = "too_hard"
     solved = reward is not None and (is_solved(case, reward) or (variant == "too_easy" and reward.gained))
     gained = reward is not None and reward.gained and not reward.dropped
-    cut = truncated is not None and truncated.fast > 0.8
+    cut = truncated is not None and truncated.fast > truncated_share
     if solved:
         return info(zero_variance, "solved", share=level, chance=chance)
     if (level > share_critical or leapt) and (not gained or cut or (reward is not None and reward.stalled)):
@@ -243,7 +302,14 @@ def groups_without_spread(
 
 
 def no_reward_spread(
-    reward_std: Signal, reward: Signal, zero_variance: Signal | None, case: Case, *, share: float, relative: float
+    reward_std: Signal,
+    reward: Signal,
+    zero_variance: Signal | None,
+    case: Case,
+    *,
+    share: float,
+    relative: float,
+    points: float,
 ) -> Alarm | None:
     """The spread of rewards has gone: no sample is better than another."""
     if zero_variance is not None:
@@ -251,8 +317,8 @@ def no_reward_spread(
     grouped = (case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt") or 0) > 1
     if reward_std.highest == 0.0 and not grouped:
         return None  # one sample a prompt has no spread, and needs none
-    gone = reward_std.zero_share > share and reward_std.n >= 25
-    shrunk = reward_std.n >= 25 and reward_std.ratio < relative and reward_std.median_ratio < relative
+    gone = reward_std.zero_share > share and reward_std.n >= points
+    shrunk = reward_std.n >= points and reward_std.ratio < relative and reward_std.median_ratio < relative
     if not (gone or shrunk):
         return None
     if is_solved(case, reward) or reward.gained:
@@ -262,19 +328,24 @@ def no_reward_spread(
     )
 
 
-def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float) -> Alarm | None:
+def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float, share_highest: float) -> Alarm | None:
     """The reward rises and a score logged beside it, which is no part of it, does not: the reward is being gamed."""
     scores = case.parts | case.others
-    if len(scores) < 2 or not 0 <= reward.lowest <= reward.highest <= 1.5:
+    if len(scores) < 2 or not 0 <= reward.lowest <= reward.highest <= share_highest:
         return None
-    proxies = [part for part in scores.values() if part.n == reward.n and abs(part.slow - reward.slow) < 1e-9]
+    proxies = [part for part in scores.values() if part.n == reward.n and abs(part.slow - reward.slow) < NEAR_ZERO]
     if not proxies:
         return None
     won = reward.fast - reward.base
     if won < gain or not reward.gained:
         return None
     for name, part in scores.items():
-        if part in proxies or part.n < reward.n - 2 or "minus" in name or not 0 <= part.lowest <= part.highest <= 1.5:
+        if (
+            part in proxies
+            or part.n < reward.n - 2
+            or "minus" in name
+            or not 0 <= part.lowest <= part.highest <= share_highest
+        ):
             continue
         if _AUXILIARY.search(name) or part.highest == part.lowest:
             continue  # a constant shows nothing yet: see task_part_dead
@@ -297,42 +368,63 @@ def task_part_dead(case: Case, reward: Signal, *, points: float, points_critical
     return None
 
 
-def eval_falls(reward: Signal, eval_score: Signal, case: Case, *, noises: float, evals: float) -> Alarm | None:
+def eval_falls(
+    reward: Signal,
+    eval_score: Signal,
+    case: Case,
+    *,
+    noises: float,
+    evals: float,
+    noise_least: float,
+    climb_noises: float,
+    rising: float,
+    slide_share: float,
+    evals_reward: float,
+    evals_flat: float,
+    rising_flat: float,
+    climb_noises_flat: float,
+    gain_flat: float,
+    noise_flat: float,
+    deep_times: float,
+    noises_learnt: float,
+) -> Alarm | None:
     """The held-out score falls or stands still while the training reward climbs: over-optimised, or hacked."""
     at_evals = case.reward_at_evals
-    if eval_score.n < evals or reward.dropped or len(at_evals) < 3 or eval_score.seen_at != case.points:
+    if eval_score.n < evals or reward.dropped or len(at_evals) < evals_reward or eval_score.seen_at != case.points:
         return None
     window = eval_score.window
     best = eval_score.highest
-    noise = max(eval_score.noise, 0.015 * abs(best), 1e-6)
+    noise = max(eval_score.noise, noise_least * abs(best), LEAST_SCALE)
     won = at_evals[-1] - min(at_evals[:-1])
-    climbs = won > 4 * FAST_SHARE * reward.noise and (reward.gained or reward.rising > 1.5)
+    climbs = won > climb_noises * FAST_SHARE * reward.noise and (reward.gained or reward.rising > rising)
     # A score that slides all the way looks noisy for it: each evaluation below the one before, and little is left.
-    slides = window[-1] < 0.4 * window[0] and all(later < earlier for earlier, later in pairwise(window))
+    slides = window[-1] < slide_share * window[0] and all(later < earlier for earlier, later in pairwise(window))
     if climbs and slides:
         alarm = critical if len(window) > evals else warning
         return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     fallen = best - max(window[-2:])
     if climbs and fallen > noises * noise:
-        deep = best - max(window[-3:]) > noises * noise or fallen > 2 * noises * noise
+        deep = best - max(window[-3:]) > noises * noise or fallen > deep_times * noises * noise
         alarm = critical if deep and window[-1] <= min(window[-3:]) + noise else warning
         return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     strides = (
-        len(at_evals) >= 5 and reward.rising > 2.0 and at_evals[-1] - at_evals[-5] > 13 * FAST_SHARE * reward.noise
+        len(at_evals) >= evals_flat
+        and reward.rising > rising_flat
+        and at_evals[-1] - at_evals[0] > climb_noises_flat * FAST_SHARE * reward.noise
     )
     # A score that has just climbed steeply looks noisy: its noise must not hide that it still climbs.
-    learnt = eval_score.head and max(window) > eval_score.head[0] + 2 * noise
-    if strides and not learnt and max(window[-3:]) < max(window[:2]) + 0.25 * min(noise, 0.05 * abs(best)):
+    learnt = eval_score.head and max(window) > eval_score.head[0] + noises_learnt * noise
+    if strides and not learnt and max(window[-3:]) < max(window[:2]) + gain_flat * min(noise, noise_flat * abs(best)):
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     return None
 
 
-def eval_collapse(eval_score: Signal, *, evals: float, jumps: float) -> Alarm | None:
+def eval_collapse(eval_score: Signal, *, evals: float, jumps: float, in_a_row: float) -> Alarm | None:
     """The held-out score had risen and is below its first value, three evaluations in a row."""
     window = eval_score.window
-    if eval_score.n < evals or len(window) < 3:
+    if eval_score.n < evals or len(window) < in_a_row:
         return None
-    first, best, now = eval_score.head[0], eval_score.highest, max(window[-3:])
+    first, best, now = eval_score.head[0], eval_score.highest, max(window[-int(in_a_row) :])
     usual = eval_score.usual_jump
     if now >= first or best - first < jumps * usual:
         return None
@@ -341,32 +433,46 @@ def eval_collapse(eval_score: Signal, *, evals: float, jumps: float) -> Alarm | 
 
 
 def reward_takeover(
-    case: Case, reward: Signal, *, share: float, shift: float, variance: float, share_critical: float, least: float
+    case: Case,
+    reward: Signal,
+    *,
+    share: float,
+    shift: float,
+    variance: float,
+    share_critical: float,
+    least: float,
+    points: float,
+    points_critical: float,
+    sum_slack: float,
+    momentum: float,
+    rising: float,
 ) -> Alarm | None:
     """One part of the reward has become nearly all of it while the others stand still or lose, or grows while another
     falls. What is less than `least` of the reward is small change: partial credit goes when whole answers are right.
     """
-    parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= 20]
+    parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= points]
     if len(parts) < 2 or reward.dropped:
         return None
     now = sum(abs(part.median5) for _, part in parts)
     then = sum(abs(part.base) for _, part in parts)
-    if now <= 0 or then <= 0 or abs(now - abs(reward.median5)) > 0.5 * now:
+    if now <= 0 or then <= 0 or abs(now - abs(reward.median5)) > sum_slack * now:
         return None  # the parts are not what the reward is made of
     for name, part in parts:
         mine = abs(part.median5) / now
         if mine < share or mine - abs(part.base) / then < shift or not part.gained or part.fast <= part.base:
             continue
         others = [other for other_name, other in parts if other_name != name]
-        if any(other.gained and other.momentum > 2.0 for other in others):
+        if any(other.gained and other.momentum > momentum for other in others):
             continue
         if not _AUXILIARY.search(name) and not any(other.lost for other in others):
             continue  # the real task has become the larger part: that is the point of training
         if part.noise**2 < variance * sum(one.noise**2 for _, one in parts):
             continue  # the others still decide which sample is better
-        return (critical if mine > share_critical and reward.n >= 60 else warning)(part, part=name, share=mine)
+        return (critical if mine > share_critical and reward.n >= points_critical else warning)(
+            part, part=name, share=mine
+        )
     for name, part in parts:
-        if abs(part.fast) < least * now or not (part.gained and part.rising > 0.5):
+        if abs(part.fast) < least * now or not (part.gained and part.rising > rising):
             continue
         losers = [
             other for other_name, other in parts

@@ -19,6 +19,9 @@ def length_explosion(
     times_stalled: float,
     times_critical: float,
     truncated_share: float,
+    climbing_times: float,
+    rising: float,
+    noises: float,
 ) -> Alarm | None:
     """Answers grow to a multiple of their start; less of it counts when the reward has stopped rising."""
     now = length.median_ratio
@@ -26,10 +29,10 @@ def length_explosion(
         return None
     stalled = reward is not None and reward.stalled
     climbing = reward is not None and reward.improving and not stalled and not reward.dropped
-    least = 1.2 * times if climbing else times_stalled if stalled and length.rising > 2.5 else times
+    least = climbing_times * times if climbing else times_stalled if stalled and length.rising > rising else times
     if now < least:
         return None
-    if length.median5 - length.base < 3 * length.noise_base:
+    if length.median5 - length.base < noises * length.noise_base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
@@ -68,18 +71,28 @@ def truncation(
     points_critical: float,
     points: float,
     down: float,
+    points_total: float,
+    share_total: float,
+    trend_down: float,
+    falling: float,
+    reward_rising: float,
+    filled_from: float,
+    filled_to: float,
 ) -> Alarm | None:
     """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
     level = min(truncated.slow, truncated.fast)
-    total = truncated.n >= 8 and truncated.lowest > 0.97
+    total = truncated.n >= points_total and truncated.lowest > share_total
     if not total and level <= min(share, share_critical):
         return None
-    if truncated.fast < truncated.base - down and (truncated.trend < -3 or truncated.rising < -2):
+    if truncated.fast < truncated.base - down and (truncated.trend < -trend_down or truncated.rising < -falling):
         return None  # well on its way down
     winning = reward is not None and reward.improving and not reward.dropped
-    moving = reward is not None and reward.rising > 1.0
+    moving = reward is not None and reward.rising > reward_rising
     filled = (
-        truncated.n >= points_critical and truncated.base < 0.9 and truncated.fast > 0.96 and level > share_critical
+        truncated.n >= points_critical
+        and truncated.base < filled_from
+        and truncated.fast > filled_to
+        and level > share_critical
     )
     stuck = level > share_critical and truncated.n >= points_critical and not moving
     if stuck or filled or (total and not winning):
@@ -115,13 +128,15 @@ def length_at_cap(
     )
 
 
-def truncation_rising(truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float) -> Alarm | None:
+def truncation_rising(
+    truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float, noises: float, slow_share: float
+) -> Alarm | None:
     """The share of answers that are cut off has risen well beyond where it began."""
     risen = min(truncated.fast, truncated.median5) - truncated.base
     if (
         risen < rise
-        or risen < 4 * FAST_SHARE * max(truncated.noise_base, truncated.noise)
-        or truncated.slow - truncated.base < 0.4 * rise
+        or risen < noises * FAST_SHARE * max(truncated.noise_base, truncated.noise)
+        or truncated.slow - truncated.base < slow_share * rise
     ):
         return None
     gained = reward is not None and reward.gained and not reward.dropped

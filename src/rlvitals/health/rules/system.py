@@ -6,13 +6,18 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import FAST_SHARE, Signal
+from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, TINY, Signal
+
+SHARE_AT_MOST = 1.5
+"""A share of memory that was ever above this is a percentage."""
 
 
-def stall(case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float) -> Alarm | None:
+def stall(
+    case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float, points: float
+) -> Alarm | None:
     """No row for much longer than rows usually take."""
     silence = _silence(case)
-    if not silence > 0 or case.points < 3 or not case.interval.n or case.lost_pid is not None:
+    if not silence > 0 or case.points < points or not case.interval.n or case.lost_pid is not None:
         return None
     usual = case.interval.slow
     if silence > max(times_critical * usual, seconds_critical):
@@ -49,8 +54,8 @@ def _silence(case: Case) -> float:
 def slow_step(step_time: Signal, *, times: float) -> Alarm | None:
     """One step took many times as long as they do: a checkpoint, an evaluation, a straggler."""
     return (
-        info(step_time, times=step_time.last / max(step_time.slow, 1e-9))
-        if step_time.last > times * max(step_time.slow, 1e-9)
+        info(step_time, times=step_time.last / max(step_time.slow, NEAR_ZERO))
+        if step_time.last > times * max(step_time.slow, NEAR_ZERO)
         else None
     )
 
@@ -63,26 +68,29 @@ def throughput(
     *,
     times: float,
     seconds: float,
+    points: float,
+    noises: float,
+    length_share: float,
 ) -> Alarm | None:
     """Steps take much longer than at the start. Longer answers are the usual cause, and then they are the news. Steps
     of milliseconds vary with whatever else the machine does.
     """
     slower = math.nan
     signal = None
-    if tokens_per_s is not None and tokens_per_s.n >= 12 and tokens_per_s.base > 0:
+    if tokens_per_s is not None and tokens_per_s.n >= points and tokens_per_s.base > 0:
         level = max(tokens_per_s.fast, tokens_per_s.median5)
-        if level > 0 and tokens_per_s.base - level > 4 * FAST_SHARE * tokens_per_s.noise_base:
+        if level > 0 and tokens_per_s.base - level > noises * FAST_SHARE * tokens_per_s.noise_base:
             signal, slower = tokens_per_s, tokens_per_s.base / level
         elif tokens_per_s.median5 <= 0:
             signal, slower = tokens_per_s, math.inf
-    if step_time is not None and step_time.n >= 12 and step_time.base > 0 and not slower >= times:
+    if step_time is not None and step_time.n >= points and step_time.base > 0 and not slower >= times:
         level = min(step_time.fast, step_time.median5)
-        if level - step_time.base > max(seconds, 4 * FAST_SHARE * step_time.noise_base):
+        if level - step_time.base > max(seconds, noises * FAST_SHARE * step_time.noise_base):
             signal, slower = step_time, level / step_time.base
     if signal is None or not slower >= times or signal.seen_at != case.points:
         return None
     grown = length.ratio if length is not None and not math.isnan(length.ratio) else 1.0
-    if signal is step_time and grown > 0.6 * slower:
+    if signal is step_time and grown > length_share * slower:
         return info(signal, "length", times=slower, length=grown)
     return warning(signal, times=slower, length=grown)
 
@@ -96,10 +104,18 @@ def memory_full(
     *,
     warn: float,
     grave: float,
+    points: float,
+    falling: float,
+    varies_times: float,
 ) -> Alarm | None:
     """So little memory is left that the next long batch ends the run."""
     for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
-        if share > grave and signal.n >= 5 and signal.rising > -2 and signal.highest > signal.lowest * 1.02:
+        if (
+            share > grave
+            and signal.n >= points
+            and signal.rising > -falling
+            and signal.highest > signal.lowest * varies_times
+        ):
             return critical(signal, share=share)
         if share > warn and signal is host_memory_share:
             return warning(signal, share=share)
@@ -116,20 +132,31 @@ def memory_creep(
     points: float,
     t: float,
     growth: float,
+    points_least: float,
+    momentum: float,
+    rise_least: float,
+    share_least: float,
+    share_full: float,
+    planned_times: float,
 ) -> Alarm | None:
     """Memory grows steadily and will be full soon."""
     for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
         rise = signal.fast - signal.base
-        if signal.n < 50 or signal.trend < t or signal.momentum < 1.0 or rise < 0.05 * abs(signal.base):
+        if (
+            signal.n < points_least
+            or signal.trend < t
+            or signal.momentum < momentum
+            or rise < rise_least * abs(signal.base)
+        ):
             continue
         per_point = signal.speed
-        if not math.isnan(share) and share > 0.3:
-            left = (0.97 - share) / max(share * per_point / max(signal.fast, 1e-9), 1e-12)
+        if not math.isnan(share) and share > share_least:
+            left = (share_full - share) / max(share * per_point / max(signal.fast, NEAR_ZERO), TINY)
             planned = case.planned_points
-            if left < max(points, min(planned - case.points, 2 * points) if planned else 0):
+            if left < max(points, min(planned - case.points, planned_times * points) if planned else 0):
                 return warning(signal, share=share, left=left)
         elif rise > growth * abs(signal.base):
-            return warning(signal, "unknown_size", growth=rise / max(abs(signal.base), 1e-9))
+            return warning(signal, "unknown_size", growth=rise / max(abs(signal.base), NEAR_ZERO))
     return None
 
 
@@ -145,7 +172,7 @@ def _shares(
     for signal in (gpu_memory_share, host_memory_share):
         if signal is not None and signal.n:
             level = min(signal.fast, signal.median5)
-            found.append((signal, level / 100.0 if signal.highest > 1.5 else level))
+            found.append((signal, level / 100.0 if signal.highest > SHARE_AT_MOST else level))
     if gpu_memory is not None and gpu_memory.n:
         total = case.number("gpu_memory_total_gb", "gpu_memory_gb")
         if total is None and gpu_memory_total is not None and gpu_memory_total.n:
@@ -154,15 +181,17 @@ def _shares(
     return found
 
 
-def gpu_idle(gpu_utilisation: Signal, *, percent: float, drop: float) -> Alarm | None:
+def gpu_idle(
+    gpu_utilisation: Signal, *, percent: float, drop: float, points: float, percent_dropped: float
+) -> Alarm | None:
     """The accelerator waits most of the time."""
     scale = 100.0 if gpu_utilisation.highest <= 1.0 else 1.0
     level = max(gpu_utilisation.slow, gpu_utilisation.fast) * scale
     if level < percent or (
-        gpu_utilisation.n >= 30
+        gpu_utilisation.n >= points
         and gpu_utilisation.base > 0
         and level < drop * gpu_utilisation.base * scale
-        and level < 50
+        and level < percent_dropped
     ):
         return warning(gpu_utilisation, percent=level)
     return None
