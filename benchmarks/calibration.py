@@ -41,7 +41,7 @@ from rlvitals.views.sources import RowSource, new_monitor
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "src" / "rlvitals" / "health" / "data" / "reliability.json"
-ACT, WATCH = 0.6, 0.6
+ACT, WATCH = 0.6, 0.5
 """The chances an alarm needs to be heard as critical, and as a warning."""
 
 SIMULATED_WEIGHT = 0.02

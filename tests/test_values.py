@@ -105,7 +105,7 @@ def test_the_finished_number_of_every_kind_does_not_depend_on_the_split(kind, da
     slack = {"var": (1e-6 * scale) ** 2, "sum": 1e-12 * scale * total, "count": 0.0}.get(kind, 1e-12 * scale)
     if kind == "sample_std":
         slack *= math.sqrt(total / (total - 1))
-    assert merged == pytest.approx(whole, rel=1e-9, abs=slack)
+    assert merged == pytest.approx(whole, rel=1e-9, abs=max(slack, 1e-300))  # denormal numbers have few digits
 
 
 @given(split_data())

@@ -74,8 +74,9 @@ def test_of_very_many_findings_the_newest_are_kept():
         (
             [replace(CRITICAL, recovered_step=60)],
             50,
-            "watch",
-            "1 critical finding; first: kl explosion, since step 12; all recovered",
+            "healthy",
+            "nothing to act on up to step 1,200 "
+            "(1 critical finding; first: kl explosion, since step 12; all recovered)",
         ),
     ],
 )

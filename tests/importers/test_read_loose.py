@@ -56,6 +56,7 @@ def test_names_and_numbers_are_found_whatever_stands_between_them(tmp_path, temp
 @pytest.mark.parametrize(
     "prefix",
     [
+        "2025-06-23 18:39:58,825 - training.grpo_trainer - INFO - ",
         "2025-01-01 12:00:00,123 - INFO - ",
         "INFO:root:2025-01-01 12:00:00 ",
         "[2025-01-01 12:00:00] [INFO] [trainer.py:123] ",

@@ -448,9 +448,10 @@ def test_real_logs_that_failed_are_acted_on(shared, name, kind):
     json.loads(to_json(report.to_dict()))
 
 
-def test_a_real_log_that_was_started_again_after_a_failure_is_to_be_watched(shared):
+def test_a_real_log_that_was_started_again_after_a_failure_tells_of_it(shared):
     report = check(shared / "logs" / "grpo_nan_grad_46.log")
-    assert report.verdict == "watch"
+    assert report.verdict == "healthy"
+    assert "1 critical finding; first: nonfinite" in report.reason
     assert {(finding.kind, finding.recovered_step) for finding in report.findings} == {("nonfinite", 20)}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import rlvitals
 from rlvitals.catalog import explain, families
 from rlvitals.views import tree
@@ -84,5 +86,6 @@ def test_what_is_asked_for_stands_first_in_its_chapter_and_no_further(tmp_path):
     assert [line["name"] for line in listed] == ["critic/score/mean", "critic/score/max", "actor/lr"]
 
 
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_every_chapter_of_the_catalogue_has_its_place():
     assert sorted((*tree.READ_FIRST, *tree.READ_LAST)) == sorted(family.id for family in families())

@@ -134,16 +134,11 @@ def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The verdict findings amount to: `act` while a critical stands; `watch` while a warning stands, and after a
-    critical that has recovered. A warning that has recovered is history: runs dip and come back.
+    """The verdict findings amount to: `act` while a critical stands, `watch` while a warning does. What has recovered
+    is history: runs dip and come back.
     """
-    verdict: Verdict = "healthy"
-    for finding in findings:
-        if finding.recovered_step is None and finding.severity == "critical":
-            return "act"
-        if finding.severity == "critical" or (finding.recovered_step is None and finding.severity == "warning"):
-            verdict = "watch"
-    return verdict
+    standing = {finding.severity for finding in findings if finding.recovered_step is None}
+    return "act" if "critical" in standing else "watch" if "warning" in standing else "healthy"
 
 
 def counted(findings: list[Finding]) -> str:

@@ -20,6 +20,7 @@ from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
 from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
+from rlvitals.health.rules import ON_TICK
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weighing import Scales
 from rlvitals.health.wording import evidence_of, fill
@@ -65,10 +66,13 @@ class Monitor:
     ) -> None:
         self.rulebook = _open_rulebook(rules)
         self._scales = scales or weighing.shipped()
+        ours = rulebooks.shipped().rules
         self._weighed = {
-            name for name, rule in rulebooks.shipped().rules.items() if self.rulebook.rules.get(name) == rule
+            name
+            for name, rule in self.rulebook.rules.items()
+            if ours.get(name) == rule and rule.kind not in weighing.UNWEIGHED_KINDS and name not in ON_TICK
         }
-        """Our own rules as they were shipped; what a user wrote or changed speaks for itself."""
+        """Our own rules as they were shipped. What a user wrote or changed speaks for itself, and so does the clock."""
         self.case = Case(
             self.rulebook.sources,
             algorithm=algorithm,

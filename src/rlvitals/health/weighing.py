@@ -5,7 +5,8 @@ probabilities estimated from labelled logs and generated runs: that such a run h
 worth watching. The alarm goes out as critical only where the first is high enough, as a warning where the second is,
 otherwise as a remark; the probability is the finding's confidence. `benchmarks/calibration.py --fit` writes the table.
 
-Rules that a user or a preset has written or changed are not weighed: their author has.
+Rules that a user or a preset has written or changed are not weighed: their author has. Nor are those about the machine
+and the log itself: a training may go well on a machine that does not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import NamedTuple
 
 from rlvitals.health.outcome import State
 from rlvitals.records import Severity
+
+UNWEIGHED_KINDS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data", "class_imbalance"})
+"""What says nothing of how well the policy learns."""
 
 _TABLE = Path(__file__).parent / "data" / "reliability.json"
 

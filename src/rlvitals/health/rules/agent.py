@@ -36,7 +36,9 @@ def tool_abandonment(
         if start <= 0 or start - level < noises * signal.noise_base:
             continue
         share = level / start
-        gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
+        gaining = reward is not None and (
+            reward.won or (reward.improving and not reward.dropped and not reward.stalled)
+        )
         if share < ratio_critical:
             return (warning if gaining else critical)(signal, share=share)
         if share < ratio:

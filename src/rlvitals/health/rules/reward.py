@@ -199,9 +199,12 @@ def not_learning(
     points: float,
     points_critical: float,
     points_idle: float,
+    t_critical: float,
+    gain_critical: float,
     late: float,
     still: float,
     evals: float,
+    eval_jumps: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
     moved from its reference either is the plainer case.
@@ -212,11 +215,14 @@ def not_learning(
         return None
     if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
-    if eval_score is not None and eval_score.n >= evals and (eval_score.trend > BEYOND_NOISE or eval_score.gained):
-        return None
+    if eval_score is not None and eval_score.n >= evals:
+        climbed = eval_score.last - eval_score.head[0] > eval_jumps * eval_score.usual_jump
+        if climbed or eval_score.trend > BEYOND_NOISE or eval_score.gained:
+            return None
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
-    over = case.progress is not None and case.progress >= late
+    over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
+    grave = grave and reward.trend < t_critical and course.gain < gain_critical
     return (critical if grave else warning)(
         reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start
     )

@@ -111,6 +111,7 @@ def length_at_cap(
     share: float,
     spread: float,
     points: float,
+    points_critical: float,
 ) -> Alarm | None:
     """The mean length is the limit itself, or does not vary at all: nearly every answer is cut off, even where no share
     of them is logged.
@@ -122,10 +123,11 @@ def length_at_cap(
     pinned = length.lowest > (1 - spread) * length.highest
     if not (pinned if cap is None else level > share * cap):
         return None
-    winning = reward is not None and reward.won
-    return (critical if cap is not None and not winning else warning)(
-        length, cap=cap if cap is not None else length.highest
-    )
+    if reward is not None and reward.won:
+        return info(length, cap=length.highest if cap is None else cap)
+    # Many a run begins at its limit and learns to be brief.
+    grave = cap is not None and length.n >= points_critical
+    return (critical if grave else warning)(length, cap=length.highest if cap is None else cap)
 
 
 def truncation_rising(
