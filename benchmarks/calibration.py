@@ -69,7 +69,7 @@ class Run:
 
     def monitor(self, scales):
         monitor = new_monitor(self.source) if self.source else Monitor(**self.facts)
-        monitor._scales = scales
+        monitor.scales = scales
         return monitor
 
     @property
@@ -157,7 +157,7 @@ def samples_of(run):
         if monitor.case.raised:
             state = state_of(monitor.case)
             for rule, (severity, _) in monitor.case.raised.items():
-                if severity != "info" and rule in monitor._weighed:
+                if severity != "info" and rule in monitor.weighed:
                     seen[rule, severity, state] = index
     for now in run.ticks:
         monitor.tick(now)
@@ -175,7 +175,7 @@ def samples_of(run):
 
 def fitted(samples):
     """The chances of every rule's proposals in every state."""
-    rules = sorted(name for name in rulebook.shipped().rules)
+    rules = sorted(name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule))
     place = {rule: index for index, rule in enumerate(rules)}
     penalties = np.concatenate([
         [1e-6], np.full(len(rules), PENALTIES["rule"]), [PENALTIES["severity"]],

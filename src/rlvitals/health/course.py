@@ -28,6 +28,9 @@ LEAST_POINTS = 3 * BLOCKS_A_STRETCH
 BEYOND_NOISE = 2.0
 """Standard errors of a difference between two stretches beyond which it is taken for real."""
 
+MOST_KEPT = 0.5
+"""The share of its best gain that a run must still have to have won."""
+
 _SIGMA_OF_MEDIAN = 1.4826
 """Median absolute deviation to standard deviation, for a normal law."""
 
@@ -116,6 +119,16 @@ class Course:
         won = self.best - self.start
         return (self.now - self.start) / won if won > 0 else 1.0
 
+    @property
+    def won(self) -> bool:
+        """Whether the last stretch is above the first, and most of the best gain is kept."""
+        return self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last stretch is below the first, or most of a gain is gone."""
+        return self.gain <= -BEYOND_NOISE or (self.best_gain >= BEYOND_NOISE and self.kept < MOST_KEPT)
+
     def _in_errors(self, difference: float) -> float:
         if not self.levels:
             return 0.0
@@ -143,10 +156,10 @@ class Course:
         squares = sum(value * value for value in residuals)
         together = sum(earlier * later for earlier, later in pairwise(residuals))
         alike = min(max(together / squares, 0.0), 0.95) if squares > 0 else 0.0
-        within = _median(apart) * math.sqrt((1 + alike) / (1 - alike) * stretches / count)
+        within = median(apart) * math.sqrt((1 + alike) / (1 - alike) * stretches / count)
         changes = [later - earlier for earlier, later in pairwise(levels)]
-        usual = _median(changes)
-        between = _SIGMA_OF_MEDIAN * _median([abs(change - usual) for change in changes]) / math.sqrt(2.0)
+        usual = median(changes)
+        between = _SIGMA_OF_MEDIAN * median([abs(change - usual) for change in changes]) / math.sqrt(2.0)
         mean = sum(changes) / len(changes)
         spread = math.sqrt(
             sum((change - mean) * (change - mean) for change in changes) / max(len(changes) - 1, 1) / 2.0
@@ -155,7 +168,8 @@ class Course:
         self._levels, self._noise = levels, max(within, between, 0.25 * spread)
 
 
-def _median(values: list[float]) -> float:
+def median(values: list[float]) -> float:
+    """Return the middle value (the stdlib's own costs an import that the training process need not pay)."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])

@@ -20,7 +20,6 @@ from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
 from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
-from rlvitals.health.rules import ON_TICK
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weighing import Scales
 from rlvitals.health.wording import evidence_of, fill
@@ -65,12 +64,10 @@ class Monitor:
         scales: Scales | None = None,
     ) -> None:
         self.rulebook = _open_rulebook(rules)
-        self._scales = scales or weighing.shipped()
+        self.scales = scales or weighing.shipped()
         ours = rulebooks.shipped().rules
-        self._weighed = {
-            name
-            for name, rule in self.rulebook.rules.items()
-            if ours.get(name) == rule and rule.kind not in weighing.UNWEIGHED_KINDS and name not in ON_TICK
+        self.weighed = {
+            name for name, rule in self.rulebook.rules.items() if ours.get(name) == rule and weighing.is_weighed(rule)
         }
         """Our own rules as they were shipped. What a user wrote or changed speaks for itself, and so does the clock."""
         self.case = Case(
@@ -184,8 +181,8 @@ class Monitor:
     def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
         """Weigh and count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
-        if alarm is not None and rule.rule in self._weighed:
-            alarm.severity, confidence = self._scales.weigh(rule.rule, alarm.severity, outcome.state_of(self.case))
+        if alarm is not None and rule.rule in self.weighed:
+            alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, outcome.state_of(self.case))
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:

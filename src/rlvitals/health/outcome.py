@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal
 
 from rlvitals.health.case import Case
-from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import Signal
 
 State = Literal["up", "flat", "down", "early"]
@@ -43,8 +42,8 @@ def state_of(case: Case) -> State:
     course = signal.course
     if not course.levels:
         return "early"
-    if signal.won:
+    if course.won:
         return "up"
-    if course.gain <= -BEYOND_NOISE or (course.best_gain >= BEYOND_NOISE and course.kept < 0.5):
+    if course.lost:
         return "down"
     return "flat" if course.n >= ENOUGH_POINTS else "early"

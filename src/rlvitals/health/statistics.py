@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from rlvitals.health.course import BEYOND_NOISE, Course
+from rlvitals.health.course import Course, median
 
 OUTCOMES = frozenset({"reward", "margin", "pair_accuracy", "eval_score", "true_score"})
 """The signals that may tell what a run has achieved: the course of the whole run is kept of these alone."""
@@ -68,13 +68,6 @@ def _warm(weight: float) -> list[float]:
 
 
 FAST_WARM, MID_WARM, SLOW_WARM = _warm(FAST), _warm(MID), _warm(SLOW)
-
-
-def median(values: list[float]) -> float:
-    """Return the middle value (the stdlib's own costs an import that the training process need not pay)."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
 
 def line_t(n: int, t: float, tt: float, x: float, xx: float, tx: float) -> float:  # noqa: PLR0917
@@ -480,8 +473,7 @@ class Signal:
     @property
     def won(self) -> bool:
         """Whether the last stretch of the run is above the first, and most of the best gain is kept."""
-        course = self.course
-        return course.gain >= BEYOND_NOISE and course.kept >= 0.5
+        return self.course.won
 
     @property
     def spread(self) -> float:

@@ -17,13 +17,20 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from rlvitals.health.entries import Rule
 from rlvitals.health.outcome import State
+from rlvitals.health.rules import ON_TICK
 from rlvitals.records import Severity
 
-UNWEIGHED_KINDS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data", "class_imbalance"})
+_UNWEIGHED_KINDS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data", "class_imbalance"})
 """What says nothing of how well the policy learns."""
 
 _TABLE = Path(__file__).parent / "data" / "reliability.json"
+
+
+def is_weighed(rule: Rule) -> bool:
+    """Whether alarms of one of our own rules are weighed: not those of the clock, the machine and the log."""
+    return rule.kind not in _UNWEIGHED_KINDS and rule.function not in ON_TICK
 
 
 class Chances(NamedTuple):
