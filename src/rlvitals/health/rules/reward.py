@@ -363,9 +363,14 @@ def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float, share_hi
     return None
 
 
-def task_part_dead(case: Case, reward: Signal, *, points: float, points_critical: float) -> Alarm | None:
+def task_part_dead(
+    case: Case, reward: Signal, true_score: Signal | None, *, points: float, points_critical: float
+) -> Alarm | None:
     """The part of the reward that stands for the task has never once moved: whatever is learnt is something else."""
-    for name, part in (case.parts | case.others).items():
+    scores = case.parts | case.others
+    if true_score is not None and true_score is not reward:
+        scores[true_score.key] = true_score
+    for name, part in scores.items():
         if part.n < points or part.highest != part.lowest or _AUXILIARY.search(name) or not _MEANT.search(name):
             continue
         if part.last > 0 and part.last >= reward.slow:

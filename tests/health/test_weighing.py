@@ -1,0 +1,170 @@
+"""The course of a run, the state of its outcome, and what an alarm weighs."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from rlvitals.health import rulebook, weighing
+from rlvitals.health.course import BEYOND_NOISE, MOST_BLOCKS, Course
+from rlvitals.health.monitor import Monitor
+from rlvitals.health.outcome import STATES, state_of
+from rlvitals.health.weighing import Chances, Scales
+
+
+def course_of(values):
+    course = Course()
+    for value in values:
+        course.add(value)
+    return course
+
+
+def noise(count, seed, keep=0.0):
+    """White noise, or with `keep` a running mean of it."""
+    draw, level = random.Random(seed), 0.0
+    for _ in range(count):
+        level = keep * level + (1 - keep) * draw.gauss(0, 1)
+        yield level
+
+
+@pytest.mark.parametrize("count", [12, 40, 63, 64, 200, 5000])
+def test_the_levels_are_the_means_of_stretches_of_the_run(count):
+    values = [float(n * n % 97) for n in range(count)]
+    course = course_of(values)
+    size = next(2**k for k in range(20) if count // 2**k < MOST_BLOCKS)
+    blocks = [statistics.fmean(values[at : at + size]) for at in range(0, count - size + 1, size)]
+    parts = min(10, len(blocks) // 4)
+    expected = [
+        statistics.fmean(blocks[n * len(blocks) // parts : (n + 1) * len(blocks) // parts]) for n in range(parts)
+    ]
+    assert course.levels == pytest.approx(expected)
+    assert (course.start, course.now, course.best) == pytest.approx((expected[0], expected[-1], max(expected)))
+
+
+def test_eleven_points_are_too_few_for_levels():
+    course = course_of(range(11))
+    assert (course.levels, course.gain, course.won, course.lost) == ([], 0.0, False, False)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.9])
+def test_noise_wins_and_loses_little_even_where_it_is_a_running_mean(keep):
+    """Two standard errors are one case in twenty; a running mean wanders, which its neighbours do not show."""
+    courses = [course_of(noise(300, seed, keep)) for seed in range(200)]
+    assert sum(abs(course.gain) >= BEYOND_NOISE for course in courses) < 0.15 * len(courses)
+
+
+def test_a_gain_is_won_and_lost_again():
+    climb = [0.01 * n for n in range(100)]
+    assert course_of(climb).won
+    assert course_of(climb + [1.0] * 100).won
+    fallen = course_of(climb + climb[::-1])
+    assert fallen.lost
+    assert not fallen.won
+    assert course_of(climb[::-1]).lost
+
+
+@pytest.mark.parametrize(
+    ("state", "reward"),
+    [
+        ("up", lambda n: 0.2 + 0.005 * n),
+        ("down", lambda n: 0.8 - 0.005 * n),
+        ("flat", lambda _: 0.5),
+    ],
+)
+def test_the_state_of_the_outcome_is_that_of_the_reward(state, reward):
+    draw = random.Random(1)
+    monitor = Monitor("grpo")
+    for n in range(100):
+        if n == 11:
+            assert state_of(monitor.case) == "early"
+        monitor.update({"step": n, "reward": reward(n) + draw.gauss(0, 0.02)})
+    assert state_of(monitor.case) == state
+
+
+def scales(failed, sick):
+    names = [name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule)]
+    table = {f"{rule} {proposed} {state}": Chances(failed, sick)
+             for rule in names for proposed in ("warning", "critical") for state in STATES}  # fmt: skip
+    return Scales(table, act=0.6, watch=0.5)
+
+
+def dead_gradients(monitor):
+    for step in range(1, 30):
+        monitor.update({"step": step, "loss": 0.1, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
+    return [(found.severity, found.confidence) for found in monitor.findings if found.rule == "dead_gradient"]
+
+
+def test_an_alarm_is_heard_as_gravely_as_such_alarms_turned_out():
+    assert dead_gradients(Monitor("grpo", scales=scales(0.9, 0.95))) == [("critical", 0.9)]
+    assert dead_gradients(Monitor("grpo", scales=scales(0.3, 0.8))) == [("warning", 0.8)]
+    assert dead_gradients(Monitor("grpo", scales=scales(0.1, 0.2))) == [("info", 0.2)]
+
+
+def test_what_a_user_changed_is_heard_as_he_says():
+    changed = [{"rule": "dead_gradient", "numbers": {"streak": 9}}]
+    book = rulebook.load(changed)
+    assert dead_gradients(Monitor("grpo", rules=changed, scales=scales(0.0, 0.0))) == [
+        ("critical", book.rules["dead_gradient"].confidence)
+    ]
+
+
+def test_the_shipped_table_knows_every_rule_that_is_weighed_and_no_other():
+    rules = {name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule)}
+    known = {key.split()[0] for key in weighing.shipped()._table}
+    assert known == rules
+    assert {"throughput", "stall", "memory_creep"}.isdisjoint(rules)
+    for chances in weighing.shipped()._table.values():
+        assert 0 <= chances.failed <= chances.sick <= 1
+
+
+# Rules that came with it
+
+
+def raised(rows, **facts):
+    monitor = Monitor("grpo", **facts)
+    for step, row in enumerate(rows, 1):
+        monitor.update({"step": step, **row})
+    return {found.rule: found.severity for found in monitor.findings if found.severity != "info"}
+
+
+def wobble(n):
+    return 0.02 * (n * 7 % 5 - 2)
+
+
+def test_a_reward_that_sinks_slowly_below_its_start_is_found():
+    sinking = raised({"reward": 0.6 - 0.003 * n + wobble(n)} for n in range(120))
+    assert {"reward_below_start", "reward_collapse"} & sinking.keys()
+    assert raised({"reward": 0.3 + 0.003 * n + wobble(n)} for n in range(120)) == {}
+
+
+def test_a_task_that_no_sample_solves_is_told_however_the_format_is_learnt():
+    def rows(solved):
+        return (
+            {"reward": 0.005 * n + solved * 0.01 * n + wobble(n), "rewards/format": 0.005 * n + wobble(n),
+             "rewards/correctness": solved * 0.01 * n}
+            for n in range(140)
+        )  # fmt: skip
+
+    assert raised(rows(0))["task_part_dead"] == "critical"
+    assert "task_part_dead" not in raised(rows(1))
+
+
+def test_answers_at_their_limit_are_told_unless_the_run_learns():
+    def rows(gain):
+        return ({"reward": 0.1 + gain * n + wobble(n), "completion_length": 197.0 + n % 3} for n in range(160))
+
+    assert raised(rows(0.0), config={"max_completion_length": 200})["length_at_cap"] == "critical"
+    assert "length_at_cap" not in raised(rows(0.01), config={"max_completion_length": 200})
+    assert "length_at_cap" not in raised(rows(0.0), config={"max_completion_length": 400})
+
+
+def test_a_held_out_score_that_falls_below_its_first_value_is_found():
+    def rows(scores):
+        return (
+            {"loss": 0.5 + wobble(n)} | ({"eval_reward": scores[n // 10]} if n % 10 == 0 else {}) for n in range(120)
+        )
+
+    assert "eval_collapse" in raised(rows([0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.3, 0.0, -0.5, -0.6, -0.7, -0.6]))
+    assert "eval_collapse" not in raised(rows([0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.7, 0.6, 0.7, 0.6, 0.7, 0.6]))
