@@ -50,7 +50,7 @@ def test_eleven_points_are_too_few_for_levels():
 
 @pytest.mark.parametrize("keep", [0.0, 0.9])
 def test_noise_wins_and_loses_little_even_where_it_is_a_running_mean(keep):
-    """Two standard errors are one case in twenty; a running mean wanders, which its neighbours do not show."""
+    """Two standard errors are one case in twenty; a running mean of 300 points is let off with one in ten."""
     courses = [course_of(noise(300, seed, keep)) for seed in range(200)]
     assert sum(abs(course.gain) >= BEYOND_NOISE for course in courses) < 0.15 * len(courses)
 

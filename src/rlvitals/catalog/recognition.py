@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from rlvitals.splits import is_held_out, without_held_out_prefix
 
 Sureness = Literal["given", "known", "high", "fair", "guess"]
-"""Said by the user, known to the catalogue, or recognised here: certainly, probably, for want of anything better."""
+"""From surest to least sure: given by the user, known to the catalogue, recognised here (certain, probable, a guess)."""
 
 LEVELS: tuple[Sureness, ...] = ("given", "known", "high", "fair", "guess")
 

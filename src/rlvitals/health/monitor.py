@@ -315,7 +315,7 @@ class _State:
 
     @property
     def is_clear(self) -> bool:
-        """Whether what was said has not been seen for a while."""
+        """Whether the alarm has been quiet for `CLEAR_POINTS` points, and so has recovered."""
         return self._quiet >= CLEAR_POINTS
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:

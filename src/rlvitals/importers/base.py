@@ -80,7 +80,7 @@ class Importer(ABC):
         self.framework: str | None = None
         self.notes = Notes()
         self.choice = ""
-        """The run to read of a file that holds several; empty: the importer chooses, and says so."""
+        """Which run to read, where a file holds several. If empty, the importer chooses one and names it in the notes."""
 
     @classmethod
     @abstractmethod
