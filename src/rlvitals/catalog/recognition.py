@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from rlvitals.splits import is_held_out, without_held_out_prefix
 
 Sureness = Literal["given", "known", "high", "fair", "guess"]
-"""From surest to least sure: given by the user, known to the catalogue, recognised here (certain, probable, a guess)."""
+"""From surest to least sure: given by the user, known to the catalogue, recognised here (sure, probable, a guess)."""
 
 LEVELS: tuple[Sureness, ...] = ("given", "known", "high", "fair", "guess")
 

@@ -2,9 +2,9 @@
 
 A reader of curves looks at the means of a run's tenths and asks whether they differ by more than they scatter. So does
 a `Course`: it splits the run so far into up to ten stretches of equal length. The noise of a stretch's mean is
-estimated from the blocks within the stretches and from the changes between neighbouring stretches. A logged running mean
-still looks less noisy than it is: one with a memory of ten points and no trend is called gained or lost in a third of
-runs of 40 points, a quarter of 60, a tenth of 300.
+estimated from the blocks within the stretches and from the changes between neighbouring stretches. A logged running
+mean still looks less noisy than it is: one with a memory of ten points and no trend is called gained or lost in a third
+of runs of 40 points, a quarter of 60, a tenth of 300.
 
 >>> course = Course()
 >>> for point in range(100):

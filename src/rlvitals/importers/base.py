@@ -80,7 +80,7 @@ class Importer(ABC):
         self.framework: str | None = None
         self.notes = Notes()
         self.choice = ""
-        """Which run to read, where a file holds several. If empty, the importer chooses one and names it in the notes."""
+        """Which run to read, where a file holds several. If empty, the importer picks one and names it in the notes."""
 
     @classmethod
     @abstractmethod
