@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test learn quick lint bench bench-doctor catalog clean
+.PHONY: demo test learn frameworks quick lint bench bench-doctor catalog clean
 
 # The base install: what `pip install rlvitals` gives.
 $(BIN)/.base: pyproject.toml constraints.txt
@@ -62,13 +62,16 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
 test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
-	$(PYTEST) --ignore tests/learn
+	$(PYTEST) --ignore tests/learn --ignore tests/frameworks
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s
 
+frameworks:  ## adapters against other projects' packages, each in an environment of its own; NAMES="verl trl" for some
+	$(PYTHON) tests/frameworks/run.py $(NAMES)
+
 quick: $(BIN)/.dev  ## the inner loop, under a minute
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/train
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/frameworks --ignore tests/train
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff format --check .
@@ -101,4 +104,4 @@ catalog: $(BIN)/.dev  ## write every generated file: the catalogue, the rules, t
 	$(BIN)/python -m rlvitals.web.typescript
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-frameworks out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

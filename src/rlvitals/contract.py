@@ -495,6 +495,22 @@ class TurnFacts(TypedDict, total=False):
     advantage: Number
 
 
+class TraceFacts(TypedDict, total=False):
+    """A rollout token by token: lists of one length."""
+
+    ids: list[int]
+    texts: list[str]
+    turns: list[int]
+    trained: list[bool]
+    logprobs: list[Number]
+    engine_logprobs: list[Number]
+    new_logprobs: list[Number]
+    reference_logprobs: list[Number]
+    entropies: list[Number]
+    advantages: list[Number]
+    versions: list[int]
+
+
 class RolloutFacts(TypedDict, total=False):
     """One attempt at a prompt."""
 
@@ -511,6 +527,7 @@ class RolloutFacts(TypedDict, total=False):
     seconds: Number
     seed: int
     policy_version: int
+    trace: TraceFacts
     meta: dict[str, Any]
 
 

@@ -306,6 +306,29 @@ TURN_LIMIT = frozenset({"turn_limit", "max_turns", "out_of_turns", "ran_out_of_t
 
 
 @dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """A rollout token by token, the prompt left out: lists of one length, each empty where it was not recorded."""
+
+    ids: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    turns: tuple[int, ...] = ()
+    """The turn a token belongs to, from 0: the model's own tokens, and what the environment said after them."""
+    trained: tuple[bool, ...] = ()
+    """Whether the loss takes the token: False for tool results, padding and what was masked."""
+    logprobs: tuple[float, ...] = ()
+    """Of the trainer, with the weights it began the step with."""
+    engine_logprobs: tuple[float, ...] = ()
+    """Of the engine that sampled the token."""
+    new_logprobs: tuple[float, ...] = ()
+    """Of the trainer within the update: the numerator of the ratio."""
+    reference_logprobs: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()
+    advantages: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    """The step of the weights that wrote the token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """One attempt at a prompt, turn by turn."""
 
@@ -327,6 +350,8 @@ class Rollout:
     seed: int | None = None
     policy_version: int | None = None
     """The step of the weights that wrote it."""
+    trace: TokenTrace | None = None
+    """Its tokens, where they were recorded: for chosen rollouts only, they take more room than the text."""
     meta: dict[str, Any] = field(default_factory=dict)
     """Anything else."""
 

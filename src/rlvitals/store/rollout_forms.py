@@ -8,14 +8,15 @@ of a group is worth keeping.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar
 
-from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.records import Group, Rollout, TokenTrace, ToolCall, Turn
 from rlvitals.store.messages import are_messages, conversation, parsed_arguments, text_of
 
-R = TypeVar("R", Turn, Rollout, Group)
+R = TypeVar("R", TokenTrace, Turn, Rollout, Group)
 
 Note = Callable[[str], None]
 """Takes a sentence about something that was left out."""
@@ -129,7 +130,25 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
         prompt = prompt or begun
     else:
         turns = [] if completion is None else [Turn(text=text_of(completion))]
-    return replace(_filled(Rollout, raw, note), turns=tuple(turns)), prompt_text(prompt)
+    trace = _trace(raw.pop("trace", None), note)
+    return replace(_filled(Rollout, raw, note), turns=tuple(turns), trace=trace), prompt_text(prompt)
+
+
+def _trace(given: Any, note: Note) -> TokenTrace | None:
+    """The tokens of a rollout; a list of another length than most cannot be laid beside the others and is left out."""
+    if given is None or isinstance(given, TokenTrace):
+        return given
+    if not isinstance(given, Mapping):
+        note(f"rollout.trace is left out: {_kind(given)} is no mapping of lists")
+        return None
+    trace = _filled(TokenTrace, given, note)
+    lengths = Counter(len(column) for item in fields(TokenTrace) if (column := getattr(trace, item.name)))
+    if len(lengths) > 1:
+        usual = lengths.most_common(1)[0][0]
+        odd = [item.name for item in fields(TokenTrace) if len(getattr(trace, item.name)) not in (0, usual)]
+        note(f"rollout.trace.{odd[0]} is left out: it has not one value a token")
+        trace = replace(trace, **dict.fromkeys(odd, ()))
+    return trace if lengths else None
 
 
 def prompt_text(prompt: Any) -> str:
@@ -220,6 +239,12 @@ def _parts(value: Any) -> dict[str, float]:
     return {key: _number(item) for key, item in _mapping(value, lambda item: item).items() if item is not None}
 
 
+def _listed(value: Any) -> Iterable[Any]:
+    """A list, an array or a tensor as plain items."""
+    items: Iterable[Any] = value.tolist() if hasattr(value, "tolist") else value
+    return items
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
 
@@ -234,11 +259,14 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
     "dict[str, Any]": _mapping,
     "dict[str, float]": _parts,
     "tuple[str, ...]": _texts,
+    "tuple[int, ...]": lambda value: tuple(_whole(item) for item in _listed(value)),
+    "tuple[float, ...]": lambda value: tuple(_number(item) for item in _listed(value)),
+    "tuple[bool, ...]": lambda value: tuple(_flag(item) for item in _listed(value)),
 }
-_NESTED = {"turns", "calls", "rollouts"}
+_NESTED = {"tuple[Turn, ...]", "tuple[ToolCall, ...]", "tuple[Rollout, ...]", "TokenTrace | None"}
 _READERS: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
-    record: {item.name: _BY_TYPE[str(item.type)] for item in fields(record) if item.name not in _NESTED}
-    for record in (Turn, Rollout, Group)
+    record: {item.name: _BY_TYPE[str(item.type)] for item in fields(record) if str(item.type) not in _NESTED}
+    for record in (TokenTrace, Turn, Rollout, Group)
 }
 _READERS[Group]["prompt"] = prompt_text
 
@@ -247,9 +275,8 @@ def _default(item: Field[Any]) -> Any:
     return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
-_FIELDS = {
-    record: tuple((item.name, _default(item)) for item in fields(record)) for record in (ToolCall, Turn, Rollout, Group)
-}
+_RECORDS = (ToolCall, TokenTrace, Turn, Rollout, Group)
+_FIELDS = {record: tuple((item.name, _default(item)) for item in fields(record)) for record in _RECORDS}
 
 
 def _is_list(value: Any) -> bool:

@@ -464,6 +464,7 @@ export interface RolloutFacts {
   seconds?: number | "nan" | "inf" | "-inf";
   seed?: number;
   policy_version?: number;
+  trace?: TraceFacts;
   meta?: Record<string, unknown>;
 }
 
@@ -486,6 +487,21 @@ export interface CallFacts {
   arguments?: unknown;
   result?: string;
   error?: string;
+}
+
+/** A rollout token by token: lists of one length. */
+export interface TraceFacts {
+  ids?: number[];
+  texts?: string[];
+  turns?: number[];
+  trained?: boolean[];
+  logprobs?: number | "nan" | "inf" | "-inf"[];
+  engine_logprobs?: number | "nan" | "inf" | "-inf"[];
+  new_logprobs?: number | "nan" | "inf" | "-inf"[];
+  reference_logprobs?: number | "nan" | "inf" | "-inf"[];
+  entropies?: number | "nan" | "inf" | "-inf"[];
+  advantages?: number | "nan" | "inf" | "-inf"[];
+  versions?: number[];
 }
 
 /** Asked with a text, an outcome or for the worst: a page of what was found, and whether there is more. */
