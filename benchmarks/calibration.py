@@ -1,6 +1,7 @@
 """What an alarm is worth: the doctor's table of reliabilities, made and tested on labelled runs.
 
     python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--fit] [--unseen] [--per-log] [--per-rule]
+        [--peers]
 
 Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict, kind or failure_class, onset_step)
 beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed
@@ -11,6 +12,9 @@ regression estimates how likely a run with such an alarm has failed, or is at le
 Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository.
 The repositories of `held_out_repositories.txt` are in none of it: `--unseen` adds their own table, judged by the
 shipped data. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
+
+`--peers` adds the share of failed and of healthy logs on which each peer of `doctor.py` ever raises an alarm, fed the
+same rows.
 
 In time means by onset + max(10 points, 15 % of the run); a run dead from its first 12 points has 40.
 """
@@ -28,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from doctor import CLASS_WORDS, seeds_of, simulated_runs, table, wilson
+from doctor import CLASS_WORDS, PEERS_VENV, ask_peer, peers_python, seeds_of, simulated_runs, table, wilson
+from doctor_peers import TOOLS
 from rlvitals.errors import RlvitalsError
 from rlvitals.health import rulebook, weighing
 from rlvitals.health.history import worst
@@ -347,6 +352,43 @@ def per_log(judged):
                 print(f"    row {index}: {finding.severity} {finding.rule} ({finding.confidence:.2f}){over}")
 
 
+@dataclass(frozen=True)
+class Question:
+    """A log as a peer is asked about it."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    algorithm: str | None
+    config: dict[str, Any]
+
+
+def beside_peers(judged):
+    """How often each tool raises an alarm at any time, on the failed logs and on the healthy ones."""
+    runs = [one.run for one in judged if one.run.verdict != "watch"]
+    asked = [Question(run.name, run.rows, run.source.algorithm, dict(run.source.config)) for run in runs]
+    alarmed = {"rlvitals": {one.run.name: {f.severity for _, f in one.alarms} for one in judged}}
+    standing = {"act": {"critical"}, "watch": {"warning"}}
+    alarmed["rlvitals, at the end"] = {one.run.name: standing.get(one.verdict, set()) for one in judged}
+    python = peers_python(PEERS_VENV)
+    for tool in TOOLS:
+        print(f"asking {tool}", file=sys.stderr)
+        answers, version = ask_peer(tool, python, asked)
+        serious = {name: {one.severity for one in said} & {"warning", "critical"} for name, said in answers.items()}
+        alarmed[f"{tool} {version}"] = serious
+    rows = []
+    for tool, said in alarmed.items():
+        shares, cells = {}, []
+        for label, severities in (("fail", {"warning", "critical"}), ("healthy", {"warning", "critical"}),
+                                  ("fail", {"critical"}), ("healthy", {"critical"})):  # fmt: skip
+            of = [run for run in runs if run.verdict == label]
+            hits = sum(bool(said[run.name] & severities) for run in of)
+            shares[label, len(severities)] = hits / max(len(of), 1)
+            cells.append(f"{hits} of {len(of)}: {wilson(hits, len(of))}")
+        rows.append([tool, *cells, f"{shares['fail', 2] - shares['healthy', 2]:.2f}"])
+    columns = ["", "failed, alarmed", "healthy, alarmed", "failed, critical", "healthy, critical", "difference"]
+    table("The same logs, any alarm at any time", columns, rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logs", nargs="+", type=Path, required=True)
@@ -356,6 +398,7 @@ def main():
     parser.add_argument("--unseen", action="store_true", help="the table of the held-out repositories, too")
     parser.add_argument("--per-log", action="store_true")
     parser.add_argument("--per-rule", action="store_true")
+    parser.add_argument("--peers", action="store_true", help="ask the peers about the same logs")
     asked = parser.parse_args()
     runs = [run for folder in asked.logs for run in logs_in(folder, "seen")]
     print(f"{len(runs)} logs of {len({run.repo for run in runs})} repositories", file=sys.stderr)
@@ -376,6 +419,8 @@ def main():
         )
     if asked.per_log:
         per_log(judged)
+    if asked.peers:
+        beside_peers(judged)
     everything = [sample for run in runs for sample in proposals[run.name]] + simulated_samples
     if asked.fit:
         chances = {key: list(pair) for key, pair in fitted(everything).items()}

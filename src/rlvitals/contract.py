@@ -289,6 +289,16 @@ class WholeFinding(FindingFacts):
     trace: list[TracedLine]
 
 
+class TakenFacts(TypedDict):
+    """What the doctor takes a logged name for."""
+
+    signal: str
+    name: str
+    concept: str
+    sureness: str
+    why: str
+
+
 class Findings(TypedDict):
     """What the doctor said of a run."""
 
@@ -298,6 +308,7 @@ class Findings(TypedDict):
     was_watched: bool
     findings: list[WholeFinding]
     left_out: int
+    names: list[TakenFacts]
 
 
 # /api/explain

@@ -272,6 +272,17 @@ def test_an_imported_log_is_judged_as_check_judges_it(tmp_path, name):
     )
 
 
+def test_findings_tell_what_the_names_were_taken_for_as_check_does(tmp_path):
+    with rlvitals.start(tmp_path / "run", hardware=False, display="none", algorithm="grpo") as run:
+        for step in range(30):
+            run.log({"loss": 0.1, "avg_return": 0.01 * step, "kl": 0.01}, step=step)
+    with serving(tmp_path) as client:
+        told = client.api("findings", run="run").facts["names"]
+    checked = rlvitals.check(tmp_path / "run").to_dict()["names"]
+    assert told == checked
+    assert {"avg_return": "reward", "kl": "kl"}.items() <= {one["name"]: one["signal"] for one in told}.items()
+
+
 def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
     with rlvitals.start(tmp_path / "run", algorithm="grpo", hardware=False, display="none", actions="act") as run:
         for step in range(1, 120):

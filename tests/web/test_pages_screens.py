@@ -190,6 +190,9 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Asked and done"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
+    page.locator("details.taken summary").click()
+    read = page.locator("details.taken").inner_text()
+    assert all(name in read for name in ("reward", "kl", "the catalogue knows it"))
     page.get_by_role("button", name="✖ critical").click()
     screen.until("() => document.querySelectorAll('.finding').length && !document.querySelector('.finding.watch')")
     page.locator(".finding .jump").first.click()

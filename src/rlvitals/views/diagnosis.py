@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import cast
 
-from rlvitals.contract import AskedFacts, Findings, TracedLine, finding_facts
+from rlvitals.contract import AskedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.health.history import History, verdict_of
 from rlvitals.records import Finding, HealthEvent, Verdict
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
-from rlvitals.views.sources import judge_source, source_of_run
+from rlvitals.views.sources import judge_source, new_monitor, source_of_run
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
 """Rows times metrics, and metrics, of a log that is judged while somebody waits."""
 
 TRACED_METRICS = 2
 TRACE_POINTS = 120
+NAMING_ROWS = 100
+"""Rows after which no name changes what it is taken for, unless it was logged later."""
+
 MOST_TOLD = 500
 """Findings that are told, the newest: an alarm may come and go for ever."""
 
@@ -104,7 +108,17 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis) -> Findings:
             for found in told
         ],
         "left_out": len(diagnosis.findings) - len(told),
+        "names": _names(view),
     }
+
+
+def _names(view: StoredRun) -> list[TakenFacts]:
+    """What the names are taken for, as the first rows show it."""
+    source = source_of_run(view)
+    monitor = new_monitor(source)
+    for row in islice(source.rows, NAMING_ROWS):
+        monitor.update(row)
+    return [cast(TakenFacts, asdict(taken)) for taken in monitor.case.taken]
 
 
 def _trace(view: StoredRun, finding: Finding) -> list[TracedLine]:

@@ -260,6 +260,7 @@ export interface Findings {
   was_watched: boolean;
   findings: WholeFinding[];
   left_out: number;
+  names: TakenFacts[];
 }
 
 /** A finding with all that is known of it. */
@@ -306,6 +307,15 @@ export interface TracedLine {
   stream: "train" | "eval";
   ghosts: Ghost[];
   band: [number | null, number | null] | null;
+}
+
+/** What the doctor takes a logged name for. */
+export interface TakenFacts {
+  signal: string;
+  name: string;
+  concept: string;
+  sureness: string;
+  why: string;
 }
 
 /** Where the time and the memory went. `left_out` counts older phases. */

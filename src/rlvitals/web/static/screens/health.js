@@ -7,10 +7,11 @@ import {card, drawTraces} from "../parts/finding.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
 
-/** @import {WholeFinding} from "../../contract.d.ts" */
+/** @import {TakenFacts, WholeFinding} from "../../contract.d.ts" */
 /** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its place among all. */
 
 const SEVERITIES = ["critical", "warning", "info"];
+const SURE = ["known", "given"];
 
 const WHAT_WAS_LOOKED_FOR = "'rlvitals check' on this run lists what could not be judged, and which metric it would take.";
 
@@ -60,6 +61,7 @@ export async function mount({run, root, signal}) {
             answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
             answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log is judged. ${WHAT_WAS_LOOKED_FOR}`,
           ),
+      answer.names.length > 0 && takenFor(answer.names),
     );
     for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
     show();
@@ -100,6 +102,33 @@ export async function mount({run, root, signal}) {
       {key: "k", says: "finding before", does: () => walk(-1)},
     ],
   };
+}
+
+/**
+ * What the doctor reads each name as; those it knows by their words alone are said aloud.
+ * @param {TakenFacts[]} names
+ */
+function takenFor(names) {
+  const guessed = names.filter(({sureness}) => !SURE.includes(sureness));
+  const told = guessed.length ? `, ${guessed.length} by ${guessed.length === 1 ? "its" : "their"} words` : "";
+  const rows = names.map(({name, signal, concept, sureness, why}) =>
+    el(
+      "tr",
+      {},
+      el("th", {scope: "row"}, el("code", {}, name)),
+      el("td", {}, concept || signal),
+      el("td", {class: SURE.includes(sureness) ? "faint" : ""}, sureness),
+      el("td", {class: "faint"}, why),
+    ),
+  );
+  return el(
+    "details",
+    {class: "taken"},
+    el("summary", {}, `What the doctor reads: ${counted(names.length, "name")}${told}`),
+    el("div", {class: "wide"}, el("table", {}, el("tbody", {}, rows))),
+    guessed.length > 0 &&
+      el("p", {class: "faint"}, "Settle one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),
+  );
 }
 
 /**
