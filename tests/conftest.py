@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """What takes long is slow. Under xdist a process gets a piece of work at a time, the longest first, so that all are
     busy to the end: one long test, the tests that share a fixture of their module, or all short tests of a file.
@@ -95,12 +95,24 @@ def pytest_collection_modifyitems(config, items):
         return
     sizes = Counter(groups.values())
     first: dict[str, int] = {}
-    for number, (item, work) in enumerate(groups.items()):
+    for number, work in enumerate(groups.values()):
         first.setdefault(work, number)
-        if work != item.nodeid and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(work))
     order = {work: (-max(seconds.get(work, 0.0), 0.01 * size), first[work]) for work, size in sizes.items()}
     items.sort(key=lambda item: order[groups[item]])
+    for item, work in groups.items():
+        if work != item.nodeid and not item.nodeid.endswith(f"@{work}"):
+            put_into(item, work)
+
+
+def put_into(item, group):
+    """Have xdist send the test to the process of its group, by the end of its id. xdist 3.8 writes that end into an
+    attribute that pytest 9.2 no longer reads.
+    """
+    named = f"{item.nodeid}@{group}"
+    if hasattr(item, "_id"):
+        item._id = type(item._id).parse(named)
+    else:
+        item._nodeid = named
 
 
 def work_of(item):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -182,3 +183,15 @@ def test_extras_named_in_error_messages_exist():
         named |= set(re.findall(r"MissingDependency\(\s*[^,]+,\s*\"(\w+)\"", path.read_text()))
     assert named
     assert named <= set(extras)
+
+
+@pytest.fixture(scope="module")
+def dear():
+    """Stands for what takes long to make."""
+    return object()
+
+
+def test_tests_that_share_a_fixture_of_their_module_share_a_process(request, dear):
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("this process has no others beside it")
+    assert request.node.nodeid.endswith("@test_shape.py dear")  # by which xdist keeps a group together

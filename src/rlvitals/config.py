@@ -58,10 +58,10 @@ class Settings:
     fsync: str | float = "finish"
     """When the disk itself is asked: "never", "finish", "always" (each row, in the caller), or every so many seconds in
     the background."""
-    display: str = "none"
-    """What is printed while it trains: "none", "plain" lines, a "rich" table, "json" lines, or "auto" (rich on a
-    terminal, plain elsewhere). On stderr; on stdout with the tracker "stdout", which is "json" unless said
-    otherwise."""
+    display: str = "alarms"
+    """What is printed while it trains: "alarms" (what the doctor finds, and the verdict at the end), "plain" lines, a
+    "rich" table, "json" lines, "auto" (rich on a terminal, plain elsewhere), or "none". On stderr; on stdout with the
+    tracker "stdout", which is "json" unless said otherwise."""
     display_layout: str = "line"
     """What a printed step shows: "line" (the vital signs first), "kto" or "grpo" (tables)."""
     display_every: int | None = None
@@ -140,7 +140,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         notify=_notify(merged),
         strict=_boolean(merged, "strict"),
         fsync=_fsync(merged.get("fsync", "finish")),
-        display=_text(merged, "display") or "none",
+        display=_text(merged, "display") or "alarms",
         display_layout=_text(merged, "display_layout") or "line",
         display_every=_whole(merged, "display_every", least=1),
         hardware=_hardware(merged.get("hardware", HARDWARE_SECONDS)),

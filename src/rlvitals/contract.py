@@ -282,6 +282,8 @@ class WholeFinding(FindingFacts):
 
     confidence: float
     evidence: dict[str, Number | str]
+    evidence_told: str
+    """The evidence as a sentence."""
     causes: list[str]
     advice: list[str]
     action: Action
@@ -309,6 +311,7 @@ class Findings(TypedDict):
     findings: list[WholeFinding]
     left_out: int
     names: list[TakenFacts]
+    has_rollouts: bool
 
 
 # /api/explain

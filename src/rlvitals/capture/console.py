@@ -2,8 +2,8 @@
 progress bars.
 
 Owns the cadence, the pace (and so the ETA) and the stream; how a step looks is in `render.steps`. A display is a
-courtesy: whatever goes wrong with it turns it off and costs the training nothing. Nothing is imported for `none`, and
-rich for `rich` alone.
+courtesy: whatever goes wrong with it turns it off and costs the training nothing. Nothing is imported where no rows
+are shown, and rich for `rich` alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DISPLAYS = ("none", "auto", "rich", "plain", "json")
+ALARMS = "alarms"
+"""No rows; what the doctor finds is said all the same (see `notices`)."""
+
+DISPLAYS = (ALARMS, "none", "auto", "rich", "plain", "json")
 """auto: rich on a terminal, plain elsewhere."""
+
+SILENT = ("none", "json")
+"""Displays in which nothing but rows is printed."""
 
 PIPED_WIDTH = 120
 """Columns where the stream is no terminal."""
@@ -113,7 +119,7 @@ def open_console(
     for, in its JSON form unless another display is named.
     """
     is_tracker = CONSOLE_TRACKER in track_with
-    if is_tracker and display == "none":
+    if is_tracker and display in (ALARMS, "none"):
         display = "json"
     return Console(
         display if rank == 0 else "none",
@@ -145,7 +151,7 @@ class Console:
         and nothing else.
         """
         check(display, layout)
-        self.is_on = display != "none"
+        self.is_on = display not in (ALARMS, "none")
         """False: calling `step` does nothing."""
         if not self.is_on:
             return

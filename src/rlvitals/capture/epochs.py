@@ -283,10 +283,10 @@ class MetricsTracker:
         console.print_apart(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
 
     def _tell(self, found: list[Finding], run: Run | None) -> None:
-        is_shown = self._display not in ("none", "json")
+        is_shown = self._display not in console.SILENT
         if run is not None:
             run.take_findings([self._in_steps(finding, run) for finding in found], self._watch.standing)
-            is_shown = is_shown and not (run.settings.monitor and run.settings.display not in ("none", "json"))
+            is_shown = is_shown and not (run.settings.monitor and run.settings.display not in console.SILENT)
         for finding in found:
             logger.info("%s at epoch %d: %s", finding.severity, finding.step, finding.title)
             if is_shown and finding.severity != "info":

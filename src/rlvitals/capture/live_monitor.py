@@ -9,21 +9,20 @@ switched off with one warning.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvitals.capture.console import apart_from_bars
+from rlvitals.capture.notices import Notices
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
-from rlvitals.health.history import History, verdict_of
+from rlvitals.health.history import History, by_gravity, verdict_of
 from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
@@ -45,7 +44,7 @@ from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
 from rlvitals.store.past import past_before
 from rlvitals.store.process import renew_after_fork
-from rlvitals.terminal import logger, put
+from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
     from rlvitals.health.actions import Policy
@@ -115,6 +114,7 @@ class LiveMonitor:
         self._is_announced = False
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
+        self._notices = Notices(settings.display, str(run_dir.root))
         self._standing_epochs: frozenset[str] = frozenset()
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
@@ -233,12 +233,16 @@ class LiveMonitor:
                     len(self._backlog),
                 )
 
-    def close(self) -> None:
-        """No row comes any more. Waits a little for notifications on their way."""
+    def close(self, card: Any = None) -> None:
+        """No row comes any more: say how the run is. Waits a little for notifications on their way. `card` is what a
+        notebook shows of the run.
+        """
         self.settle()
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))
+                if self._training_rows:
+                    self._guarded(lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), card))
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -417,16 +421,7 @@ class LiveMonitor:
 
     def _show(self, finding: Finding) -> None:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
-        if finding.severity != "info" and self._settings.display not in ("none", "json"):
-            with suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
-                self._show_banner(finding)
-
-    def _show_banner(self, finding: Finding) -> None:
-        from rlvitals.health.notify import banner
-
-        stream = sys.stderr
-        with apart_from_bars(stream) if stream.isatty() else nullcontext():
-            put(banner(finding, getattr(stream, "encoding", None)), stream)
+        self._notices.tell(finding)
 
     def _checkpoints(self) -> dict[int, str]:
         """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""

@@ -320,7 +320,7 @@ class Run:
             self._file_lock.release()
         self._home.close()
         self._display.finish(status, described)
-        self._monitor.close()
+        self._monitor.close(card=self)
         if self._forwarding is not None:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)

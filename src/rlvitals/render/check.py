@@ -24,7 +24,18 @@ SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cy
 _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "critical": "✖", "warning": "!", "info": "·"}
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
 _GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
-_EVIDENCE_WORDS = {"value": "now", "level": "recent level", "base": "start", "noise": "noise", "points": "points"}
+_SAID_OF = {
+    "level": "{} lately", "base": "{} at the start", "best": "{} at its best", "highest": "{} at its highest",
+    "lowest": "{} at its lowest", "limit": "the limit is {}", "cap": "the limit is {}", "ceiling": "the most is {}",
+    "allowed": "{} allowed", "threshold": "the limit is {}", "target": "the target is {}", "noise": "it scatters by {}",
+    "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
+    "first": "first at step {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
+    "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
+}  # fmt: skip
+"""How a number of the evidence is told."""
+
+_FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
+"""Those that follow from the level and the start beside them; the title has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +165,22 @@ def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType
 
 
 def evidence(finding: dict[str, Any]) -> str:
-    """The evidence as one line: the metric, then its numbers by name, then what it says in words."""
-    numbers, words = [], []
-    for name, value in finding["evidence"].items():
-        said = _EVIDENCE_WORDS.get(name, name.replace("_", " "))
+    """The evidence as one line: the metric, where it is and where it began, then whatever else was looked at."""
+    told = finding["evidence"]
+    left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
+    if "level" in told:
+        left_out.add("value")
+    order = {name: place for place, name in enumerate(_SAID_OF)}
+    words = []
+    for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
+        value = told[name]
         if isinstance(value, int | float):
-            numbers.append(f"{said} {short(value)}")
-        elif isinstance(value, str) and name != "metric" and value != "nan":
-            words.append(f"{said}: {value}")
-    metric = finding["evidence"].get("metric") or ", ".join(finding["metrics"])
-    known = "; ".join(filter(None, (", ".join(numbers), *words)))
+            said = f"{value:,.0f}" if float(value).is_integer() else short(value)
+            words.append(_SAID_OF.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
+        elif isinstance(value, str) and value != "nan":
+            words.append(f"{name.replace('_', ' ')}: {value}")
+    metric = told.get("metric") or ", ".join(finding["metrics"])
+    known = ", ".join(words)
     return f"{metric}: {known}" if metric and known else str(metric) or known
 
 

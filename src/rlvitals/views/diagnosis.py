@@ -15,6 +15,7 @@ from typing import cast
 from rlvitals.contract import AskedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.health.history import History, verdict_of
 from rlvitals.records import Finding, HealthEvent, Verdict
+from rlvitals.render.check import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge
@@ -85,7 +86,7 @@ def of_judge(judge: Judge) -> Diagnosis:
     return Diagnosis(verdict, reason, findings)
 
 
-def findings_told(view: StoredRun, diagnosis: Diagnosis) -> Findings:
+def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool) -> Findings:
     """What `/api/findings` answers."""
     history = History(view.health_events)
     told = diagnosis.findings[-MOST_TOLD:]
@@ -99,6 +100,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis) -> Findings:
                 **finding_facts(found),
                 "confidence": found.confidence,
                 "evidence": plain(found.evidence),
+                "evidence_told": evidence({"evidence": found.evidence, "metrics": found.metrics}),
                 "causes": list(found.causes),
                 "advice": list(found.advice),
                 "action": found.action,
@@ -109,6 +111,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis) -> Findings:
         ],
         "left_out": len(diagnosis.findings) - len(told),
         "names": _names(view),
+        "has_rollouts": has_rollouts,
     }
 
 

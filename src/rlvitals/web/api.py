@@ -21,7 +21,7 @@ from rlvitals.views.run import RunView
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
-from rlvitals.web.folder import Folder
+from rlvitals.web.folder import Folder, Open
 
 PAGE_SIZE = 50
 """Groups or hits of one answer."""
@@ -67,7 +67,11 @@ def explain(folder: Folder, query: Query) -> contract.Explained:
 
 def findings(folder: Folder, query: Query) -> contract.Findings:
     """What the doctor said."""
-    return folder.remembered(_run(query), "findings", lambda run: findings_told(run.view, run.diagnosed()))
+
+    def told(run: Open) -> contract.Findings:
+        return findings_told(run.view, run.diagnosed(), has_rollouts=bool(run.view.rollout_log.steps))
+
+    return folder.remembered(_run(query), "findings", told)
 
 
 def speed(folder: Folder, query: Query) -> contract.Performance:

@@ -261,6 +261,7 @@ export interface Findings {
   findings: WholeFinding[];
   left_out: number;
   names: TakenFacts[];
+  has_rollouts: boolean;
 }
 
 /** A finding with all that is known of it. */
@@ -275,6 +276,7 @@ export interface WholeFinding {
   recovered_step: number | null;
   confidence: number;
   evidence: Record<string, number | "nan" | "inf" | "-inf" | string>;
+  evidence_told: string;
   causes: string[];
   advice: string[];
   action: "none" | "warn" | "checkpoint" | "reduce_lr" | "revert" | "stop";

@@ -40,9 +40,9 @@ def tool_abandonment(
             reward.won or (reward.improving and not reward.dropped and not reward.stalled)
         )
         if share < ratio_critical:
-            return (warning if gaining else critical)(signal, share=share)
+            return (warning if gaining else critical)(signal, share=share, level=level, base=start)
         if share < ratio:
-            return (info if gaining else warning)(signal, share=share)
+            return (info if gaining else warning)(signal, share=share, level=level, base=start)
     return None
 
 
@@ -72,9 +72,9 @@ def turn_runaway(
     if not (at_limit or grown or stuck):
         return None
     if gaining:
-        return info(turns, times=level / max(turns.base, NEAR_ZERO))
+        return info(turns, times=level / max(turns.base, NEAR_ZERO), level=level)
     hurt = reward is not None and (reward.dropped or reward.lost)
-    return (critical if hurt else warning)(turns, times=level / max(turns.base, NEAR_ZERO))
+    return (critical if hurt else warning)(turns, times=level / max(turns.base, NEAR_ZERO), level=level)
 
 
 def tool_errors(
@@ -92,10 +92,10 @@ def tool_errors(
     level = min(tool_failures.fast, tool_failures.median5)
     risen = level - tool_failures.base > max(rise, noises * FAST_SHARE * tool_failures.noise_base)
     if level > share_critical and (risen or level > critical_times * share_critical):
-        return critical(tool_failures, share=level)
+        return critical(tool_failures, share=level, level=level)
     if risen and level > risen_share * share:
-        return warning(tool_failures, share=level)
-    return warning(tool_failures, share=level) if level > share_times * share else None
+        return warning(tool_failures, share=level, level=level)
+    return warning(tool_failures, share=level, level=level) if level > share_times * share else None
 
 
 def repeated_actions(
@@ -119,7 +119,7 @@ def repeated_actions(
         if of is None or not of.fast > 0 or repeated_actions.highest > whole_times * of.highest:
             grown = level > times * max(repeated_actions.base, 1.0) and level - repeated_actions.base > count_least
             far = level > far_times * times * max(repeated_actions.base, 1.0)
-            return (critical if far else warning)(repeated_actions, share=level) if grown else None
+            return (critical if far else warning)(repeated_actions, share=level, level=level) if grown else None
         whole = of.fast
     if level < share * whole or level < base_times * repeated_actions.base:
         return None

@@ -91,8 +91,8 @@ def gradient_explosion(
     if case.family == "preference" and not worse and times < ratio_critical:
         return None
     if times >= ratio_critical or ((hurt or worse) and times >= hurt_times * ratio):
-        return critical(grad_norm, times=times)
-    return warning(grad_norm, times=times)
+        return critical(grad_norm, times=times, level=middle)
+    return warning(grad_norm, times=times, level=middle)
 
 
 def loss_divergence(
@@ -131,7 +131,7 @@ def loss_divergence(
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
         grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
-        return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO))
+        return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)
     return None
 
 

@@ -46,12 +46,12 @@ def kl_explosion(
     )
     winning = reward is not None and reward.improving and not reward.dropped
     if middle > level_critical * unit and (not winning or middle > winning_critical * level_critical * unit):
-        return critical(kl, times=middle / base)
+        return critical(kl, times=middle / base, level=middle, base=base)
     if middle > level * unit and (hurt or (changed and not winning)):
-        return critical(kl, times=middle / base)
+        return critical(kl, times=middle / base, level=middle, base=base)
     if winning and middle < winning_times * level * unit and not settled:
         return None
-    return warning(kl, times=middle / base)
+    return warning(kl, times=middle / base, level=middle, base=base)
 
 
 def kl_negative(kl: Signal, case: Case, *, level: float, deep: float, sum_times: float, noises: float) -> Alarm | None:
@@ -139,8 +139,8 @@ def clip_saturation(clip: Signal, *, warn: float, grave: float) -> Alarm | None:
     """So many ratios are clipped that most of the update is thrown away."""
     level = clip.median5
     if level > grave:
-        return critical(clip, share=level)
-    return warning(clip, share=level) if level > warn else None
+        return critical(clip, share=level, level=level)
+    return warning(clip, share=level, level=level) if level > warn else None
 
 
 def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm | None:
@@ -262,5 +262,7 @@ def value_loss_growth(
         return None
     winning = reward is not None and reward.gained and reward.momentum > momentum
     if now > times_critical * base and not winning:
-        return critical(value_loss, times=now / least)
-    return (info if winning and now < times_critical * base else warning)(value_loss, times=now / least)
+        return critical(value_loss, times=now / least, level=now, base=least)
+    return (info if winning and now < times_critical * base else warning)(
+        value_loss, times=now / least, level=now, base=least
+    )

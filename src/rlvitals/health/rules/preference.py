@@ -118,8 +118,8 @@ def accuracy_below_chance(
     if level >= warn or pair_accuracy.rising > rising or pair_accuracy.trend > trend:
         return None
     if level < grave and pair_accuracy.n >= points_critical:
-        return critical(pair_accuracy, share=level)
-    return warning(pair_accuracy, share=level)
+        return critical(pair_accuracy, share=level, level=level)
+    return warning(pair_accuracy, share=level, level=level)
 
 
 def likelihood_displacement(
@@ -170,7 +170,9 @@ def log_probability_crash(
         return None
     learning = margin is not None and margin.n >= points and margin.gained and not margin.dropped
     grave = ratio >= times_critical and not learning
-    return (critical if grave or ratio >= learning_times * times_critical else warning)(logp_chosen, times=ratio)
+    return (critical if grave or ratio >= learning_times * times_critical else warning)(
+        logp_chosen, times=ratio, level=level
+    )
 
 
 def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float, points: float) -> Alarm | None:

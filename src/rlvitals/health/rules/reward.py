@@ -301,10 +301,10 @@ def groups_without_spread(
     gained = reward is not None and reward.gained and not reward.dropped
     cut = truncated is not None and truncated.fast > truncated_share
     if solved:
-        return info(zero_variance, "solved", share=level, chance=chance)
+        return info(zero_variance, "solved", share=level, level=level, chance=chance)
     if (level > share_critical or leapt) and (not gained or cut or (reward is not None and reward.stalled)):
-        return critical(zero_variance, variant, share=level, chance=chance)
-    return warning(zero_variance, variant, share=level, chance=chance)
+        return critical(zero_variance, variant, share=level, level=level, chance=chance)
+    return warning(zero_variance, variant, share=level, level=level, chance=chance)
 
 
 def no_reward_spread(

@@ -37,8 +37,8 @@ def length_explosion(
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
     if now > times and (hurt or (now > times_critical and not climbing) or (cut and not climbing)):
-        return critical(length, times=now)
-    return warning(length, times=now)
+        return critical(length, times=now, level=length.median5)
+    return warning(length, times=now, level=length.median5)
 
 
 def length_collapse(
@@ -52,9 +52,9 @@ def length_collapse(
     if now > ratio:
         return None
     if reward is not None and not reward.dropped and (is_solved(case, reward) or _is_winning(reward)):
-        return info(length, ratio=now)
+        return info(length, ratio=now, level=now * start, base=start)
     hurt = reward is not None and (reward.dropped or reward.lost)
-    return (critical if now < ratio_critical and hurt else warning)(length, ratio=now)
+    return (critical if now < ratio_critical and hurt else warning)(length, ratio=now, level=now * start, base=start)
 
 
 def _is_winning(reward: Signal) -> bool:
@@ -96,9 +96,9 @@ def truncation(
     )
     stuck = level > share_critical and truncated.n >= points_critical and not moving
     if stuck or filled or (total and not winning):
-        return critical(truncated, share=level)
+        return critical(truncated, share=level, level=level)
     if level > share and truncated.n >= points:
-        return info(truncated, share=level) if winning else warning(truncated, share=level)
+        return info(truncated, share=level, level=level) if winning else warning(truncated, share=level)
     return None
 
 
@@ -152,4 +152,6 @@ def looping_text(repetition: Signal, *, share: float, share_critical: float, ris
     level = min(repetition.fast, repetition.median5)
     if level < share or level - repetition.base < rise:
         return None
-    return critical(repetition, share=level) if level > share_critical else warning(repetition, share=level)
+    return (
+        critical(repetition, share=level, level=level) if level > share_critical else warning(repetition, share=level)
+    )

@@ -23,8 +23,9 @@ const traced = new WeakMap();
 /**
  * @param {WholeFinding} finding
  * @param {number} place
+ * @param {boolean} hasRollouts of the run
  */
-export function card(finding, place) {
+export function card(finding, place, hasRollouts) {
   const row = (/** @type {string} */ title, /** @type {Children} */ content, style = "") =>
     content && [el("dt", {}, title), el("dd", {class: style}, content)];
   const list = (/** @type {string[]} */ items) =>
@@ -55,24 +56,7 @@ export function card(finding, place) {
       {class: "told"},
       row("Do", list(finding.advice), "do"),
       row("Likely causes", list(finding.causes)),
-      row(
-        "Evidence",
-        Object.keys(finding.evidence).length > 0 &&
-          el(
-            "ul",
-            {class: "evidence"},
-            Object.entries(finding.evidence)
-              .filter(([name]) => name !== "metric")
-              .map(([name, value]) =>
-                el(
-                  "li",
-                  {},
-                  el("span", {class: "faint"}, `${name.replaceAll("_", " ")} `),
-                  el("span", {class: "mono"}, number(value)),
-                ),
-              ),
-          ),
-      ),
+      row("Evidence", finding.evidence_told),
       row(
         "Read from",
         finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
@@ -84,7 +68,7 @@ export function card(finding, place) {
       "footer",
       {},
       finding.metrics.length > 0 && link({class: "jump"}, {...window, filter}, "metrics", "These steps in Metrics"),
-      link({class: "jump"}, {step: finding.step}, "rollouts", `Rollouts at step ${finding.step}`),
+      hasRollouts && link({class: "jump"}, {step: finding.step}, "rollouts", `Rollouts at step ${finding.step}`),
     ),
   );
   const traces = made.querySelector(".traces");

@@ -48,7 +48,7 @@ export async function mount({run, root, signal}) {
     const shown = answer.findings
       .map((finding, place) => ({finding, place}))
       .filter(({finding}) => (!severity || finding.severity === severity) && (!rule || finding.rule === rule));
-    const cards = worstFirst(shown).map(({finding, place}) => card(finding, place));
+    const cards = worstFirst(shown).map(({finding, place}) => card(finding, place, answer.has_rollouts));
     fill(
       root,
       el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),

@@ -1,0 +1,113 @@
+"""What a run says aloud about its health: alarms while it trains, and one line at its end.
+
+By the display: `alarms`, the default, says every critical finding and the first warning in two lines each; a display of
+rows frames all of them; `none` and `json` are silent. On stderr, above the bars that may be there; in a notebook as a
+card. A notice is a courtesy: where there is no stream, or a closed one, nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from rlvitals.capture.console import ALARMS, SILENT, apart_from_bars
+from rlvitals.records import Finding, Verdict
+from rlvitals.terminal import cut_middle, put, visible
+
+MOST_SAID = 10
+"""Findings that are said aloud; further ones are left to `check`."""
+
+MARKS = {"critical": "✖", "warning": "!", "act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?"}
+_IN_ASCII = {"✖": "x", "✔": "ok"}
+
+
+class Notices:
+    """What one recording process has said so far, and says next."""
+
+    def __init__(self, display: str, run_dir: str) -> None:
+        self._display = display
+        self._run_dir = run_dir
+        self._said = 0
+        self._warned = False
+
+    def tell(self, finding: Finding) -> None:
+        """Say a finding, if this display does."""
+        if finding.severity == "info" or self._display in SILENT:
+            return
+        if self._display != ALARMS:
+            from rlvitals.health.notify import banner
+
+            _put(banner(finding, _encoding()))
+            return
+        is_first_warning = finding.severity == "warning" and not self._warned
+        self._warned = True
+        if self._said >= MOST_SAID or not (finding.severity == "critical" or is_first_warning):
+            return
+        self._said += 1
+        if not _show_card(finding):
+            _put(alarm(finding))
+        if self._said == MOST_SAID:
+            _put(f"rlvitals: what follows is not said here; {self._check_command}")
+
+    def tell_end(self, verdict: Verdict, reason: str, findings: Sequence[Finding], card: Any) -> None:
+        """Say how the run is at its end. `findings` have the gravest first; `card` is what a notebook shows instead."""
+        if self._display in SILENT or (self._display == ALARMS and _show_card(card)):
+            return
+        standing = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
+        if standing:
+            more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
+            reason = f"{standing[0].title}, since step {standing[0].onset_step}{more}"
+        said = cut_middle(visible(reason))
+        _put(f"rlvitals {MARKS[verdict]} {verdict}: {said}. {self._check_command}")
+
+    @property
+    def _check_command(self) -> str:
+        place = os.path.relpath(self._run_dir)
+        shorter = place if not place.startswith("..") else self._run_dir
+        return visible(f"rlvitals check {shorter}")
+
+
+def alarm(finding: Finding) -> str:
+    """A finding in two lines.
+
+    >>> found = Finding("m", "nonfinite", "critical", 112, 110, "loss is NaN", advice=("lower the learning rate",))
+    >>> print(alarm(found))
+    rlvitals ✖ critical at step 112: loss is NaN, since step 110
+      do: lower the learning rate
+    """
+    since = f", since step {finding.onset_step}" if finding.onset_step != finding.step else ""
+    mark = MARKS[finding.severity]
+    head = f"rlvitals {mark} {finding.severity} at step {finding.step}: {cut_middle(visible(finding.title))}{since}"
+    return "\n  do: ".join((head, *(cut_middle(visible(advice)) for advice in finding.advice[:1])))
+
+
+def _put(text: str) -> None:
+    stream = sys.stderr
+    encoding = _encoding()
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        for mark, plain in _IN_ASCII.items():
+            text = text.replace(mark, plain)
+        text = text.encode("ascii", "replace").decode()
+    with suppress(OSError, ValueError, AttributeError), apart_from_bars(stream) if stream.isatty() else nullcontext():
+        put(text, stream)
+
+
+def _encoding() -> str | None:
+    return getattr(sys.stderr, "encoding", None)
+
+
+def _show_card(shown: Any) -> bool:
+    """Show it as a card of the notebook this process is the kernel of; False where it is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is None or not hasattr(shown, "_repr_html_"):
+        return False
+    from importlib import import_module
+
+    import_module("IPython.display").display(shown)
+    return True

@@ -1,0 +1,109 @@
+"""What a run says aloud of its health, as somebody at the terminal sees it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import types
+
+import pytest
+
+import rlvitals
+from rlvitals.capture.notices import MOST_SAID, Notices
+from rlvitals.records import Finding
+
+LOOP = """
+import sys
+import rlvitals
+
+with rlvitals.start(sys.argv[1], hardware=False, algorithm="grpo", **eval(sys.argv[2])) as run:
+    for step in range(60):
+        loss = 1.7**step if sys.argv[3] == "bad" else 1 / (1 + step)
+        run.log({"loss": loss, "grad_norm": loss, "reward": 0.01 * step, "kl": 0.01}, step=step)
+"""
+
+
+def heard(tmp_path, kind, **settings):
+    """What a plain loop prints."""
+    command = [sys.executable, "-c", LOOP, tmp_path / "run", repr(settings), kind]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_a_plain_loop_that_diverges_is_heard_without_asking(tmp_path):
+    said = heard(tmp_path, "bad")
+    found = rlvitals.open_run(tmp_path / "run").findings
+    criticals = [finding for finding in found if finding.severity == "critical"]
+    assert len(criticals) > 1
+    for finding in criticals:
+        line = next(line for line in said if line.startswith("rlvitals ✖ critical") and finding.title in line)
+        assert f"at step {finding.step}: " in line
+        assert said[said.index(line) + 1] == f"  do: {finding.advice[0]}"
+    warnings = [line for line in said if line.startswith("rlvitals ! warning")]
+    assert len(warnings) <= 1
+    assert said[-1].startswith(f"rlvitals ✖ act: {criticals[0].title}, since step {criticals[0].onset_step}")
+    assert said[-1].endswith(". rlvitals check run")
+
+
+def test_a_healthy_loop_says_one_line_at_its_end(tmp_path):
+    (line,) = heard(tmp_path, "good")
+    assert line.startswith("rlvitals ✔ healthy: ")
+    assert line.endswith(". rlvitals check run")
+
+
+@pytest.mark.parametrize("settings", [{"display": "none"}, {"monitor": False}])
+def test_silence_can_be_asked_for(tmp_path, settings):
+    assert heard(tmp_path, "bad", **settings) == []
+
+
+def finding(severity, number=1):
+    return Finding(f"rule{number}", "nonfinite", severity, number, number, f"trouble {number}", advice=("stop",))
+
+
+def test_of_many_findings_the_first_are_said_and_warnings_once(tmp_path, capsys):
+    notices = Notices("alarms", str(tmp_path))
+    for number in range(1, 4):
+        notices.tell(finding("warning", number))
+        notices.tell(finding("info", number))
+    assert capsys.readouterr().err.count("rlvitals !") == 1
+    for number in range(4, 40):
+        notices.tell(finding("critical", number))
+    said = capsys.readouterr().err
+    assert said.count("rlvitals ✖ critical") == MOST_SAID - 1
+    assert said.count(f"rlvitals check {tmp_path}") == 1
+
+
+def test_a_stream_that_takes_only_ascii_or_is_closed_costs_nothing(tmp_path, monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+    assert raw.getvalue().startswith(b"rlvitals x critical at step 1: trouble 1")
+    sys.stderr.close()
+    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+    monkeypatch.setattr(sys, "stderr", None)
+    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+
+
+def test_hostile_titles_cannot_reach_the_terminal(tmp_path, capsys):
+    hostile = Finding("r", "nonfinite", "critical", 1, 1, "\x1b[2Jgone\rnothing", advice=("\x1b]0;x\x07",))
+    Notices("alarms", str(tmp_path)).tell(hostile)
+    assert not set("\x1b\r\x07") & set(capsys.readouterr().err)
+
+
+def test_a_notebook_shows_cards(tmp_path, monkeypatch, capsys):
+    shown = []
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    display = types.ModuleType("IPython.display")
+    display.display = shown.append
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with rlvitals.start(tmp_path / "run", hardware=False) as run:
+        for step in range(30):
+            run.log({"loss": float("nan")}, step=step)
+    *alarms, card = shown
+    assert [alarm.rule for alarm in alarms] == [found.rule for found in run.findings if found.severity == "critical"]
+    assert card is run
+    assert capsys.readouterr().err == ""
