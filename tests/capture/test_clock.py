@@ -161,7 +161,7 @@ def test_a_stall_that_the_trainer_sees_too_is_recorded_once_and_shown_by_the_tra
     trainer = train(tmp_path / "run", settings, rows=8, then=6.0)
     _, errors = trainer.communicate()
     assert len(stalls(tmp_path / "run", "critical")) == 1
-    assert errors.count("no row for") == 2  # a banner for the warning and one for the critical
+    assert errors.count("⚠ no row for") == 2  # a banner for the warning and one for the critical
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_the_process_of_the_trackers_looks_at_the_clock_too(tmp_path, train):
     trainer = train(tmp_path / "run", {"track_with": "json"})
     trainer.kill()
     assert until(lambda: stalls(tmp_path / "run"))
-    assert until(lambda: rlvitals.open_run(tmp_path / "run").trackers[0]["state"] == "done")
+    assert until(lambda: [one["state"] for one in rlvitals.open_run(tmp_path / "run").trackers] == ["done"])
 
 
 @needs_proc

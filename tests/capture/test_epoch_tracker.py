@@ -337,7 +337,7 @@ def test_a_run_that_shows_its_findings_shows_them_once(tmp_path, capsys):
         run.log({"my_loss": 1.0}, step=1)
         tracker = tracker_on(tmp_path / "run" / "metrics", display="auto")
         log(tracker, [0.4] * 7)
-    assert capsys.readouterr().err.count("no longer rises") == 1
+    assert capsys.readouterr().err.count("⚠ the reward no longer rises") == 1
 
 
 def test_a_folder_elsewhere_is_no_business_of_the_run(tmp_path):

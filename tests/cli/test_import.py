@@ -96,7 +96,7 @@ def test_settings_of_the_log_are_the_runs_and_secrets_are_masked(tmp_path):
 
 
 def test_a_directory_that_holds_a_run_is_refused_as_start_refuses_it(log, tmp_path, capsys):
-    with rlvitals.start(tmp_path / "run") as run:
+    with rlvitals.start(tmp_path / "run", display="none") as run:
         run.log({"loss": 1.0})
     assert main(["import", str(log), "--to", str(tmp_path / "run")]) == 64
     said = capsys.readouterr().err.strip().removeprefix("rlvitals: error: ")

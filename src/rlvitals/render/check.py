@@ -174,6 +174,8 @@ def evidence(finding: dict[str, Any]) -> str:
     words = []
     for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = told[name]
+        if name in ("noise", "points") and value == 0:
+            continue  # nothing finite was seen
         if isinstance(value, int | float):
             said = f"{value:,.0f}" if float(value).is_integer() else short(value)
             words.append(_SAID_OF.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
