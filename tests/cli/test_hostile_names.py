@@ -148,6 +148,8 @@ runs {runs}
 runs {empty}
 runs {damaged_runs}
 runs {runs} --json
+rules
+rules plateau {word}
 show {one}
 show {one} --all
 show {one} --epochs

@@ -11,6 +11,7 @@ import pytest
 
 import rlvitals
 from rlvitals.cli.main import VERBS, main
+from rlvitals.health import rulebook
 
 
 @pytest.fixture
@@ -172,3 +173,32 @@ def test_the_installed_command_works_and_survives_a_closed_pipe(run_path):
         [sys.executable, "-m", "rlvitals.cli.main", "--version"], capture_output=True, text=True, check=True
     )
     assert version.stdout.strip() == f"rlvitals {rlvitals.__version__}"
+
+
+def test_rules_lists_every_rule_and_tells_one_or_a_kind_in_full(capsys):
+    shipped = rulebook.shipped().rules
+    assert main(["rules", "--json"]) == 0
+    assert [rule["rule"] for rule in json.loads(capsys.readouterr().out)] == list(shipped)
+    assert main(["explain", "reward_hacking"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name, rule in shipped.items() if rule.kind == "reward_hacking")
+    assert main(["rules", "proxy_gap"]) == 0
+    assert "the reward is being gamed" in capsys.readouterr().out
+    assert main(["rules", "proxy_gapp"]) == 64
+    assert "Did you mean 'proxy_gap'?" in capsys.readouterr().err
+
+
+def test_runs_tells_verdict_outcome_and_duration(tmp_path, capsys):
+    with rlvitals.start(tmp_path / "good", display="none", hardware=False, algorithm="grpo") as run:
+        for step in range(40):
+            run.log({"reward": 0.01 * step, "loss": 1 / (1 + step)}, step=step)
+    with rlvitals.start(tmp_path / "bad", display="none", hardware=False, monitor=False, algorithm="dpo") as run:
+        for step in range(40):
+            run.log({"loss": float("nan"), "rewards/margins": 0.5}, step=step)
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert told["good"]["verdict"] == "healthy"
+    assert told["good"]["outcome"] == {"name": "reward", "value": pytest.approx(0.39)}
+    assert told["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # nobody had watched it
+    assert told["bad"]["outcome"]["name"] == "rewards/margins"
+    assert 0 < told["good"]["seconds"] < 60

@@ -1,16 +1,19 @@
-"""`rlvitals explain NAME`."""
+"""`rlvitals explain NAME`: a metric, or one of the doctor's rules or kinds."""
 
 from __future__ import annotations
 
 import argparse
 
 from rlvitals import catalog
+from rlvitals.cli import rules
 from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.errors import UnknownMetric
+from rlvitals.health import rulebook
 from rlvitals.render.explanation import render_explanation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="METRIC", help="a metric's name in any framework, or a concept id")
+    parser.add_argument("name", metavar="NAME", help="a metric's name in any framework, a concept id, a rule or a kind")
     parser.add_argument("--framework", help="whose name it is: trl, trl_kto, verl, openrlhf, roll, ...")
     parser.add_argument(
         "--catalog", action="append", default=[], metavar="FILE", help="a YAML file with metrics of your own"
@@ -22,7 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     for file in arguments.catalog:
         catalog.register(file)
-    explanation = catalog.explain(arguments.name, arguments.framework)
+    try:
+        explanation = catalog.explain(arguments.name, arguments.framework)
+    except UnknownMetric:
+        if not rules.is_known(arguments.name):
+            raise
+        rules.tell([arguments.name], rulebook.shipped(), as_json=arguments.json)
+        return 0
     if arguments.json:
         print_json(explanation.to_dict())
     else:

@@ -29,7 +29,8 @@ EXIT_DEFECT = 1
 VERBS = {
     "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
     "backtest": "hits, delay and false alarms of a set of rules over logs",
-    "explain": "what a metric is, how it is computed, typical ranges, causes, fixes, other names",
+    "explain": "what a metric is, how it is computed, typical ranges, causes, fixes, other names; or what a rule is",
+    "rules": "what the doctor goes by: every rule, or those of a name or a kind of trouble in full",
     "runs": "list the runs below a directory",
     "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
     "show": "status, last rows, best and final values of a run",

@@ -14,7 +14,7 @@ TOKEN_VARIABLE = "RLVITALS_TOKEN"  # noqa: S105
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="the folder of runs (default: here)")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
-    parser.add_argument("--port", type=int, default=8265, help="the port; 0 takes a free one (default: 8265)")
+    parser.add_argument("--port", type=int, default=8642, help="the port; 0 takes a free one (default: 8642)")
     parser.add_argument(
         "--token",
         help=f"what a page must know (or in {TOKEN_VARIABLE}); beyond this machine one is made if none is given",

@@ -79,15 +79,16 @@ def _switches(book: Rulebook, changed: Rulebook, homes: dict[str, str]) -> list[
 def _page(title: str, about: list[str], rules: list[Rule], book: Rulebook) -> str:
     lines = [f"# {title}", "", NOTE, "", *about]
     for rule in rules:
-        lines += _rule(rule, book)
+        lines += rule_lines(rule, book)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _rule(rule: Rule, book: Rulebook) -> list[str]:
+def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
+    """What a rule looks for, reads, says and asks for, as Markdown."""
     asks = f"{rule.hold[0]} of {rule.hold[1]}"
     if rule.hold_critical:
         asks += f", for a critical {rule.hold_critical[0]} of {rule.hold_critical[1]}"
-    facts = [f"kind `{rule.kind}`", f"up to {_worst(rule)}", f"must hold at {asks} points"]
+    facts = [f"kind `{rule.kind}`", f"up to {gravest(rule)}", f"must hold at {asks} points"]
     if rule.warm_up:
         facts.append(f"from point {rule.warm_up}")
     if rule.families:
@@ -104,9 +105,9 @@ def _rule(rule: Rule, book: Rulebook) -> list[str]:
         lines += [f"| `{name}` | {number:g} |" for name, number in rule.numbers.items()]
         lines.append("")
     asked = []
-    if _worst(rule) != "info":
+    if gravest(rule) != "info":
         asked.append(f"a warning asks for `{rule.action}`")
-    if _worst(rule) == "critical":
+    if gravest(rule) == "critical":
         certain = " (and is enough on its own to stop)" if rule.certain else ""
         asked.append(f"a critical asks for `{rule.action_critical}`{certain}")
     asked.append(f"confidence {rule.confidence:g}")
@@ -116,7 +117,7 @@ def _rule(rule: Rule, book: Rulebook) -> list[str]:
     return lines
 
 
-def _worst(rule: Rule) -> str:
+def gravest(rule: Rule) -> str:
     """The gravest severity a rule can come to: its entry's, or what its function's code names."""
     if rule.when:
         return rule.severity

@@ -7,9 +7,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from rlvitals.render.check import SEVERITY_STYLES
+from rlvitals.render.check import STYLES as VERDICT_STYLES
 from rlvitals.render.numbers import duration, moment, number
 
 STATUS_STYLE = {
@@ -21,18 +24,43 @@ SHOWN_METRICS = 24
 
 def render_runs(runs: list[dict[str, Any]]) -> RenderableType:
     """The list of runs."""
-    table = _table("run", "status", "algorithm", ("step", "right"), ("rows", "right"), ("attempts", "right"), "updated")
+    columns = (
+        "run",
+        "verdict",
+        "status",
+        "algorithm",
+        ("step", "right"),
+        ("reward or margin", "right"),
+        "lasted",
+        "updated",
+    )
+    table = _table(*columns)
     for run in runs:
         table.add_row(
             Text(run["path"]),
+            Text(run["verdict"], style=VERDICT_STYLES[run["verdict"]]),
             _status(run["status"]),
             Text(run["algorithm"] or "-"),
             _progress(run),
-            number(run["rows"]),
-            number(run["attempts"]),
+            number(run["outcome"]["value"]) if run["outcome"] else "-",
+            "-" if run["seconds"] is None else duration(run["seconds"]),
             moment(run["updated"]),
         )
     return table
+
+
+def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
+    """The list of rules."""
+    table = _table("rule", "kind", "up to", "says")
+    for rule in rules:
+        severity = Text(rule["severity"], style=SEVERITY_STYLES[rule["severity"]])
+        table.add_row(Text(rule["rule"]), Text(rule["kind"]), severity, Text(rule["says"]))
+    return table
+
+
+def render_markdown(text: str) -> RenderableType:
+    """Our own Markdown on a terminal."""
+    return Markdown(text)
 
 
 def render_run(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:

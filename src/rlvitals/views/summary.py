@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.records import Row
+from rlvitals.views.diagnosis import NOT_MONITORED, diagnose, is_on_record
 from rlvitals.views.run import RunView
 
 LAST_FINDINGS = 5
+
+JUDGED_CELLS = 200_000
+"""Rows times metrics of a run that is judged for a list, where nobody watched it: a fraction of a second."""
+
+OUTCOMES = ("reward.total.mean", "pref.reward.margin")
+"""What a run is for; its last value stands in a list."""
 
 
 def headline(view: RunView) -> dict[str, Any]:
@@ -26,14 +33,33 @@ def headline(view: RunView) -> dict[str, Any]:
         "rows": view.rows,
         "attempts": max(len(view.attempts), 1),
         "updated": _updated(view),
+        "seconds": round((info.ended or _updated(view)) - info.created, 3),
+        **_verdict(view),
+        "outcome": _outcome(view),
     }
     return told | {"note": "; ".join(view.damage)}
 
 
+def _verdict(view: RunView) -> dict[str, str]:
+    if is_on_record(view) or view.rows * len(view.metrics) <= JUDGED_CELLS:
+        found = diagnose(view)
+        return {"verdict": found.verdict, "reason": found.reason}
+    return {"verdict": "cannot judge", "reason": f"{NOT_MONITORED}: run 'rlvitals check'"}
+
+
+def _outcome(view: RunView) -> dict[str, Any] | None:
+    """The last reward or margin, under its own name."""
+    names = {view.concept(name): name for name in reversed(view.metrics)}
+    name = next((names[concept] for concept in OUTCOMES if concept in names), None)
+    best = view.best(name) if name is not None else None
+    return None if best is None else {"name": best.name, "value": best.last}
+
+
 def unreadable_headline(path: Path, reason: object) -> dict[str, Any]:
     """The line of a run that cannot be read."""
-    nothing = dict.fromkeys(("algorithm", "step", "total_steps", "rows", "attempts", "updated"))
-    return {"name": path.name, "path": str(path), "status": "unreadable", **nothing, "note": str(reason)}
+    nothing = dict.fromkeys(("algorithm", "step", "total_steps", "rows", "attempts", "updated", "seconds", "outcome"))
+    judged = {"verdict": "cannot judge", "reason": str(reason)}
+    return {"name": path.name, "path": str(path), "status": "unreadable", **nothing, **judged, "note": str(reason)}
 
 
 def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
@@ -45,7 +71,6 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "status_note": view.status_note,
         "framework": view.framework,
         "created": info.created,
-        "seconds": round((info.ended or _updated(view)) - info.created, 3),
         "ghost_rows": view.ghost_rows,
         "ranks": view.ranks,
         "trackers": view.trackers,

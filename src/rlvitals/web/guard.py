@@ -120,7 +120,7 @@ class Guard:
 def host_name(host: str) -> str | None:
     """The name in a Host header, without its port; None where it is none.
 
-    >>> host_name("localhost:8265"), host_name("[::1]:80"), host_name("a b"), host_name("x@localhost")
+    >>> host_name("localhost:8642"), host_name("[::1]:80"), host_name("a b"), host_name("x@localhost")
     ('localhost', '::1', None, None)
     """
     if not host or any(character in host for character in "/\\@?#, \t\r\n\0"):

@@ -39,7 +39,7 @@ STATIC = Path(__file__).parent / "static"
 THREADS = 8
 """Questions answered at a time."""
 
-PORT = 8265
+PORT = 8642
 
 
 def make_app(
