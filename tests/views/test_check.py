@@ -528,3 +528,17 @@ def test_polling_over_a_resume_joins_each_sample_once(tmp_path):
     told = [(row["step"], row["System/Memory_Percent"]) for row in story]
     assert told == [(0, 90.0), (1, 91.0), (2, 92.0), (3, 73.0)]
     assert list(open_source(path).rows) == story
+
+
+def test_what_could_not_be_judged_is_of_this_kind_of_training(tmp_path):
+    def missed(algorithm, **more):
+        log = tmp_path / f"{algorithm}-{len(more)}.jsonl"
+        rows = [{"step": step, "loss": 1 / (1 + step), "reward": 0.01 * step, **more} for step in range(40)]
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {item.metric for item in check(log, algorithm=algorithm).cannot_judge}
+
+    plain, agent = missed("grpo"), missed("grpo", **{"agent.turns.mean": 3.0})
+    assert "entropy" in plain
+    assert not plain & {"repeated_actions", "tool_failures", "explained_variance", "kto_kl", "margin"}
+    assert agent - plain >= {"repeated_actions", "tool_failures"}
+    assert "kto_kl" in missed("kto")

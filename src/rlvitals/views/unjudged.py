@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.case import SignalSource
+from rlvitals.health.case import Case, SignalSource
 from rlvitals.health.monitor import Monitor
 
 _NAMES_SHOWN = 2
+
+_TOPICS = ("agent", "value", "pref", "moe")
+"""What not every training has: a metric of it is missed only by a run that logs another one of it."""
+
+_OF_ONE_ALGORITHM = {"kl_ref.kto": "kto"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,20 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
     far: list[Unjudged] = []
     for metric, waiting in sorted(rules.items(), key=lambda item: -len(item[1])):
         title, names, own = _what_to_log(metric, sources.get(metric), monitor.case.reader)
+        if not _concerns(own, monitor.case):
+            continue
         kinds = tuple(dict.fromkeys(waiting.values()))
         found = Unjudged(metric, title, names or (own,), bool(names), kinds, tuple(waiting))
         (near if names else far).append(found)
     return near + far
+
+
+def _concerns(concept: str, case: Case) -> bool:
+    """Whether a run of this kind could log the concept."""
+    if concept in _OF_ONE_ALGORITHM:
+        return case.algorithm == _OF_ONE_ALGORITHM[concept]
+    topic = concept.partition(".")[0]
+    return topic not in _TOPICS or any(taken.concept.startswith(f"{topic}.") for taken in case.taken)
 
 
 def _what_to_log(metric: str, source: SignalSource | None, reader: catalog.Reader) -> tuple[str, tuple[str, ...], str]:
