@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from doctor import CLASS_WORDS, PEERS_VENV, ask_peer, peers_python, seeds_of, simulated_runs, table, wilson
-from doctor_peers import TOOLS
+from doctor_peers import PACKAGES
 from rlvitals.errors import RlvitalsError
 from rlvitals.health import rulebook, weighing
 from rlvitals.health.history import worst
@@ -370,7 +370,7 @@ def beside_peers(judged):
     standing = {"act": {"critical"}, "watch": {"warning"}}
     alarmed["rlvitals, at the end"] = {one.run.name: standing.get(one.verdict, set()) for one in judged}
     python = peers_python(PEERS_VENV)
-    for tool in TOOLS:
+    for tool in PACKAGES:
         print(f"asking {tool}", file=sys.stderr)
         answers, version = ask_peer(tool, python, asked)
         serious = {name: {one.severity for one in said} & {"warning", "critical"} for name, said in answers.items()}
