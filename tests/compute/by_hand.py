@@ -419,7 +419,9 @@ def _rollouts(found: dict[str, float | None], rows: list[list[Token]], given: Ma
         found["discard.fraction"] = mean([float(not one) for one in used])
         for what, x in (("length", lengths), ("time", took)):
             if x is not None:
-                kept, lost = ([one for one, is_used in zip(x, used, strict=True) if is_used is side] for side in (True, False))
+                kept, lost = (
+                    [one for one, is_used in zip(x, used, strict=True) if is_used is side] for side in (True, False)
+                )
                 found[f"discard.{what}.trained.mean"], found[f"discard.{what}.discarded.mean"] = mean(kept), mean(lost)
                 found[f"discard.{what}_ratio"] = mean(kept) / mean(x) if kept and mean(x) else None
     if given.get("scores") is not None:

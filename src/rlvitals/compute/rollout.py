@@ -175,7 +175,10 @@ def pack(
     if took is not None:
         sheet.moments(took, mean="agent.trajectory_time.mean")
     if used is not None:
-        show_discards(sheet, used, lengths, took)
+        show_discarded(sheet, used)
+        for what, numbers in (("length", lengths), ("time", took)):
+            if numbers is not None:
+                show_discard_bias(sheet, what, numbers, used)
     if scores is not None:
         _show_scores(sheet, scores, score_low, score_high, stage)
     _show_components(sheet, components or {}, component_weights or {})
@@ -241,16 +244,18 @@ def _show_lengths(sheet: Sheet, lengths: Array, is_cut: Array) -> None:
         )
 
 
-def show_discards(sheet: Sheet, trained: Array, lengths: Array = None, seconds: Array = None) -> None:
-    """Show how many rollouts are not trained on, and whether those were longer or slower."""
+def show_discarded(sheet: Sheet, trained: Array) -> None:
+    """Show how many of the generated rollouts are not trained on."""
+    sheet.moments(1.0 - real(gather(trained)[0] > 0), mean="discard.fraction")
+
+
+def show_discard_bias(sheet: Sheet, what: str, numbers: Array, trained: Array) -> None:
+    """Show whether the rollouts that are trained on are shorter ("length") or faster ("time") than all of them."""
     used = real(gather(trained)[0] > 0)
-    sheet.moments(1.0 - used, mean="discard.fraction")
-    for numbers, what in ((lengths, "length"), (seconds, "time")):
-        if numbers is not None:
-            everything = sheet.moments(numbers)
-            kept = sheet.moments(numbers, used, mean=f"discard.{what}.trained.mean")
-            sheet.moments(numbers, 1.0 - used, mean=f"discard.{what}.discarded.mean")
-            sheet.derive(f"discard.{what}_ratio", _ratio_of_means, kept, everything)
+    everything = sheet.moments(numbers)
+    kept = sheet.moments(numbers, used, mean=f"discard.{what}.trained.mean")
+    sheet.moments(numbers, 1.0 - used, mean=f"discard.{what}.discarded.mean")
+    sheet.derive(f"discard.{what}_ratio", _ratio_of_means, kept, everything)
 
 
 def _ratio_of_means(part: Value, whole: Value) -> float | None:
