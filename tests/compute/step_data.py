@@ -60,7 +60,7 @@ def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.n
         "logprobs": old + draw.normal(0, 0.3, mask.shape),
         "old_logprobs": old,
         "ref_logprobs": old + draw.normal(0, 0.5, mask.shape),
-        "rollout_logprobs": old + draw.normal(0, 0.1, mask.shape),
+        "rollout_logprobs": old + draw.normal(0, 0.5, mask.shape),
         "values": draw.normal(0, 1, mask.shape),
     }
     rest = {name: draw.normal(0, 1, mask.shape) for name in PER_TOKEN if name not in around}
