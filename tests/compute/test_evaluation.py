@@ -60,8 +60,8 @@ def test_prompts_lost_and_won_between_two_evaluations_of_groups():
     def group(name, *rewards):
         return Group(prompt=f"What is {name}?", id=name, rollouts=tuple(Rollout(reward=r) for r in rewards))
 
-    before = [group("kept", 1, 1), group("lost", 1, 0), group("won", 0, 0), group("gone", 1), group("never", 0, 0)]
-    now = [group("kept", 1, 0), group("lost", 0, 0), group("won", 1, 1), group("new", 1), group("never", 0, 0)]
+    before = [group("kept", 1, 1), group("lost", 1, 0), group("won", 0, 0), group("half", 1, 0), group("gone", 1)]
+    now = [group("kept", 1, 0), group("lost", 0, 0), group("won", 1, 1), group("half", 1, 1), group("new", 1)]
     found = evaluation.turnover(evaluation.pass_rates(before), evaluation.pass_rates(now))
     assert (found.lost, found.won) == (("lost",), ("won",))
     assert numbers(found.stats) == {"eval.prompts_lost_fraction": 0.25, "eval.prompts_won_fraction": 0.25}

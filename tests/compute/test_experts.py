@@ -82,6 +82,12 @@ def test_a_router_that_collapsed_and_one_that_is_even():
     assert numbers(experts.stats(rollout_experts=even, experts=6))["moe.max_violation"] == pytest.approx(0.0)
 
 
+def test_where_no_token_counts_nothing_is_defined(routes):
+    train, engine, mask = routes
+    found = experts.stats(train_experts=train, rollout_experts=engine, mask=0 * mask, experts=EXPERTS)
+    assert set(numbers(found).values()) == {None}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

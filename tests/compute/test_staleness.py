@@ -46,8 +46,8 @@ def test_without_the_last_version_an_age_has_no_parts():
 
 
 def test_ages_of_tokens_and_of_the_sequences_they_make():
-    versions = np.array([[5, 5, 6, 99], [2, 3, 4, 4], [6, math.nan, 6, 6], [1, 1, 1, 1]], dtype=float)
-    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
+    versions = np.array([[5, 5, 6, 99, 0], [2, 3, 4, 4, 0], [6, math.nan, 6, 6, 6], [1, 1, 1, 1, 1]], dtype=float)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     seen = numbers(train_version=6, versions=versions, mask=mask)
     ages = [1, 1, 0, 4, 3, 2, 2, 0, 0]  # the token of unknown age and those that do not count are left out
     assert seen.pop("token.mean") == pytest.approx(mean(ages))
