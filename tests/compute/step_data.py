@@ -60,7 +60,7 @@ def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.n
         "logprobs": old + draw.normal(0, 0.3, mask.shape),
         "old_logprobs": old,
         "ref_logprobs": old + draw.normal(0, 0.5, mask.shape),
-        "rollout_logprobs": old + draw.normal(0, 0.1, mask.shape),
+        "rollout_logprobs": old + draw.normal(0, 0.5, mask.shape),
         "values": draw.normal(0, 1, mask.shape),
     }
     rest = {name: draw.normal(0, 1, mask.shape) for name in PER_TOKEN if name not in around}
@@ -75,6 +75,8 @@ def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.n
         "success": draw.random(rows) > 0.5,
         "truncated": draw.random(rows) > 0.6,
         "group_ids": np.array([0, 0, 1, 1, 1, 2, 3]),
+        "trained": draw.random(rows) > 0.4,
+        "seconds": draw.exponential(20.0, rows),
     }
 
 
@@ -98,6 +100,7 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
     low_hits = np.zeros(mask.shape)
     low_hits[mask] = lower
     drifts = [(new - base).sum() for new, base in zip(each["logprobs"], each["ref_logprobs"], strict=True)]
+    gaps = [(a - b).mean() for a, b in zip(each["rollout_logprobs"], each["old_logprobs"], strict=True)]
     found = {
         "policy.logp.old.mean": old.mean(),
         "policy.logp.ref.mean": ref.mean(),
@@ -130,6 +133,13 @@ def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28,
         "mismatch.ppl_ratio": np.mean(
             [np.exp((a - b).mean()) for a, b in zip(each["rollout_logprobs"], each["old_logprobs"], strict=True)]
         ),
+        "mismatch.extreme_ratio_fraction": (np.maximum(weight, 1 / weight) > 2).mean(),
+        "mismatch.log_ppl_gap.mean": np.mean(gaps),
+        "mismatch.log_ppl_gap.max": np.max(gaps),
+        "mismatch.log_ppl_gap.min": np.min(gaps),
+        "policy.log_perplexity.train": np.mean([-row.mean() for row in each["logprobs"]]),
+        "policy.log_perplexity.rollout": np.mean([-row.mean() for row in each["rollout_logprobs"]]),
+        "policy.perplexity.rollout": np.mean([np.exp(-row.mean()) for row in each["rollout_logprobs"]]),
         "mismatch.token_mult_prob_error": np.maximum(weight, 1 / weight).mean(),
         "mismatch.seq_mult_prob_error.max": max(
             np.exp(np.abs(a - b)).mean() for a, b in zip(each["rollout_logprobs"], each["old_logprobs"], strict=True)

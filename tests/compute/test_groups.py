@@ -247,6 +247,17 @@ def test_the_row_of_a_step_can_be_merged_over_ranks():
     assert (whole["train/groups_kept"], whole["train/groups_filtered"]) == (2, 1)
 
 
+def test_rollouts_of_filtered_groups_are_discarded_and_compared_with_the_trained_ones():
+    def group(kept, *rollouts):
+        return Group(rollouts=tuple(Rollout(trainable_tokens=n, seconds=s) for n, s in rollouts), kept=kept)
+
+    row = numbers(groups.stats([group(True, (10, 1.0), (20, None)), group(False, (90, 9.0)), group(None, (999, 99.0))]))
+    assert row["discard.fraction"] == pytest.approx(1 / 3)  # of the groups that were decided on
+    assert row["discard.length_ratio"] == pytest.approx(15 / 40)
+    assert (row["discard.time.trained.mean"], row["discard.time.discarded.mean"]) == (1.0, 9.0)
+    assert row["discard.time_ratio"] == pytest.approx(1 / 5)
+
+
 def test_turns_and_calls_are_counted_over_all_rollouts():
     first = Rollout(turns=(turn_with("a", {}, error="x"), turn_with("b")), outcome="correct", trainable_tokens=10)
     second = Rollout(turns=(Turn(), Turn(), Turn(), Turn()), outcome="wrong", trainable_tokens=30, error="lost")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from loops import mean, token_list
 
-from rlvitals.compute import policy
+from rlvitals.compute import merge, policy
 from rlvitals.errors import ConfigError
 
 LOW, HIGH = 0.1, 0.2
@@ -304,7 +304,57 @@ def test_truncated_weights_are_cut_to_the_bounds(floor, cap, cut, share):
         sum(cut) ** 2 / (4 * sum(w * w for w in cut))
     )
     assert found["mismatch.is_weight.max"] == pytest.approx(8.0)  # what was cut off still shows
+    ends = found["mismatch.is_weight_truncated.min"], found["mismatch.is_weight_truncated.max"]
+    assert ends == pytest.approx((min(cut), max(cut)))
+    sides = {"upper": cap, "lower": floor}
+    for side, bound in sides.items():  # one weight is beyond each bound, where there is one
+        assert found.get(f"mismatch.is_truncated_fraction.{side}") == (None if bound is None else 0.25)
+    assert found["mismatch.is_truncated_fraction.sequence"] == 1.0
     assert not [name for name in policy.stats(**given) if "truncated" in name]
+
+
+def test_extreme_ratios_are_beyond_a_factor_of_two_either_way():
+    weights = [0.49, 0.51, 1.0, 1.99, 2.01, 9.0]
+    given = {"logprobs": [[math.log(w) for w in weights]], "rollout_logprobs": [[0.0] * 6]}
+    assert numbers(policy.stats(**given))["mismatch.extreme_ratio_fraction"] == pytest.approx(3 / 6)
+
+
+def test_responses_that_truncation_touched_are_counted_once_however_many_weights_it_changed():
+    weights = [[1.0, 9.0, 9.0], [1.0, 1.0, 1.0], [5.0, 1.0, 1.0], [9.0, 9.0, 9.0]]
+    mask = [[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]]
+    given = {"logprobs": np.log(weights), "rollout_logprobs": np.zeros((4, 3)), "mask": mask}
+    found = numbers(policy.stats(**given, weight_cap=2.0))
+    assert found["mismatch.is_truncated_fraction.sequence"] == pytest.approx(1 / 3)
+    assert found["mismatch.is_truncated_fraction.upper"] == pytest.approx(2 / 8)
+
+
+def test_the_log_perplexity_gap_counts_each_response_once():
+    train, engine = [[-2.0, -2.0, -2.0, -2.0], [-1.0, 0.0, 0.0, 0.0]], [[-1.0] * 4, [-4.0, 0.0, 0.0, 0.0]]
+    found = numbers(policy.stats(logprobs=train, rollout_logprobs=engine, mask=[[1, 1, 1, 1], [1, 0, 0, 0]]))
+    gap = {end: found[f"mismatch.log_ppl_gap.{end}"] for end in ("mean", "abs_mean", "max", "min")}
+    assert gap == {"mean": -1.0, "abs_mean": 2.0, "max": 1.0, "min": -3.0}
+    assert (found["policy.log_perplexity.train"], found["policy.log_perplexity.rollout"]) == (1.5, 2.5)
+    assert found["policy.perplexity.rollout"] == pytest.approx((math.e + math.e**4) / 2)
+
+
+def test_entropy_by_third_of_a_response_and_by_the_sign_of_the_advantage():
+    entropy = [[9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [7.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0]]
+    mask = [[0, 1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0, 0]]
+    given = {"logprobs": np.zeros((2, 7)), "entropy": entropy, "mask": mask}
+    found = numbers(policy.stats(**given, advantages=[[1, 1, -1, -1, 0, 0, 2], [-3] * 7]))
+    thirds = [found[f"entropy.position.{third}"] for third in ("start", "middle", "end")]
+    assert thirds == pytest.approx([(1 + 2 + 7) / 3, (3 + 4) / 2, (5 + 6) / 2])
+    assert found["entropy.positive.mean"] == pytest.approx((1 + 6) / 2)
+    assert found["entropy.negative.mean"] == pytest.approx((2 + 3 + 7) / 3)
+
+
+def test_the_covariance_of_log_prob_and_advantage_is_numpys_and_merges(tensors):
+    given = pick(tensors, "logprobs", "advantages")
+    tokens = np.array(token_list(tensors["mask"], tensors["logprobs"], tensors["advantages"]))
+    expected = np.cov(tokens.T, ddof=0)[0, 1]
+    assert numbers(policy.stats(**given))["policy.logp_advantage_cov"] == pytest.approx(expected, rel=1e-9)
+    rows = [policy.stats(**{name: x[at] for name, x in given.items()}) for at in (slice(0, 1), slice(1, None))]
+    assert numbers(merge(rows))["policy.logp_advantage_cov"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_one_sequence_may_come_without_a_batch_dimension():

@@ -135,6 +135,22 @@ def test_pass_at_k_leaves_out_prompts_with_too_few_samples():
     assert found["eval.pass_at_k/4/low"] is None
 
 
+def test_the_gap_of_pass_at_k_is_that_of_the_prompts_that_have_k_samples():
+    found = numbers(success=[1, 0, 0, 0, 1], group_ids=[0, 0, 1, 1, 2], pass_k=(1, 2))
+    assert found["eval.pass_gap_at_k/2"] == pytest.approx(((1.0 - 0.5) + 0.0) / 2)
+    assert "eval.pass_gap_at_k/1" not in found
+
+
+def test_discarded_rollouts_against_trained_ones():
+    found = numbers(response_lengths=[2, 4, 12], seconds=[1.0, 3.0, 20.0], trained=[True, True, False])
+    assert found["discard.fraction"] == pytest.approx(1 / 3)
+    assert (found["discard.length.trained.mean"], found["discard.length.discarded.mean"]) == (3.0, 12.0)
+    assert found["discard.length_ratio"] == pytest.approx(3 / 6)
+    assert found["discard.time_ratio"] == pytest.approx(2 / 8)
+    nothing = numbers(response_lengths=[2, 4], trained=[False, False])
+    assert (nothing["discard.length_ratio"], nothing["discard.length.trained.mean"]) == (None, None)
+
+
 def test_the_interval_is_wilsons():
     # Wilson's interval solves (p - x)^2 = z^2 x (1 - x) / n for x.
     share = values.mean([1.0] * 7 + [0.0] * 3)

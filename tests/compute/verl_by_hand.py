@@ -129,13 +129,22 @@ def compute_offpolicy_metrics(
     rows = _kept(response_mask, old_log_prob, rollout_log_prob)
     apart = [[train - rollout for train, rollout in row] for row in rows]
     every = [d for row in apart for d in row]
+    trained, sampled = ([-mean([pair[side] for pair in row]) for row in rows] for side in (0, 1))
+    gaps = [here - there for here, there in zip(trained, sampled, strict=True)]
     return {
         "kl": mean([-d for d in every]),
         "k3_kl": mean([math.exp(d) - d - 1 for d in every]),
         "ppl_ratio": mean([math.exp(-mean(row)) for row in apart]),
         "chi2_token": mean([math.exp(2 * d) for d in every]) - 1,
         "chi2_seq": mean([math.exp(2 * math.fsum(row)) for row in apart]) - 1,
-        "training_ppl": mean([math.exp(-mean([train for train, _ in row])) for row in rows]),
+        "training_ppl": mean([math.exp(one) for one in trained]),
+        "training_log_ppl": mean(trained),
+        "rollout_ppl": mean([math.exp(one) for one in sampled]),
+        "rollout_log_ppl": mean(sampled),
+        "log_ppl_diff": mean(gaps),
+        "log_ppl_abs_diff": mean([abs(gap) for gap in gaps]),
+        "log_ppl_diff_max": max(gaps),
+        "log_ppl_diff_min": min(gaps),
     }
 
 

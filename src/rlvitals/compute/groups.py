@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlvitals.compute import failures
 from rlvitals.compute.advantage import group_relative
 from rlvitals.compute.credit import Rules, outcome_of, read_rules, turn_advantage
 from rlvitals.compute.names import Name, Naming, naming
 from rlvitals.compute.packing import Packed, Sheet, reading
-from rlvitals.compute.rollout import group_moments
+from rlvitals.compute.rollout import group_moments, show_discard_bias, show_discarded
 from rlvitals.errors import ConfigError
 from rlvitals.records import TURN_LIMIT, Group, Rollout, Turn
 
@@ -118,7 +119,9 @@ def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
         rewards, mean="reward.total.mean", max="reward.total.max", min="reward.total.min",
         sample_std="reward.total.std",
     )  # fmt: skip
+    _show_discards(sheet, [group for group in groups if group.kept is not None])
     _show_turns(sheet, [rollout for rollout, _ in rollouts])
+    failures.add(sheet, [rollout for rollout, _ in rollouts])
     return sheet.pack()
 
 
@@ -128,6 +131,18 @@ stats = reading(pack)
 
 def _count_rewards(group: Group) -> int:
     return sum(rollout.reward is not None for rollout in group.rollouts)
+
+
+def _show_discards(sheet: Sheet, decided: Sequence[Group]) -> None:
+    """Show the rollouts of filtered groups beside those that are trained on; unknown lengths and times take no part."""
+    trained = [group.kept for group in decided for _ in group.rollouts]
+    show_discarded(sheet, trained)
+    for what, numbers in (
+        ("length", [rollout.total_trainable for group in decided for rollout in group.rollouts]),
+        ("time", [rollout.seconds for group in decided for rollout in group.rollouts]),
+    ):
+        known = [(number, kept) for number, kept in zip(numbers, trained, strict=True) if number is not None]
+        show_discard_bias(sheet, what, [number for number, _ in known], [kept for _, kept in known])
 
 
 def _show_turns(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:

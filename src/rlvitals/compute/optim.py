@@ -1,4 +1,4 @@
-"""What the optimiser did: learning rates and gradient norms, from the objects a trainer has at hand.
+"""What the optimiser did: learning rates, gradient norms and their noise, from the objects a trainer has at hand.
 
 >>> class Optimiser:
 ...     param_groups = [{"lr": 5e-7}, {"lr": 1e-3}]
@@ -15,6 +15,7 @@ from rlvitals.compute.arrays import Array, gather, real
 from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
 from rlvitals.errors import ConfigError
+from rlvitals.values import Value
 
 
 def learning_rate(source: Any) -> float:
@@ -39,24 +40,57 @@ def gradient_norm(gradients: Iterable[Array]) -> Array:
     return sum(squares) ** 0.5
 
 
+def noise_power(norm: Array, part_norms: Array) -> Array:
+    """Variance of the mean of n gradients, (mean of ||g_i||^2 - ||g||^2) / (n - 1), from their norms and the mean's.
+
+    >>> noise_power(5.0, [5.0, 5.0]), noise_power(0.0, [1.0, 1.0])
+    (np.float64(0.0), np.float64(1.0))
+    """
+    whole, parts = gather(norm, part_norms)
+    if parts.ndim != 1 or len(parts) < 2:
+        raise ConfigError("the noise of a gradient needs the norms of the gradients of two parts of the batch or more")
+    return ((parts * parts).mean() - (whole * whole).reshape(())) / (len(parts) - 1)
+
+
+def noise_to_signal(noise: Value, signal: Value) -> float | None:
+    """The mean noise over the mean signal; None where no signal is left of the measured norm."""
+    return noise.mean / signal.mean if signal.mean > 0 else None
+
+
 def pack(
     *,
     optimizer: Any = None,
     critic_optimizer: Any = None,
     grad_norm: Array = None,
     critic_grad_norm: Array = None,
+    lm_head_grad_norm: Array = None,
+    part_grad_norms: Array = None,
     names: str = "canonical",
 ) -> Packed:
     """Learning rates (of an optimiser or a scheduler) and gradient norms of one update; what is not given is left out.
     `stats` returns them as mergeable values.
+
+    `part_grad_norms` are the norms of the gradients of equal parts of the batch (micro-batches or ranks), each of its
+    own mean loss, and `grad_norm` that of their mean: they tell the gradient's noise.
     """
     sheet = Sheet(naming(names, "policy"))
     for source, metric in ((optimizer, "optim.lr"), (critic_optimizer, "optim.critic_lr")):
         if source is not None:
             sheet.moments([learning_rate(source)], mean=metric)
-    for norm, metric in ((grad_norm, "optim.grad_norm"), (critic_grad_norm, "optim.critic_grad_norm")):
+    for norm, metric in (
+        (grad_norm, "optim.grad_norm"),
+        (critic_grad_norm, "optim.critic_grad_norm"),
+        (lm_head_grad_norm, "optim.lm_head_grad_norm"),
+    ):
         if norm is not None:
             sheet.moments(gather(norm)[0].reshape(-1), mean=metric)
+    if part_grad_norms is not None:
+        if grad_norm is None:
+            raise ConfigError("part_grad_norms need grad_norm, the norm of their mean")
+        noise = noise_power(grad_norm, part_grad_norms)
+        whole = gather(grad_norm, noise)[0].reshape(())
+        rows = sheet.moments(noise.reshape(1), mean="optim.noise_power"), sheet.moments((whole**2 - noise).reshape(1))
+        sheet.derive("optim.noise_to_signal", noise_to_signal, *rows)
     return sheet.pack()
 
 

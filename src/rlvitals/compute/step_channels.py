@@ -68,6 +68,7 @@ TOKEN_CHANNELS = (
     Channel("entropy", ("entropy",)),
     Channel("nonfinite"),
     Channel("value_predicted", ("values",)),
+    Channel("mismatch_extreme", ("rollout_logprobs",)),
 )
 
 ROW_CHANNELS = (
@@ -80,6 +81,10 @@ ROW_CHANNELS = (
     Channel("sequence_clip_lower", ("old_logprobs", "advantages"), "mean", "clip_lower"),
     Channel("sequence_kl_ref", ("ref_logprobs",), "sum", "kl_ref_k1"),
     Channel("mismatch_ppl_ratio", ("rollout_logprobs",), "exp_minus", "mismatch_log"),
+    Channel("mismatch_sequence_log", ("rollout_logprobs",), "mean", "mismatch_log"),
+    Channel("perplexity_rollout", ("rollout_logprobs",), "exp_minus", "logp_rollout"),
+    Channel("sequence_mean_logp", (), "mean", "logp"),
+    Channel("sequence_mean_logp_rollout", ("rollout_logprobs",), "mean", "logp_rollout"),
     Channel("sequence_factor", ("rollout_logprobs",), "mean", "mismatch_factor"),
     Channel("sequence_entropy", ("entropy",), "mean", "entropy"),
     Channel("reward", ("rewards",), "rewards"),
@@ -107,6 +112,7 @@ SHOWN: dict[str, tuple[str, Kind]] = {
     "policy.logp.rollout.mean": ("logp_rollout", "mean"),
     **_numbers("policy.logp.sequence", "sequence_logp", "mean", "min", "max"),
     "policy.perplexity.train": ("perplexity", "mean"),
+    "policy.perplexity.rollout": ("perplexity_rollout", "mean"),
     **_numbers("policy.log_ratio", "log_ratio"),
     **_numbers("policy.ratio", "ratio", "mean", "sample_std", "var", "min", "max"),
     **_numbers("policy.ratio.sequence", "sequence_ratio", "mean", "min", "max"),
@@ -131,6 +137,7 @@ SHOWN: dict[str, tuple[str, Kind]] = {
     "mismatch.token_mult_prob_error": ("mismatch_factor", "mean"),
     "mismatch.seq_mult_prob_error.max": ("sequence_factor", "max"),
     "mismatch.ppl_ratio": ("mismatch_ppl_ratio", "mean"),
+    "mismatch.extreme_ratio_fraction": ("mismatch_extreme", "mean"),
     **_numbers("advantage", "advantage"),
     **_numbers("return", "return"),
     **_numbers("value", "value"),
@@ -153,8 +160,17 @@ SHOWN: dict[str, tuple[str, Kind]] = {
 `rollout`), and a test compares every one."""
 
 
-_MIRRORED = {"policy.kl_old.k1": "log_ratio", "mismatch.kl.k1": "mismatch_log"}
-"""k1 is the log-ratio seen from the other side."""
+_MIRRORED: dict[str, tuple[str, Kind]] = {
+    "policy.kl_old.k1": ("log_ratio", "mean"),
+    "mismatch.kl.k1": ("mismatch_log", "mean"),
+    "mismatch.log_ppl_gap.mean": ("mismatch_sequence_log", "mean"),
+    "mismatch.log_ppl_gap.max": ("mismatch_sequence_log", "min"),
+    "mismatch.log_ppl_gap.min": ("mismatch_sequence_log", "max"),
+    "policy.log_perplexity.train": ("sequence_mean_logp", "mean"),
+    "policy.log_perplexity.rollout": ("sequence_mean_logp_rollout", "mean"),
+}
+"""Numbers of the other sign: k1 is the log-ratio seen from the other side, the largest gap minus the smallest of the
+opposite one."""
 
 
 def _half_mean_square(value: Value) -> float:
@@ -187,7 +203,9 @@ def entries(given: Iterable[str], naming: Naming) -> tuple[Entry, ...]:
     row = {channel.name: index for index, channel in enumerate(CHANNELS) if inputs.issuperset(channel.needs)}
     named = {name: naming.name(name) for name in SHOWN}
     direct = [Entry(named[name], (row[c],), named[name].kind or kind) for name, (c, kind) in SHOWN.items() if c in row]
-    mirrored = [Entry(_negative(naming.name(name)), (row[c],)) for name, c in _MIRRORED.items() if c in row]
+    mirrored = [
+        Entry(_negative(naming.name(name)), (row[c],), kind) for name, (c, kind) in _MIRRORED.items() if c in row
+    ]
     derived = [
         Entry(naming.name(name), tuple(row[part] for part in parts), formula=formula)
         for name, (formula, parts) in _DERIVED.items()

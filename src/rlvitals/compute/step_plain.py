@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlvitals.compute.mismatch import EXTREME
 from rlvitals.compute.step_channels import CHANNELS, FIELDS, ROW_CHANNELS, Channel
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _mismatch(trained: Tensor, rollout: Tensor) -> dict[str, Tensor]:
         "mismatch_abs": gap.abs(),
         "mismatch_prob": (trained.exp() - rollout.exp()).abs(),
         "mismatch_factor": _exp(gap.abs()),
+        "mismatch_extreme": _share(gap.abs() > EXTREME, gap),
     }
 
 

@@ -161,6 +161,7 @@ def gather_tokens(
     dually = tl.zeros((BLOCK,), dtype=tl.float32)
     value_clip = tl.zeros((BLOCK,), dtype=tl.float32)
     nonfinite = tl.zeros((BLOCK,), dtype=tl.float32)
+    extreme = tl.zeros((BLOCK,), dtype=tl.float32)
 
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -220,6 +221,7 @@ def gather_tokens(
             gap_k3_s = _see(gap_k3_s, _k3(gap, weight), used, inverse)
             weight_s = _see(weight_s, weight, used, inverse)
             gap_abs_s = _see(gap_abs_s, tl.abs(gap), used, inverse)
+            extreme += _share(tl.abs(gap) > 0.6931471805599453, gap, used)
             prob_s = _see(prob_s, tl.abs(tl.exp(trained) - tl.exp(rollout)), used, inverse)
             factor_s = _see(
                 factor_s, tl.maximum(weight, 1.0 / weight, propagate_nan=tl.PropagateNan.ALL), used, inverse
@@ -289,6 +291,7 @@ def gather_tokens(
         _put(table_ptr, 18, columns, column, n, gap_abs_s)
         _put(table_ptr, 19, columns, column, n, prob_s)
         _put(table_ptr, 20, columns, column, n, factor_s)
+        _put_share(table_ptr, 31, columns, column, count, extreme)
     if advantage_ptr is not None:
         _put(table_ptr, 21, columns, column, n, advantage_s)
     if return_ptr is not None:

@@ -1,0 +1,140 @@
+"""Questions for evaluations: is confidence deserved, which prompts were lost and won, do answers depend on their
+prompts, and do they need their reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from rlvitals.compute.arrays import Array, gather, library, real
+from rlvitals.compute.names import naming
+from rlvitals.compute.packing import Sheet
+from rlvitals.errors import ConfigError
+from rlvitals.records import Group, Rollout
+from rlvitals.values import Derived, Value, mean
+
+SOLVED = 0.5
+"""The share of a prompt's samples that must be correct for it to count as solved."""
+
+
+def calibration(confidence: Array, correct: Array, *, bins: int = 10) -> dict[str, Value | Derived]:
+    """How far stated confidence (0 to 1) is from being right, as mergeable values; bins are of equal width.
+
+    >>> seen = calibration([0.9, 0.9, 0.6, 0.4], [True, False, True, False])
+    >>> round(seen["eval.calibration_error"].number, 6), seen["eval.confidence_when_wrong"].number
+    (0.4, 0.65)
+    """
+    said, right = gather(confidence, correct)
+    if said.shape != right.shape:
+        raise ConfigError(f"{len(said)} confidences came with {len(right)} answers; give one for each")
+    xp = library(said)
+    right = real(right > 0)
+    sheet = Sheet(naming("canonical", "policy"))
+    sheet.moments(said - right, mean="eval.overconfidence")
+    sheet.moments(said, right, mean="eval.confidence_when_right")
+    sheet.moments(said, 1.0 - right, mean="eval.confidence_when_wrong")
+    place = xp.clip(xp.floor(said * bins), 0, bins - 1)
+    # Over all answers, with 0 outside the bin: the mean is the bin's gap times its share, and empty bins are 0.
+    rows = [sheet.moments((said - right) * (place == number)) for number in range(bins)]
+    sheet.derive("eval.calibration_error", _sum_of_sizes, *rows)
+    return sheet.pack().values()
+
+
+class Turnover(NamedTuple):
+    """Which prompts changed between two evaluations, and their shares as mergeable values to be logged."""
+
+    lost: tuple[str, ...]
+    won: tuple[str, ...]
+    stats: dict[str, Value]
+
+
+def turnover(before: Mapping[str, float], now: Mapping[str, float], *, solved: float = SOLVED) -> Turnover:
+    """Prompts solved before and not now, and the reverse, of those in both evaluations; both are pass rates by prompt.
+
+    >>> turnover({"p": 1.0, "q": 0.0, "r": 1.0}, {"p": 0.25, "q": 0.0, "r": 0.75}).lost
+    ('p',)
+    """
+    both = [prompt for prompt in now if prompt in before]
+    lost = tuple(prompt for prompt in both if before[prompt] >= solved > now[prompt])
+    won = tuple(prompt for prompt in both if now[prompt] >= solved > before[prompt])
+    return Turnover(
+        lost,
+        won,
+        {
+            "eval.prompts_lost_fraction": mean([float(prompt in set(lost)) for prompt in both]),
+            "eval.prompts_won_fraction": mean([float(prompt in set(won)) for prompt in both]),
+        },
+    )
+
+
+def pass_rates(groups: Iterable[Group], *, right: float = 1.0) -> dict[str, float]:
+    """The share of correct rollouts of each prompt, by its id or text, for `turnover`.
+
+    A rollout is correct where its outcome says so, or, where it has none, its reward is at least `right`; one with
+    neither takes no part.
+
+    >>> pass_rates([Group(id="p", rollouts=(Rollout(reward=1.0), Rollout(reward=0.0), Rollout(outcome="correct")))])
+    {'p': 0.6666666666666666}
+    """
+    judged: dict[str, list[bool]] = {}
+    for group in groups:
+        known = [
+            _is_right(rollout, right) for rollout in group.rollouts if rollout.outcome or rollout.reward is not None
+        ]
+        judged.setdefault(group.id or group.prompt, []).extend(known)
+    return {prompt: sum(known) / len(known) for prompt, known in judged.items() if known}
+
+
+def prompt_dependence(logprobs: Array, own: Array = None) -> dict[str, Value | Derived]:
+    """How often a response's own prompt is the one that makes it most likely, as a mergeable value.
+
+    `logprobs` are [responses, prompts], the log-prob of each whole response after each prompt. `own` is the place of
+    each response's own prompt; without it response i belongs to prompt i. A tie is no match.
+
+    >>> prompt_dependence([[-1.0, -5.0], [-3.0, -4.0]])["policy.prompt_dependence"].number
+    0.5
+    """
+    scores = gather(logprobs)[0]
+    if scores.ndim != 2:
+        raise ConfigError(f"logprobs must be [responses, prompts], not of shape {tuple(scores.shape)}")
+    xp = library(scores)
+    places = gather(range(len(scores)) if own is None else own, scores)[0]
+    columns = gather(range(scores.shape[1]), scores)[0]
+    is_own = columns[None, :] == places[:, None]
+    if not bool(is_own.any(-1).all()):
+        raise ConfigError(f"every response needs its own prompt among the {scores.shape[1]} columns")
+    nobody = xp.zeros_like(scores) - xp.inf
+    mine, rivals = xp.amax(xp.where(is_own, scores, nobody), -1), xp.amax(xp.where(is_own, nobody, scores), -1)
+    sheet = Sheet(naming("canonical", "policy"))
+    sheet.moments(real(mine > rivals), mean="policy.prompt_dependence")
+    return sheet.pack().values()
+
+
+def truncation_area(kept: Iterable[float], rewards: Iterable[float]) -> dict[str, Value]:
+    """Area under the mean reward as a function of the share of the reasoning that was kept, by trapezoids.
+
+    `kept` are the shares in rising order from 0 to 1, `rewards` the mean reward of answers forced after each.
+
+    >>> truncation_area([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])["eval.truncation_area"].number
+    0.5
+    """
+    shares, levels = [float(one) for one in kept], [float(one) for one in rewards]
+    if len(shares) != len(levels) or len(shares) < 2 or shares[0] != 0.0 or shares[-1] != 1.0:
+        raise ConfigError("kept must run from 0 to 1, with one reward for each share")
+    steps = [right - left for left, right in pairwise(shares)]
+    if min(steps) <= 0:
+        raise ConfigError("kept must be in rising order, each share once")
+    area = sum(width * (low + high) / 2 for width, (low, high) in zip(steps, pairwise(levels), strict=True))
+    return {"eval.truncation_area": mean([area])}
+
+
+def _sum_of_sizes(*gaps: Value) -> float:
+    return sum(abs(gap.mean) for gap in gaps)
+
+
+def _is_right(rollout: Rollout, right: float) -> bool:
+    if rollout.outcome:
+        return rollout.outcome == "correct"
+    return rollout.reward is not None and rollout.reward >= right

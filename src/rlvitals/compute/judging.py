@@ -1,0 +1,72 @@
+"""Whether the judge or verifier can be trusted: against gold labels, with the order swapped, read at all, on appeal.
+
+>>> seen = stats(verdicts=[True, True, False, None], gold=[True, False, False, True])
+>>> round(seen["judge.gold_agreement"].number, 3), seen["judge.parse_failure_fraction"].number
+(0.667, 0.25)
+>>> stats(preferred=["a", "b"], preferred_swapped=["b", "b"])["judge.order_flip_fraction"].number
+0.5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rlvitals import values
+from rlvitals.errors import ConfigError
+from rlvitals.values import Value
+
+PREFERENCES = ("a", "b", "tie")
+
+
+def stats(
+    *,
+    verdicts: Sequence[bool | None] | None = None,
+    gold: Sequence[bool] | None = None,
+    preferred: Sequence[str | None] | None = None,
+    preferred_swapped: Sequence[str | None] | None = None,
+    appeals: Sequence[bool | None] | None = None,
+) -> dict[str, Value]:
+    """The judge's quality as mergeable values; what is not given is not computed. None is a reply without a verdict.
+
+    `verdicts` say whether the judge accepts an answer, `gold` whether it is right. `preferred` is the better one of a
+    pair ("a", "b" or "tie") with a shown first, `preferred_swapped` of the same pair with b shown first. `appeals` say
+    for rejected answers whether a second check accepts them, None where there was none.
+    """
+    found: dict[str, Value] = {}
+    if verdicts is not None:
+        found["judge.parse_failure_fraction"] = _share(verdict is None for verdict in verdicts)
+    if gold is not None:
+        found |= _against_gold(verdicts, gold)
+    if preferred is not None or preferred_swapped is not None:
+        found |= _in_both_orders(preferred, preferred_swapped)
+    if appeals is not None:
+        found["verifier.false_negative_fraction"] = _share(bool(one) for one in appeals if one is not None)
+    return found
+
+
+def _against_gold(verdicts: Sequence[bool | None] | None, gold: Sequence[bool]) -> dict[str, Value]:
+    if verdicts is None or len(verdicts) != len(gold):
+        raise ConfigError(f"{len(gold)} gold labels need as many verdicts")
+    read = [(bool(said), bool(right)) for said, right in zip(verdicts, gold, strict=True) if said is not None]
+    return {
+        "judge.gold_agreement": _share(said == right for said, right in read),
+        "judge.false_positive_fraction": _share(said for said, right in read if not right),
+        "judge.false_negative_fraction": _share(not said for said, right in read if right),
+    }
+
+
+def _in_both_orders(one: Sequence[str | None] | None, other: Sequence[str | None] | None) -> dict[str, Value]:
+    if one is None or other is None or len(one) != len(other):
+        raise ConfigError("preferred and preferred_swapped are the verdicts on the same pairs, one for each in both")
+    if strange := {said for said in (*one, *other) if said is not None} - set(PREFERENCES):
+        raise ConfigError(f"a preference is 'a', 'b' or 'tie', not {sorted(map(str, strange))[0]!r}")
+    pairs = [(said, again) for said, again in zip(one, other, strict=True) if said is not None and again is not None]
+    firsts = [said == shown for pair in pairs for said, shown in zip(pair, "ab", strict=True) if said != "tie"]
+    return {
+        "judge.order_flip_fraction": _share(said != again for said, again in pairs),
+        "judge.first_position_share": _share(firsts),
+    }
+
+
+def _share(holds: Iterable[bool]) -> Value:
+    return values.mean([float(one) for one in holds])

@@ -1,0 +1,60 @@
+"""A judge's quality, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlvitals.compute import judging, merge
+from rlvitals.errors import ConfigError
+
+
+def numbers(**given):
+    return {name: value.number for name, value in judging.stats(**given).items()}
+
+
+def test_verdicts_against_gold_leave_out_what_could_not_be_read():
+    verdicts = [True, True, True, False, False, None]
+    gold = [True, False, False, False, True, True]
+    assert numbers(verdicts=verdicts, gold=gold) == pytest.approx(
+        {
+            "judge.parse_failure_fraction": 1 / 6,
+            "judge.gold_agreement": 2 / 5,
+            "judge.false_positive_fraction": 2 / 3,
+            "judge.false_negative_fraction": 1 / 2,
+        }
+    )
+
+
+def test_without_a_wrong_answer_there_is_no_share_of_accepted_wrong_ones():
+    assert numbers(verdicts=[True], gold=[True])["judge.false_positive_fraction"] is None
+
+
+def test_a_judge_that_always_takes_the_first_answer_flips_every_time():
+    found = numbers(preferred=["a", "a", "a"], preferred_swapped=["b", "b", "b"])
+    assert found == {"judge.order_flip_fraction": 1.0, "judge.first_position_share": 1.0}
+
+
+def test_ties_flip_against_a_preference_and_have_no_position():
+    found = numbers(preferred=["a", "tie", "b", None, "b"], preferred_swapped=["a", "a", "tie", "a", "b"])
+    assert found["judge.order_flip_fraction"] == 2 / 4
+    # Of the read pairs: a first and taken; a second and taken twice; b second, taken; b second and first.
+    assert found["judge.first_position_share"] == 2 / 6
+
+
+def test_appeals_count_only_what_was_checked_again_and_merge():
+    one, other = judging.stats(appeals=[True, False, None]), judging.stats(appeals=[False, False])
+    assert merge([one, other])["verifier.false_negative_fraction"].number == 1 / 4
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gold": [True]}, "1 gold labels need as many verdicts"),
+        ({"verdicts": [True], "gold": [True, False]}, "2 gold labels"),
+        ({"preferred": ["a"]}, "the same pairs"),
+        ({"preferred": ["first"], "preferred_swapped": ["a"]}, "not 'first'"),
+    ],
+)
+def test_what_does_not_fit_is_said(given, said):
+    with pytest.raises(ConfigError, match=said):
+        judging.stats(**given)
