@@ -99,7 +99,8 @@ class Alias:
 
     framework: str
     name: str
-    """The logged key; `{x}` stands for a part that depends on the run."""
+    """The logged key; `{x}` stands for a part that depends on the run, `{x*}` for one that may hold slashes. A key of
+    `slices` there (`{env}`, `{source}`) is the label of a slice; `{env|agg}` says what stands there for all of them."""
     when: str = ""
     """The setting under which the key has this meaning, such as `estimator=k2`."""
     caveat: Caveat | None = None

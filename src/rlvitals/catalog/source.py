@@ -29,6 +29,7 @@ from rlvitals.catalog.entries import (
     Symptom,
 )
 from rlvitals.catalog.recognition import LEVELS, LOOKS, Form
+from rlvitals.catalog.slices import PLACEHOLDER, label_key
 from rlvitals.errors import CatalogError, did_you_mean
 
 Entry = TypeVar("Entry", Framework, Group, Algorithm)
@@ -151,6 +152,9 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
             raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
         _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
         texts = {key: str(raw.get(key, "")).strip() for key in ("name", "when", "definition", "trap")}
+        labels = [key for word in PLACEHOLDER.findall(texts["name"]) if (key := label_key(word))]
+        if len(labels) > len(set(labels)):
+            raise CatalogError(f"{here}: {texts['name']!r} has two places for one label; a label has one")
         yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
 
 
