@@ -201,6 +201,9 @@ class Framework:
     source: str = ""
     prefix: str = ""
     """What its loggers put in front of the names."""
+    slices: Mapping[str, str] = field(default_factory=dict)
+    """Where it logs whole sets of names once more for each slice: `env/{env}/*` for `env/all/*`, or `{source}/*` for
+    `*`, which is any of its names."""
     is_guessed: bool = True
     """False where names alone never point to it: its runs say themselves whose they are, and some of its names are bare
     words that any log may have."""

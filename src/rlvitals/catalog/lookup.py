@@ -229,6 +229,8 @@ class Catalog:
                 ]
                 if found:
                     break
+        if not found and scope is not None:
+            found = self._search_slices(name, scope)
         matches = [
             Match(metric, alias, how, scope is None or alias.framework in scope, labels, stem)
             for metric, alias, how, labels, stem in found
@@ -355,6 +357,20 @@ class Catalog:
             for labels, stem in [pattern.labels(plain)]
         ]
 
+    def _search_slices(self, name: str, scope: set[str]) -> list[_Found]:
+        """What a name means of which the framework logs a whole set for each slice."""
+        for framework in scope & self._slice_forms.keys():
+            for form, plain in self._slice_forms[framework]:
+                if (fitting := form.fullmatch(name)) is None:
+                    continue
+                key = next(group for group in form.groupindex if group != "rest")
+                whole = plain.replace("*", fitting["rest"])
+                found = [one for one in self._search(whole, scope) if one.alias.framework in scope and not one.labels]
+                if found and len(fitting[key]) <= slices.LONGEST_LABEL:
+                    stem = f"{name[: fitting.start(key)]}{{{key}}}{name[fitting.end(key) :]}"
+                    return [one._replace(how="pattern", labels={key: fitting[key]}, stem=stem) for one in found]
+        return []
+
     def _ranked(self, matches: list[Match], framework: str | None, algorithm: str | None) -> list[Match]:
         """Best first: in the asked framework, its own name before an inherited one, of a trainer for the algorithm,
         unconditional, without a caveat; then the widest use.
@@ -405,6 +421,14 @@ class Catalog:
             if framework.parent and framework.algorithm:
                 found.setdefault(framework.algorithm, []).append(framework)
         return found
+
+    @cached_property
+    def _slice_forms(self) -> dict[str, list[tuple[re.Pattern[str], str]]]:
+        return {
+            name: [(slices.form(spelled), plain) for spelled, plain in entry.slices.items()]
+            for name, entry in self.frameworks.items()
+            if entry.slices
+        }
 
     @cached_property
     def _scopes(self) -> dict[str, set[str]]:

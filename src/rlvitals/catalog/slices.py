@@ -32,7 +32,10 @@ LONGEST_LABEL = 120
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 """In a name of the catalogue: a part that depends on the run."""
 
-_OTHER_SPELLINGS = {"ds": "source", "dataset": "source", "domain": "source", "tag": "env"}
+_OTHER_SPELLINGS = {
+    "ds": "source", "dataset": "source", "data_source": "source", "benchmark": "source", "domain": "source",
+    "tag": "env", "env_name": "env", "agent_name": "agent",
+}  # fmt: skip
 _KEY = rf"(?:{'|'.join(KEYS)})="
 _LABELLED = re.compile(rf"(?P<name>.+?)/(?P<labels>{_KEY}.+)", re.DOTALL)
 _BETWEEN = re.compile(rf"[/,](?={_KEY})")
@@ -90,6 +93,23 @@ def text(labels: Mapping[str, str]) -> str:
     'env=math,agent=solver'
     """
     return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def form(spelled: str) -> re.Pattern[str]:
+    """The expression of a form of names: `env/{env}/*` is a group of its key, and `rest` for what the star stands for.
+
+    >>> form("{domain}/*").fullmatch("math/critic/score/mean").groupdict()
+    {'source': 'math', 'rest': 'critic/score/mean'}
+    """
+    pieces = re.split(r"\{([^{}]+)\}|(\*)", spelled)
+    made = ""
+    for plain, placeholder, star in zip(pieces[::3], [*pieces[1::3], None], [*pieces[2::3], None], strict=True):
+        made += re.escape(plain)
+        if placeholder:
+            made += f"(?P<{label_key(placeholder)}>[^/]+)"
+        elif star:
+            made += "(?P<rest>.+)"
+    return re.compile(made)
 
 
 def label_key(placeholder: str) -> str | None:

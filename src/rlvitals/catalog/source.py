@@ -197,8 +197,21 @@ def _entry(kind: type[Entry], raw: Mapping[str, Any], where: str, *needed: str) 
         raise CatalogError(f"{at}: {missing[0]!r} is missing")
     if kind is Algorithm and not raw.get("parent"):
         _one_of(raw.get("kind"), KINDS, "kind", at)
+    if kind is Framework:
+        _check_slices(raw.get("slices") or {}, at)
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
     return kind(**values)
+
+
+def _check_slices(forms: Any, at: str) -> None:
+    if not isinstance(forms, Mapping):
+        raise CatalogError(f"{at}: 'slices' must map a form of names to what it stands for: 'env/{{env}}/*: env/all/*'")
+    for form, plain in forms.items():
+        labels = [word for word in PLACEHOLDER.findall(str(form)) if label_key(word)]
+        if len(labels) != 1 or str(form).count("*") != 1 or str(plain).count("*") != 1:
+            raise CatalogError(
+                f"{at}: {form!r}: {plain!r} under 'slices': the form has one label and both have one '*'"
+            )
 
 
 def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:

@@ -116,7 +116,7 @@ def slice_facts(groups: Sequence[catalog.Sliced], reader: catalog.Reader) -> dic
         plain = metric.title if metric else next(iter(cuts.values())).name
         title = f"{plain} by {' and '.join(telling)}"
         for name, cut in cuts.items():
-            label = slices.text({key: cut.labels[key] for key in telling})
+            label = ", ".join(cut.labels[key] for key in telling)
             found[name] = {"series": group.stem, "label": label, "title": title}
     return found
 
