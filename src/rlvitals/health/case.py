@@ -70,6 +70,11 @@ class _Round:
         self._has_repeated = False
         return sum(self.latest.values()) / len(self.latest)
 
+    def reopen(self) -> None:
+        """A slice joins: what came before it counts as of this round."""
+        self._fresh.update(self.latest)
+        self._has_repeated = False
+
     def clear(self) -> None:
         """Forget all values."""
         self.latest.clear()
@@ -386,7 +391,9 @@ class Case:
             if (feeding <= place and not is_joining) or (signal.n > 3 and claim.rank >= 0):
                 return None
             signal.reset()
-            if not is_joining:
+            if is_joining:
+                self._rounds[name].reopen()
+            else:
                 signal.key = key
                 self._rounds.pop(name, None)
                 for fed, readings in self._readings.items():
