@@ -377,6 +377,7 @@ class Explained(TypedDict):
     symptoms: list[Symptom]
     notes: str
     matched: str
+    labels: dict[str, str]
     sources: list[NameSource]
     aliases: dict[str, list[str]]
     other_meanings: list[OtherMeaning]

@@ -10,6 +10,7 @@ import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.contract import Metrics
 from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.views import slice_check
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.evaluations import evaluated_slices, read_trend
@@ -142,6 +143,14 @@ def test_one_broken_environment_is_found_by_slice_and_hidden_in_the_whole(folder
     broken = next(one for one in told if one.label == "env=code")
     assert broken.findings[0].severity == "critical"
     assert broken.last_score == pytest.approx(level("code", STEPS))
+
+
+def test_slices_beyond_the_most_are_counted(folder, monkeypatch, capsys):
+    monkeypatch.setattr(slice_check, "MOST_JUDGED", 1)
+    told = check_slices(folder / "ours", "env")
+    assert ([one.label for one in told], told.left_out) == (["env=math"], 2)
+    assert main(["check", str(folder / "ours"), "--by", "env"]) == 0
+    assert "and 2 more that were not judged" in capsys.readouterr().out
 
 
 def test_one_slice_takes_the_place_of_the_whole(folder):

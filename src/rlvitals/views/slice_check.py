@@ -15,7 +15,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, verdict_of
 from rlvitals.health.rows import Fields
-from rlvitals.records import SEVERITIES, Finding, Verdict
+from rlvitals.records import Finding, Verdict
 from rlvitals.splits import is_held_out
 from rlvitals.views.check import Report, check_source, report_on
 from rlvitals.views.judge import Judge
@@ -192,7 +192,6 @@ def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[J
 def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
     report = report_on(judge, replace(source, rows=(), recorded=[], notes=[]))
     own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
-    own.sort(key=lambda found: -SEVERITIES.index(found.severity))
     verdict = (
         "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]
     )

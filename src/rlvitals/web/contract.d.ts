@@ -218,6 +218,7 @@ export interface Explained {
   symptoms: Symptom[];
   notes: string;
   matched: string;
+  labels: Record<string, string>;
   sources: NameSource[];
   aliases: Record<string, string[]>;
   other_meanings: OtherMeaning[];
