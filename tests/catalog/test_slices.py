@@ -35,6 +35,7 @@ LOGGED = [
      "train/{agent}/reward/mean"),
     ("open_instruct", "objective/gsm8k_reward", "reward.total.mean", {"source": "gsm8k"}, "objective/{source}_reward"),
     ("open_instruct", "scores", "reward.total.mean", {}, ""),
+    ("open_instruct", "objective/verifiable_reward", "reward.total.mean", {}, ""),
     ("tinker", "env/math/reward/total", "reward.total.mean", {"env": "math"}, "env/{env}/reward/total"),
     ("tinker", "env/math/by_group/frac_mixed", "group.mixed_fraction", {"env": "math"},
      "env/{env}/by_group/frac_mixed"),
