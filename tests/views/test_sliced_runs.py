@@ -161,6 +161,29 @@ def test_one_slice_takes_the_place_of_the_whole(folder):
     assert check_slice(folder / "ours", "env=math").verdict == "healthy"
 
 
+def test_another_tools_log_is_judged_by_source(tmp_path):
+    log = tmp_path / "verl.jsonl"
+    rows = [
+        {
+            "step": step,
+            "actor/pg_loss": 0.1 + 0.01 * (step % 3),
+            "actor/entropy": 1.0,
+            "critic/score/mean": level("math", step),
+            "val-core/openai/gsm8k/acc/mean@8": level("math", step),
+            "val-core/aime/acc/mean@8": level("code", step),
+        }
+        for step in range(1, STEPS + 1)
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = check_slices(log, "source")
+    assert [one.label for one in told] == ["source=openai/gsm8k", "source=aime"]
+    assert [one.last_score for one in told] == [pytest.approx(level(env, STEPS)) for env in ("math", "code")]
+    assert told[0].verdict == "healthy"
+    assert told[1].verdict != "healthy"
+    [score] = {taken.name for taken in check_slice(log, "source=aime").names if taken.signal == "eval_score"}
+    assert score == "val-core/aime/acc/mean@8"
+
+
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
