@@ -33,9 +33,9 @@ LOGGED = [
     ("skyrl", "eval/reward/mean/gsm8k", "eval.score.mean", {"source": "gsm8k"}, "eval/reward/mean/{source}"),
     ("nemo_rl", "train/math_agent/reward/mean", "reward.total.mean", {"agent": "math_agent"},
      "train/{agent}/reward/mean"),
-    ("open_instruct", "objective/gsm8k_reward", "reward.total.mean", {"source": "gsm8k"}, "objective/{source}_reward"),
+    ("open_instruct", "objective/gsm8k_reward", "reward.component.mean", {"source": "gsm8k"}, "objective/{source}_reward"),
     ("open_instruct", "scores", "reward.total.mean", {}, ""),
-    ("open_instruct", "objective/verifiable_reward", "reward.total.mean", {}, ""),
+    ("open_instruct", "objective/verifiable_reward", "reward.component.mean", {}, ""),
     ("tinker", "env/math/reward/total", "reward.total.mean", {"env": "math"}, "env/{env}/reward/total"),
     ("tinker", "env/math/by_group/frac_mixed", "group.mixed_fraction", {"env": "math"},
      "env/{env}/by_group/frac_mixed"),
@@ -61,7 +61,8 @@ def test_a_frameworks_name_is_a_concept_with_a_label(framework, name, concept, l
 
 
 def test_a_set_of_names_counts_in_its_own_framework_alone():
-    assert catalog.reader("trl_grpo").meaning("math/critic/score/mean") is None
+    assert catalog.reader("trl_grpo").meaning("math/rollout/score/mean") is None
+    assert catalog.reader("roll").meaning("math/rollout/score/mean").labels == {"source": "math"}
     assert catalog.reader("roll").meaning("math/what/nobody/knows") is None
 
 
