@@ -42,6 +42,7 @@ LOGGED = [
     ("tinker", "env/all/reward/total", "reward.total.mean", {}, ""),
     ("roll", "math/critic/score/mean", "reward.total.mean", {"source": "math"}, "{source}/critic/score/mean"),
     ("roll", "critic/score/mean", "reward.total.mean", {}, ""),
+    ("roll", "val_correct/gsm8k/mean", "eval.score.mean", {"source": "gsm8k"}, "val_correct/{source}/mean"),
     ("slime", "eval/aime", "eval.score.mean", {"source": "aime"}, "eval/{source}"),
     ("openrlhf", "eval/eval_gsm8k_pass1", "eval.score.mean", {"source": "gsm8k"}, "eval/eval_{source}_pass1"),
     # A part of the reward is no slice.
