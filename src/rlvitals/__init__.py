@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rlvitals.version import __version__ as __version__
 
 __all__ = [
-    "Actions", "MetricsTracker", "Monitor", "catalog", "check", "errors", "explain", "find_runs", "finish", "init",
-    "log", "open_run", "start", "values",
+    "Actions", "MetricsTracker", "Monitor", "catalog", "check", "check_slice", "check_slices", "errors", "explain",
+    "find_runs", "finish", "init", "log", "open_run", "start", "values",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rlvitals.views.check import check
     from rlvitals.views.discovery import find_runs
     from rlvitals.views.run import open_run
+    from rlvitals.views.slice_check import check_slice, check_slices
 
 _HOMES = {
     "Actions": "rlvitals.capture.actions",
@@ -45,6 +46,8 @@ _HOMES = {
     "explain": "rlvitals.catalog",
     "Monitor": "rlvitals.health.monitor",
     "check": "rlvitals.views.check",
+    "check_slice": "rlvitals.views.slice_check",
+    "check_slices": "rlvitals.views.slice_check",
     "open_run": "rlvitals.views.run",
     "find_runs": "rlvitals.views.discovery",
 }

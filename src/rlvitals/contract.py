@@ -69,7 +69,22 @@ class Described(TypedDict):
     direction: str
 
 
-class TileFacts(Described):
+class SliceValue(TypedDict):
+    """The last value of a metric for one environment, data source, agent, task or tool."""
+
+    label: str
+    name: str
+    value: float | None
+
+
+class Division(TypedDict):
+    """The slices of a metric, and by what they divide it: `env`, or nothing where there are none."""
+
+    divided_by: str
+    slices: list[SliceValue]
+
+
+class TileFacts(Described, Division):
     """One vital sign; `band` is its typical range, `status` what the doctor says of it."""
 
     value: float | None
@@ -141,14 +156,26 @@ class Vitals(TypedDict):
 # /api/metrics
 
 
+class SliceFacts(TypedDict):
+    """To which series of slices a metric belongs, and as what."""
+
+    series: str
+    label: str
+    title: str
+    """Of the whole series."""
+
+
 class ListedMetric(Described):
-    """One metric of one stream; `points` is None in a run too large to count them."""
+    """One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one
+    of several slices.
+    """
 
     stream: Literal["train", "eval"]
     group: str
     has_band: bool
     points: int | None
     last: float | None
+    slice: SliceFacts | None
 
 
 class Metrics(TypedDict):
@@ -364,6 +391,7 @@ class Explained(TypedDict):
     symptoms: list[Symptom]
     notes: str
     matched: str
+    labels: dict[str, str]
     sources: list[NameSource]
     aliases: dict[str, list[str]]
     other_meanings: list[OtherMeaning]
@@ -650,6 +678,8 @@ class Evaluated(TypedDict):
     last: StepAccuracy | None
     problems: list[str]
     metrics: list[str]
+    slices: dict[str, SliceFacts]
+    """By name of a number in `evaluations`."""
     epochs: EpochsFacts | None
 
 

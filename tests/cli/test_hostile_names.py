@@ -159,6 +159,9 @@ show {one} --json
 check {one}
 check {one} --verbose
 check {one} --names
+check {one} --by env
+check {one} --by {word}
+check {one} --slice env={word}
 check {log} --map {word}=reward
 check {runs}
 check {log}

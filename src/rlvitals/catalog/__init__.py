@@ -42,6 +42,7 @@ from rlvitals.catalog.explanation import Explanation
 from rlvitals.catalog.lookup import Catalog, Match, Recognised
 from rlvitals.catalog.reader import BACKGROUND, Reader, stage_at
 from rlvitals.catalog.recognition import Recognition, Sureness, Vocabulary
+from rlvitals.catalog.slices import Cut, Sliced
 from rlvitals.catalog.source import parse
 from rlvitals.codec import parse_json
 from rlvitals.errors import CatalogError
@@ -56,6 +57,7 @@ __all__ = [
     "Catalog",
     "Caveat",
     "Comparison",
+    "Cut",
     "Explanation",
     "Family",
     "Framework",
@@ -66,6 +68,7 @@ __all__ = [
     "Reader",
     "Recognised",
     "Recognition",
+    "Sliced",
     "Stage",
     "Sureness",
     "Symptom",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlvitals.catalog import slices
 from rlvitals.catalog.lookup import Match
 
 Relation = Literal["same", "convert", "caution", "different"]
@@ -39,6 +40,9 @@ def compare(left: Match | None, right: Match | None, *, same_name: bool = False)
                 f"{left.metric.title} and {right.metric.title} measure one idea in ways that do not compare",
             )
         return Comparison("different", f"{left.metric.id} and {right.metric.id} are different concepts")
+    if left.labels != right.labels:
+        one, other = (slices.text(match.labels) or "all of it" for match in (left, right))
+        return Comparison("caution", f"{one} and {other} are different slices")
     if left.alias == right.alias or left.caveat == right.caveat:
         return Comparison("same")
     caveats = [(match, match.caveat) for match in (left, right) if match.caveat is not None]

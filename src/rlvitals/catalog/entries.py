@@ -99,7 +99,8 @@ class Alias:
 
     framework: str
     name: str
-    """The logged key; `{x}` stands for a part that depends on the run."""
+    """The logged key; `{x}` stands for a part that depends on the run, `{x*}` for one that may hold slashes. A key of
+    `slices` there (`{env}`, `{source}`) is the label of a slice; `{env|agg}` says what stands there for all of them."""
     when: str = ""
     """The setting under which the key has this meaning, such as `estimator=k2`."""
     caveat: Caveat | None = None
@@ -200,6 +201,9 @@ class Framework:
     source: str = ""
     prefix: str = ""
     """What its loggers put in front of the names."""
+    slices: Mapping[str, str] = field(default_factory=dict)
+    """Where it logs whole sets of names once more for each slice: `env/{env}/*` for `env/all/*`, or `{source}/*` for
+    `*`, which is any of its names."""
     is_guessed: bool = True
     """False where names alone never point to it: its runs say themselves whose they are, and some of its names are bare
     words that any log may have."""

@@ -16,6 +16,8 @@ class Explanation(Metric):
     name: str
     matched: str
     """How the name was found: as id, name, pattern, or behind a logger's prefix."""
+    labels: dict[str, str]
+    """Of a slice: what it is of."""
     sources: tuple[dict[str, Any], ...]
     """Who uses this very name for it: framework, definition, trap, caveat, when."""
     aliases: dict[str, list[str]]
@@ -53,6 +55,7 @@ def explain(catalog: Catalog, name: str, framework: str | None = None) -> Explan
         **{field.name: getattr(metric, field.name) for field in fields(metric)},
         name=name,
         matched=matches[0].how,
+        labels=dict(matches[0].labels),
         sources=tuple(_source(match) for match in own if match.alias is not None),
         aliases=aliases,
         other_meanings=tuple(

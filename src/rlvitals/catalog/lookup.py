@@ -9,15 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
+from rlvitals.catalog import slices
 from rlvitals.catalog.entries import Algorithm, Alias, Caveat, Family, Framework, Group, Metric
 from rlvitals.catalog.recognition import Form, Vocabulary
+from rlvitals.catalog.slices import PLACEHOLDER
 from rlvitals.catalog.source import CatalogData
 from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
 from rlvitals.splits import without_held_out_prefix
@@ -35,6 +37,10 @@ class Match:
     how: How
     in_framework: bool = True
     """False when a framework was named and this meaning is another framework's."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of a slice: the environment, data source, agent, task or tool that it is of."""
+    stem: str = ""
+    """Of a slice: the name with the keys in the places of the labels, which all slices of the series share."""
 
     @property
     def caveat(self) -> Caveat | None:
@@ -50,6 +56,16 @@ MOST_REMEMBERED = 65_536
 """Look-ups whose answer is kept; when there are more, all are forgotten and asked for anew."""
 
 
+class _Found(NamedTuple):
+    """A name of the catalogue that a logged name fits."""
+
+    metric: Metric
+    alias: Alias
+    how: How
+    labels: Mapping[str, str]
+    stem: str
+
+
 class Recognised(NamedTuple):
     """Which framework and algorithm a set of metric names points to; None where it does not."""
 
@@ -57,7 +73,6 @@ class Recognised(NamedTuple):
     algorithm: str | None
 
 
-_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
 _REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
 _ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")
@@ -196,6 +211,8 @@ class Catalog:
     def _matches(self, name: str, framework: str | None, algorithm: str | None) -> list[Match]:
         scope = self.scope(framework) if framework else None
         name = _unspaced(name)
+        if cut := slices.cut(name):
+            return [_labelled(match, cut) for match in self._matches(cut.name, framework, algorithm)]
         concept = self._concept(name)
         if concept is not None:
             return [Match(concept, None, "id")]
@@ -205,10 +222,19 @@ class Catalog:
                 concept = self._concept(shorter)
                 if concept is not None:
                     return [Match(concept, None, "prefix")]
-                found = [(metric, alias, "prefix") for metric, alias, _ in self._search(shorter, scope)]
+                prefix = name.removesuffix(shorter)
+                found = [
+                    one._replace(how="prefix", stem=one.stem and prefix + one.stem)
+                    for one in self._search(shorter, scope)
+                ]
                 if found:
                     break
-        matches = [Match(metric, alias, how, scope is None or alias.framework in scope) for metric, alias, how in found]
+        if not found and scope is not None:
+            found = self._search_slices(name, scope)
+        matches = [
+            Match(metric, alias, how, scope is None or alias.framework in scope, labels, stem)
+            for metric, alias, how, labels, stem in found
+        ]
         return self._ranked(matches, framework, algorithm)
 
     def nearest(self, name: str, count: int = 5) -> list[str]:
@@ -249,8 +275,10 @@ class Catalog:
         none that is never guessed.
         """
         name = _unspaced(name)
+        if cut := slices.cut(name):
+            name = cut.name
         for candidate in (name, *_without_prefix(name)):
-            found = {alias.framework for _, alias, _ in self._search(candidate, None, strict=True)}
+            found = {one.alias.framework for one in self._search(candidate, None, strict=True)}
             direct = frozenset(found - self._never_guessed)
             if direct:
                 if direct not in self._owners_by_direct:
@@ -306,24 +334,42 @@ class Catalog:
         at_k = _ID_AT_K.fullmatch(name)
         return self.metrics.get(name) or (self.metrics.get(at_k["id"]) if at_k else None)
 
-    def _search(self, name: str, scope: set[str] | None, *, strict: bool = False) -> list[tuple[Metric, Alias, How]]:
-        name = _REDUCER.sub("", name)
-        exact = self._by_name.get(name) or ([] if strict else self._by_folded.get(_folded(name), []))
+    def _search(self, name: str, scope: set[str] | None, *, strict: bool = False) -> list[_Found]:
+        plain = _REDUCER.sub("", name)
+        exact = self._by_name.get(plain) or ([] if strict else self._by_folded.get(_folded(plain), []))
         if exact:
-            return [(metric, alias, "name") for metric, alias in exact]
-        qualified = _QUALIFIER.match(name)
+            return [_Found(metric, alias, "name", {}, "") for metric, alias in exact]
+        qualified = _QUALIFIER.match(plain)
         if qualified and not strict:
-            plain, condition = qualified[1], qualified[2]
-            found = self._search(plain, scope)
-            return [item for item in found if item[1].when == condition] or found
-        at_k = None if strict else _NAME_AT_K.fullmatch(name)
+            found = self._search(qualified[1], scope)
+            return [one for one in found if one.alias.when == qualified[2]] or found
+        at_k = None if strict else _NAME_AT_K.fullmatch(plain)
         if at_k:
-            return [(metric, alias, "pattern") for metric, alias in self._at_k.get(at_k["word"], [])]
-        fitting = self._patterns.fitting(name, scope)
+            return [_Found(metric, alias, "pattern", {}, "") for metric, alias in self._at_k.get(at_k["word"], [])]
+        fitting = self._patterns.fitting(plain, scope)
         if scope is not None:
             fitting = [pattern for pattern in fitting if pattern.alias.framework in scope] or fitting
         most = max((pattern.literal for pattern in fitting), default=0)
-        return [(pattern.metric, pattern.alias, "pattern") for pattern in fitting if pattern.literal == most]
+        return [
+            _Found(pattern.metric, pattern.alias, "pattern", labels, stem and stem + name[len(plain) :])
+            for pattern in fitting
+            if pattern.literal == most
+            for labels, stem in [pattern.labels(plain)]
+        ]
+
+    def _search_slices(self, name: str, scope: set[str]) -> list[_Found]:
+        """What a name means of which the framework logs a whole set for each slice."""
+        for framework in scope & self._slice_forms.keys():
+            for form, plain in self._slice_forms[framework]:
+                if (fitting := form.fullmatch(name)) is None:
+                    continue
+                key = next(group for group in form.groupindex if group != "rest")
+                whole = plain.replace("*", fitting["rest"])
+                found = [one for one in self._search(whole, scope) if one.alias.framework in scope and not one.labels]
+                if found and len(fitting[key]) <= slices.LONGEST_LABEL:
+                    stem = f"{name[: fitting.start(key)]}{{{key}}}{name[fitting.end(key) :]}"
+                    return [one._replace(how="pattern", labels={key: fitting[key]}, stem=stem) for one in found]
+        return []
 
     def _ranked(self, matches: list[Match], framework: str | None, algorithm: str | None) -> list[Match]:
         """Best first: in the asked framework, its own name before an inherited one, of a trainer for the algorithm,
@@ -375,6 +421,14 @@ class Catalog:
             if framework.parent and framework.algorithm:
                 found.setdefault(framework.algorithm, []).append(framework)
         return found
+
+    @cached_property
+    def _slice_forms(self) -> dict[str, list[tuple[re.Pattern[str], str]]]:
+        return {
+            name: [(slices.form(spelled), plain) for spelled, plain in entry.slices.items()]
+            for name, entry in self.frameworks.items()
+            if entry.slices
+        }
 
     @cached_property
     def _scopes(self) -> dict[str, set[str]]:
@@ -457,8 +511,8 @@ class _Pattern:
     def __init__(self, metric: Metric, alias: Alias) -> None:
         self.metric = metric
         self.alias = alias
-        self.head = _PLACEHOLDER.split(alias.name, maxsplit=1)[0]
-        self.literal = len(_PLACEHOLDER.sub("", alias.name))
+        self.head = PLACEHOLDER.split(alias.name, maxsplit=1)[0]
+        self.literal = len(PLACEHOLDER.sub("", alias.name))
         """How much of it is fixed: the most literal pattern wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}
         self.is_loose = fixed <= _GENERIC and alias.name.count("/") < 2
@@ -470,15 +524,48 @@ class _Pattern:
             return True
         if self.is_loose and (scope is None or self.alias.framework not in scope):
             return False
+        return self._expression().fullmatch(name) is not None
+
+    def labels(self, name: str) -> tuple[dict[str, str], str]:
+        """The labels of a name that fits, and the name with their keys in their places; of one that is over all slices,
+        nothing.
+        """
+        expression = self._expression()
+        found = expression.fullmatch(name) if expression.groupindex else None
+        if found is None:
+            return {}, ""
+        labels: dict[str, str] = {}
+        stem, end = "", 0
+        for key in expression.groupindex:
+            value = found[key]
+            if value in slices.WHOLE or len(value) > slices.LONGEST_LABEL:
+                continue
+            labels[key] = value
+            stem += f"{name[end : found.start(key)]}{{{key}}}"
+            end = found.end(key)
+        return labels, stem + name[end:] if labels else ""
+
+    def _expression(self) -> re.Pattern[str]:
+        """Compiled when it is first needed: most patterns of the catalogue never are."""
         if self._regex is None:
-            pieces = _PLACEHOLDER.split(self.alias.name)
+            pieces = PLACEHOLDER.split(self.alias.name)
             self._regex = re.compile(
-                "".join(
-                    re.escape(piece) if position % 2 == 0 else (".+" if piece in _SPANNING else "[^/]+")
-                    for position, piece in enumerate(pieces)
-                )
+                "".join(re.escape(piece) if place % 2 == 0 else _group(piece) for place, piece in enumerate(pieces))
             )
-        return self._regex.fullmatch(name) is not None
+        return self._regex
+
+
+def _group(placeholder: str) -> str:
+    """The expression for a placeholder: a group of its key where it stands for a label."""
+    expression = ".+" if placeholder in _SPANNING or placeholder.endswith("*") else "[^/]+"
+    key = slices.label_key(placeholder)
+    return f"(?P<{key}>{expression})" if key else expression
+
+
+def _labelled(match: Match, cut: slices.Cut) -> Match:
+    """The meaning of a name without its labels, as that of the name with them."""
+    keys = cut.stem.removeprefix(cut.name)
+    return replace(match, labels={**match.labels, **cut.labels}, stem=(match.stem or cut.name) + keys)
 
 
 _SEPARATORS = str.maketrans(" -/", "___")

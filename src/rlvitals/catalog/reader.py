@@ -1,16 +1,17 @@
-"""Answers the three questions that views, rules and trackers have about a run's names: what does a name mean here,
-which are the vital signs, which band applies.
+"""Answers the questions that views, rules and trackers have about a run's names: what does a name mean here, which are
+the vital signs, which band applies, which names are slices of one metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from rlvitals.catalog import explanation
+from rlvitals.catalog import explanation, slices
 from rlvitals.catalog.entries import Algorithm, Band, Metric, Stage
 from rlvitals.catalog.explanation import Explanation
 from rlvitals.catalog.lookup import Catalog, Match
+from rlvitals.catalog.slices import Cut, Sliced
 from rlvitals.splits import held_out_name, is_held_out
 
 MOST_LOOKED_AT = 20_000
@@ -68,6 +69,40 @@ class Reader:
         if evaluated and (found is None or found.metric.family != "eval"):
             return next(iter(self.matches(held_out_name(name))), found)
         return found
+
+    def cut(self, name: str) -> Cut | None:
+        """The labels of a name that is a slice; None for any other."""
+        found = self.meaning(name)
+        if found is None:
+            return slices.cut(name)
+        return Cut(name, found.labels, found.stem) if found.labels else None
+
+    def slices(self, names: Sequence[str]) -> list[Sliced]:
+        """The slices among a run's logged names, series by series, as they were logged."""
+        groups: dict[str, dict[str, str]] = {}
+        for name in names[:MOST_LOOKED_AT]:
+            if cut := self.cut(name):
+                groups.setdefault(cut.stem, {}).setdefault(slices.text(cut.labels), name)
+        if not groups:
+            return []
+        wholes: dict[tuple[str, bool], str] = {}
+        for name in names[:MOST_LOOKED_AT]:
+            found = self.meaning(name)
+            if found is not None and not found.labels:
+                wholes.setdefault((found.metric.id, is_held_out(name)), name)
+        logged = set(names)
+        return [self._sliced(stem, members, logged, wholes) for stem, members in groups.items()]
+
+    def _sliced(
+        self, stem: str, members: dict[str, str], logged: set[str], wholes: Mapping[tuple[str, bool], str]
+    ) -> Sliced:
+        first = next(iter(members.values()))
+        found = self.meaning(first)
+        concept = found.metric.id if found else None
+        whole = next((name for name in _spelled_for_all(stem, first, self.cut(first)) if name in logged), None)
+        if whole is None and concept is not None:
+            whole = wholes.get((concept, is_held_out(first)))
+        return Sliced(stem, concept, members, whole)
 
     def explain(self, name: str) -> Explanation:
         """Everything the catalogue can say of a name. Raises UnknownMetric with the nearest names."""
@@ -148,13 +183,15 @@ class Reader:
         return spelling.removeprefix("train/") == name.removeprefix("train/")
 
     def _by_concept(self, names: Sequence[str]) -> dict[str, str]:
-        """The name that speaks for each concept: the framework's own before another's, training before evaluation."""
-        best: dict[str, tuple[tuple[bool, bool], str]] = {}
+        """The name that speaks for each concept: training before evaluation, the whole before a slice, the framework's
+        own before another's.
+        """
+        best: dict[str, tuple[tuple[bool, int, bool], str]] = {}
         for name in names[:MOST_LOOKED_AT]:
             found = self.meaning(name)
             if found is None or (found.caveat is not None and found.caveat.is_other_quantity):
                 continue
-            rank = (is_held_out(name) and found.how == "prefix", not found.in_framework)
+            rank = (is_held_out(name) and found.how == "prefix", len(found.labels), not found.in_framework)
             if found.metric.id not in best or rank < best[found.metric.id][0]:
                 best[found.metric.id] = (rank, name)
         return {concept: name for concept, (_, name) in best.items()}
@@ -176,3 +213,19 @@ class Reader:
     def _is_telling(self, concept: str) -> bool:
         metric = self._catalog.metrics[concept]
         return metric.tier == "core" and metric.family not in BACKGROUND
+
+
+def _spelled_for_all(stem: str, name: str, cut: Cut | None) -> Iterator[str]:
+    """How the series over all slices would be called: without the labels, or with a framework's word for all of them in
+    the place of each in turn, the others as they are.
+    """
+    if plain := slices.cut(name):
+        yield plain.name
+    labels = cut.labels if cut else {}
+    for key in labels:
+        for word in sorted(slices.WHOLE):
+            values = {**labels, key: word}
+            spelled = stem
+            for other, value in values.items():
+                spelled = spelled.replace(f"{{{other}}}", value, 1)
+            yield spelled

@@ -29,6 +29,7 @@ from rlvitals.catalog.entries import (
     Symptom,
 )
 from rlvitals.catalog.recognition import LEVELS, LOOKS, Form
+from rlvitals.catalog.slices import PLACEHOLDER, label_key
 from rlvitals.errors import CatalogError, did_you_mean
 
 Entry = TypeVar("Entry", Framework, Group, Algorithm)
@@ -151,6 +152,9 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
             raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
         _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
         texts = {key: str(raw.get(key, "")).strip() for key in ("name", "when", "definition", "trap")}
+        labels = [key for word in PLACEHOLDER.findall(texts["name"]) if (key := label_key(word))]
+        if len(labels) > len(set(labels)):
+            raise CatalogError(f"{here}: {texts['name']!r} has two places for one label; a label has one")
         yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
 
 
@@ -193,8 +197,21 @@ def _entry(kind: type[Entry], raw: Mapping[str, Any], where: str, *needed: str) 
         raise CatalogError(f"{at}: {missing[0]!r} is missing")
     if kind is Algorithm and not raw.get("parent"):
         _one_of(raw.get("kind"), KINDS, "kind", at)
+    if kind is Framework:
+        _check_slices(raw.get("slices") or {}, at)
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
     return kind(**values)
+
+
+def _check_slices(forms: Any, at: str) -> None:
+    if not isinstance(forms, Mapping):
+        raise CatalogError(f"{at}: 'slices' must map a form of names to what it stands for: 'env/{{env}}/*: env/all/*'")
+    for form, plain in forms.items():
+        labels = [word for word in PLACEHOLDER.findall(str(form)) if label_key(word)]
+        if len(labels) != 1 or str(form).count("*") != 1 or str(plain).count("*") != 1:
+            raise CatalogError(
+                f"{at}: {form!r}: {plain!r} under 'slices': the form has one label and both have one '*'"
+            )
 
 
 def _known(raw: Mapping[str, Any], known: set[str], at: str) -> None:

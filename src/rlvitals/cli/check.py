@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlvitals.catalog.slices import KEYS
 from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.records import Finding
-from rlvitals.render.check import FolderView, ReportView, announcement
+from rlvitals.render.check import FolderView, ReportView, SlicesView, announcement
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
 from rlvitals.store.files import replace_file
@@ -24,6 +25,7 @@ from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.places import one_place
+from rlvitals.views.slice_check import SlicesReport, check_slice, check_slices
 from rlvitals.views.sources import new_monitor
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="every finding, every missing metric and what every name was taken for",
     )
     parser.add_argument("--names", action="store_true", help="what every name was taken for, and how sure that is")
+    divided = parser.add_mutually_exclusive_group()
+    divided.add_argument(
+        "--slice", metavar="KEY=VALUE", help="judge one slice in place of the whole, such as env=math or source=gsm8k"
+    )
+    divided.add_argument("--by", metavar="KEY", help=f"judge every slice besides: {', '.join(KEYS)}")
     parser.add_argument(
         "--fail-on", choices=["warning", "critical"], default="warning",
         help="'critical': a verdict of watch exits with 0 too (default: warning)",
@@ -85,10 +92,30 @@ def add_following_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = config_from(arguments.config)
     if arguments.follow:
+        if arguments.slice or arguments.by:
+            raise ConfigError("--slice and --by judge what is there; they do not go with --follow")
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
-    mapping = mapping_from(arguments.map)
-    report = check(arguments.path, arguments.rules, arguments.algorithm, arguments.framework, config, mapping=mapping)
+    known = {
+        "rules": arguments.rules,
+        "algorithm": arguments.algorithm,
+        "framework": arguments.framework,
+        "config": config,
+        "mapping": mapping_from(arguments.map),
+    }
+    if arguments.by:
+        divided = check_slices(one_place(Path(arguments.path), "--by"), arguments.by, **known)
+        facts = divided.to_dict()
+        if arguments.json:
+            print_json(facts)
+        else:
+            show(SlicesView(printable(facts)))
+        return exit_code(divided, arguments.fail_on)
+    report: Report | FolderReport
+    if arguments.slice:
+        report = check_slice(one_place(Path(arguments.path), "--slice"), arguments.slice, **known)
+    else:
+        report = check(arguments.path, **known)
     present(report, arguments)
     return exit_code(report, arguments.fail_on)
 
@@ -112,7 +139,7 @@ def present(report: Report | FolderReport, arguments: argparse.Namespace) -> Non
             show(ReportView(one, verbose=True))
 
 
-def exit_code(report: Report | FolderReport, fail_on: str) -> int:
+def exit_code(report: Report | FolderReport | SlicesReport, fail_on: str) -> int:
     """The verdict as an exit code."""
     if report.verdict == "watch" and fail_on == "critical":
         return 0

@@ -2,6 +2,10 @@
 
 `naming` says what a name may be. A signal that several names could feed takes the best one the run logs. A name that
 was known by its words alone is let go where its first values contradict them.
+
+A slice (`reward/env=math`) feeds a signal only where the run does not log the metric over all slices. Then the signal
+is the mean over the slices. One slice in place of the whole would hide a collapse in all others, and its level would
+depend on the alphabet. How many samples each slice has is not known here, so all weigh the same.
 """
 
 from __future__ import annotations
@@ -32,22 +36,72 @@ _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
+MOST_NAMED = 8
+"""Slices that a finding names."""
+
 _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
+
+
+class _Round:
+    """The newest value of each slice that feeds a signal. The signal gets their mean when every slice has come anew, or
+    when one comes again before the others: an evaluation may log each source in a row of its own, and a batch need not
+    hold every environment.
+    """
+
+    __slots__ = ("_fresh", "_has_repeated", "latest")
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+        """By logged name."""
+        self._fresh: set[str] = set()
+        self._has_repeated = False
+
+    def take(self, key: str, value: float) -> None:
+        self._has_repeated = self._has_repeated or key in self._fresh
+        self._fresh.add(key)
+        self.latest[key] = value
+
+    def mean(self) -> float | None:
+        """The mean after a row, where the round is complete with it."""
+        if not self._has_repeated and len(self._fresh) < len(self.latest):
+            return None
+        self._fresh.clear()
+        self._has_repeated = False
+        return sum(self.latest.values()) / len(self.latest)
+
+    def reopen(self) -> None:
+        """A slice joins: what came before it counts as of this round."""
+        self._fresh.update(self.latest)
+        self._has_repeated = False
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self.latest.clear()
+        self._fresh.clear()
+        self._has_repeated = False
 
 
 class _Reading:
     """How one logged key is taken: into which signal, after which conversion."""
 
-    __slots__ = ("caveat", "is_one_of_several", "rank", "signal")
+    __slots__ = ("caveat", "is_one_of_several", "rank", "round", "signal")
 
     def __init__(
-        self, signal: Signal, rank: int, caveat: Caveat | None = None, *, is_one_of_several: bool = False
+        self,
+        signal: Signal,
+        rank: int,
+        caveat: Caveat | None = None,
+        *,
+        is_one_of_several: bool = False,
+        round: _Round | None = None,
     ) -> None:
         self.signal = signal
         self.rank = rank
         self.caveat = caveat
-        self.is_one_of_several = is_one_of_several
+        self.is_one_of_several = is_one_of_several or round is not None
+        """Whether the row's other names have a say in the signal's value: the highest counts, or the mean."""
+        self.round = round
 
 
 class Case:
@@ -105,11 +159,11 @@ class Case:
         self._naming = Naming(self._sources.values(), mapping)
         self._taken: dict[tuple[str, str], Taken] = {}
         self._has_pairs = False
-        self._trials: dict[str, list[float]] = {}
-        """The first values of names that were known by their words alone."""
+        self._trials: dict[str, list[float]] = {}  # the first values of names that were known by their words alone
         self._parts = Parts()
         self._readings: dict[str, list[_Reading] | None] = {}
-        self._feeding: dict[str, tuple[str, int]] = {}
+        self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
+        self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
         self.changed = True
         """Whether signals or facts are new since the rules were last bound to them."""
         self._read_as()
@@ -168,10 +222,11 @@ class Case:
     def _take_values(self, row: Mapping[str, Any], step: int) -> None:
         readings, points = self._readings, self.points
         highest: dict[Signal, tuple[int, float, str]] = {}
+        rounds: dict[Signal, _Round] = {}
         for key, value in row.items():
             targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
-                if type(value) is float and value - value != 0.0 and not key.startswith("_"):
+                if type(value) is float and value - value != 0.0 and not self._says_nothing(key, value):
                     self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
                 continue
             if type(value) is not float:
@@ -181,12 +236,16 @@ class Case:
             else:
                 number = value
             if number - number != 0.0:  # NaN and both infinities, at the price of one subtraction
-                self._take_nonfinite(key, targets, step)
+                self._take_nonfinite(key, number, targets, step)
                 continue
             for reading in targets:
                 signal = reading.signal
                 meant = reading.caveat.to_concept(number) if reading.caveat is not None else number
                 if reading.is_one_of_several:
+                    if reading.round is not None:
+                        reading.round.take(key, meant)
+                        rounds[signal] = reading.round
+                        continue
                     claim = (-reading.rank, meant, key)
                     if signal not in highest or claim > highest[signal]:
                         highest[signal] = claim
@@ -197,6 +256,15 @@ class Case:
             signal.key = key
             signal.seen_at = points
             signal.update(meant, step)
+        for signal, shared in rounds.items():
+            is_still = self._rounds.get(signal.name) is shared  # the row may have brought a better name behind them
+            if is_still and (mean := shared.mean()) is not None:
+                signal.seen_at = points
+                signal.update(mean, step)
+
+    def _says_nothing(self, key: str, value: float) -> bool:
+        """Whether a value that is no number says nothing: the mean of a slice that the batch has no sample of."""
+        return key.startswith("_") or (math.isnan(value) and self.reader.cut(key) is not None)
 
     def restart(self, step: int) -> None:
         """Begin again with the same names: the log holds a second run, and the first one's baselines do not fit it."""
@@ -205,6 +273,8 @@ class Case:
         self.first_step = step
         self.raised.clear()
         self.nonfinite_others.clear()
+        for shared in self._rounds.values():
+            shared.clear()
         for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):
             signal.reset()
 
@@ -296,7 +366,8 @@ class Case:
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
         if readings and claims[0].is_by_words:
             self._trials.setdefault(key, [])
-        if all(_is_like_a_reward(claim) for claim in claims) and (part := self._part(key, is_free=not readings)):
+        may_be_part = self.reader.cut(key) is None and all(_is_like_a_reward(claim) for claim in claims)
+        if may_be_part and (part := self._part(key, is_free=not readings)):
             readings.append(_Reading(part, 0))
         # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
         if name := self._asked.get(key.casefold()):
@@ -308,28 +379,31 @@ class Case:
 
     def _feed(self, key: str, claim: Claim) -> _Reading | None:
         """Let a key feed a signal, unless a better one does already."""
-        name, rank = claim.taken.signal, claim.rank
+        name, place = claim.taken.signal, claim.place
         feeding = self._feeding.get(name)
         takes_highest = self._sources[name].takes_highest
         if feeding is not None:
-            other, other_rank = feeding
             signal = self.signals[name]
-            if takes_highest and rank == other_rank:
+            if takes_highest and claim.rank == feeding[0]:
                 return self._reading(key, claim, signal)
-            if (other_rank, other) <= (rank, key) or (signal.n > 3 and rank >= 0):
-                return (
-                    None  # names of one rank are taken in the alphabet's order, so that a row's order does not matter
-                )
+            # Names of one rank are taken in the alphabet's order, so that a row's order does not matter.
+            is_joining = claim.slice is not None and feeding == place
+            if (feeding <= place and not is_joining) or (signal.n > 3 and claim.rank >= 0):
+                return None
             signal.reset()
-            signal.key = key
-            for fed in list(self._readings) if takes_highest else [other]:
-                previous = self._readings.get(fed) or []
-                self._readings[fed] = [reading for reading in previous if reading.signal is not signal] or None
+            if is_joining:
+                self._rounds[name].reopen()
+            else:
+                signal.key = key
+                self._rounds.pop(name, None)
+                for fed, readings in self._readings.items():
+                    if readings:
+                        self._readings[fed] = [one for one in readings if one.signal is not signal] or None
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
             signal.is_outcome = signal.is_outcome or bool(self._sources[name].key)
-        self._feeding[name] = (key, rank)
+        self._feeding[name] = place
         self.changed = True
         return self._reading(key, claim, signal)
 
@@ -339,8 +413,10 @@ class Case:
         if claim.taken.signal == "kl" and match is not None:
             self.kl_is_sum = self.kl_is_sum or (match.caveat is not None and match.caveat.kind == "per_sequence")
             self.kl_estimator = match.metric.id if self.framework else ""
-        several = self._sources[claim.taken.signal].takes_highest
-        return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=several)
+        if self._sources[claim.taken.signal].takes_highest:
+            return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=True)
+        shared = self._rounds.setdefault(claim.taken.signal, _Round()) if claim.slice is not None else None
+        return _Reading(signal, claim.rank, claim.caveat, round=shared)
 
     def _hear(self, row: Mapping[str, Any]) -> None:
         """Take the first values of names on trial, and decide where there are enough."""
@@ -374,8 +450,9 @@ class Case:
             return
         for name in refuted:
             self._taken.pop((name, key), None)
-            if self._feeding.get(name, ("", 0))[0] == key:
+            if any(reading.signal is self.signals.get(name) for reading in readings):
                 del self._feeding[name], self.signals[name]
+                self._rounds.pop(name, None)
         self._readings = {name: read for name, read in self._readings.items() if read is not None and name != key}
         self.changed = True
 
@@ -427,8 +504,13 @@ class Case:
         """What each signal is read from, and how sure that is."""
         return [
             taken for (name, key), taken in self._taken.items()
-            if name in self.signals and (self._feeding[name][0] == key or self._sources[name].takes_highest)
+            if any(reading.signal is self.signals.get(name) for reading in self._readings.get(key) or ())
         ]  # fmt: skip
+
+    def names_of(self, signal: Signal) -> tuple[str, ...]:
+        """The logged names that a finding about a signal is about."""
+        shared = self._rounds.get(signal.name)
+        return tuple(list(shared.latest)[:MOST_NAMED]) if shared is not None else (signal.key,)
 
     def sureness(self, signal: Signal | None) -> Sureness:
         """How sure it is that a signal is what it was taken for."""
@@ -440,12 +522,20 @@ class Case:
         return TRUST[self.sureness(signal)]
 
     def doubt(self, signal: Signal | None) -> dict[str, str]:
-        """What a finding adds to its evidence where it is a guess what the series is."""
+        """What a finding adds to its evidence where the series is a mean over slices, or where it is a guess what it
+        is.
+        """
+        shared = self._rounds.get(signal.name) if signal is not None else None
+        averaged = {"mean_of": f"{len(shared.latest)} slices"} if shared is not None and len(shared.latest) > 1 else {}
         if signal is None or self.sureness(signal) != "guess":
-            return {}
-        return {"a_guess": f"{signal.key} was taken for {signal.name}; --map {signal.key}=CONCEPT settles what it is"}
+            return averaged
+        return averaged | {
+            "a_guess": f"{signal.key} was taken for {signal.name}; --map {signal.key}=CONCEPT settles what it is"
+        }
 
-    def _take_nonfinite(self, key: str, targets: list[_Reading], step: int) -> None:
+    def _take_nonfinite(self, key: str, value: float, targets: list[_Reading], step: int) -> None:
+        if self._says_nothing(key, value):
+            return
         for reading in targets:
             reading.signal.seen_at = self.points
             reading.signal.update_nonfinite(step)
@@ -454,9 +544,9 @@ class Case:
     def _take_marked(self, marked: str, step: int) -> None:
         """Non-finite values as a run's own log keeps them: `loss=nan kl=inf`."""
         for item in marked.split():
-            key = item.rpartition("=")[0]
+            key, _, said = item.rpartition("=")
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
-            self._take_nonfinite(key, targets or [], step)
+            self._take_nonfinite(key, math.nan if said == "nan" else math.inf, targets or [], step)
 
 
 def _is_like_a_reward(claim: Claim) -> bool:

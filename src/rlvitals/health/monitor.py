@@ -226,7 +226,7 @@ class Monitor:
             causes=tuple(fill(text, evidence) for text in words.causes),
             advice=tuple(fill(text, evidence) for text in words.advice),
             action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
-            metrics=(signal.key,) if signal is not None else (),
+            metrics=case.names_of(signal) if signal is not None else (),
         )
 
     def _report(self, found: list[Finding]) -> list[Finding]:

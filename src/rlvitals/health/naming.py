@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlvitals import catalog
-from rlvitals.catalog import Caveat, Match, Reader, Recognition, Sureness
+from rlvitals.catalog import Caveat, Cut, Match, Reader, Recognition, Sureness
 from rlvitals.catalog.recognition import LEVELS
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.splits import is_held_out
@@ -76,6 +76,20 @@ class Claim(NamedTuple):
     """How a logged value is turned into the signal's."""
     match: Match | None = None
     """The catalogue's entry, where the claim is by one."""
+    slice: Cut | None = None
+    """The labels of a name that is a slice."""
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Its place among the claims to a signal, the lowest first: the better source, the fewer labels, the alphabet.
+        Slices of one series share a place.
+        """
+        return self.rank, len(self.slice.labels) if self.slice else 0, self.series
+
+    @property
+    def series(self) -> str:
+        """The logged name, or what the slices of one series have in common."""
+        return self.slice.stem if self.slice else self.taken.name
 
     @property
     def is_by_words(self) -> bool:
@@ -105,9 +119,11 @@ class Naming:
         if key in self._given:
             return self._given[key]
         found = self._claims_known(key, values, reader)
+        cut = reader.cut(key)
         if found is None:
-            found = self._claims_by_pattern(key) or self._claims_by_words(key, values, pairs=pairs)
-        return [claim for claim in found if claim.taken.signal not in self._reserved]
+            plain = cut.name if cut else key
+            found = self._claims_by_pattern(key, plain) or self._claims_by_words(key, plain, values, pairs=pairs)
+        return [claim._replace(slice=cut) for claim in found if claim.taken.signal not in self._reserved]
 
     def settle(self, key: str, values: Sequence[float]) -> None:
         """Remember what a name's first values are: whenever it is read again, they count."""
@@ -171,8 +187,8 @@ class Naming:
         is_own = reader.framework is not None and match.in_framework
         return claims if claims or is_own or match.how != "pattern" else None
 
-    def _claims_by_pattern(self, key: str) -> list[Claim]:
-        folded = key.casefold()
+    def _claims_by_pattern(self, key: str, plain: str) -> list[Claim]:
+        folded = plain.casefold()
         return [
             Claim(_PATTERN + rank, Taken(source.name, key, "", "high", "it is a usual name of it"))
             for source in self._sources.values()
@@ -180,8 +196,8 @@ class Naming:
             if pattern.fullmatch(folded)
         ][:1]
 
-    def _claims_by_words(self, key: str, values: Sequence[float], *, pairs: bool) -> list[Claim]:
-        found = catalog.vocabulary().recognise(key, self._first_values.get(key, values), pairs=pairs)
+    def _claims_by_words(self, key: str, plain: str, values: Sequence[float], *, pairs: bool) -> list[Claim]:
+        found = catalog.vocabulary().recognise(plain, self._first_values.get(key, values), pairs=pairs)
         if found is None:
             return []
         behind = _WORDS + _PER_LEVEL * (LEVELS.index(found.sureness) - LEVELS.index("high"))

@@ -109,6 +109,36 @@ class ReportView:
             yield from _bullets(notes)
 
 
+class SlicesView:
+    """The verdict on a run, and a line for each of its slices, the gravest first."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = self._facts
+        yield verdict_line(facts["whole"], ascii_only=options.ascii_only)
+        yield Padding(Text(f"{facts['source']}\n{_about(facts['whole'])}", style="dim"), (0, 0, 0, 2))
+        yield _heading(f"By {facts['by']}: findings about the slice's own metrics")
+        table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+        table.add_column("", no_wrap=True)
+        table.add_column("slice", overflow="fold")
+        table.add_column("last score", justify="right", no_wrap=True)
+        table.add_column("worst finding", overflow="fold")
+        for one in gravest_first(facts["slices"]):
+            found = next(iter(one["findings"]), None)
+            table.add_row(
+                _badge(one["verdict"], options.ascii_only),
+                Text(one["slice"]),
+                Text("-" if one["last_score"] is None else number(one["last_score"])),
+                Text(f"{found['title']}, step {found['step']}" if found else ""),
+            )
+        yield Padding(table, (0, 0, 0, 2))
+        if facts["left_out"]:
+            yield Text(f"  and {facts['left_out']} more that were not judged", style="dim")
+        yield Text("  --slice KEY=VALUE tells all of one", style="dim")
+
+
 class FolderView:
     """Many reports: one line each, the gravest first."""
 

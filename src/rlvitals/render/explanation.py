@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.catalog import Explanation
+from rlvitals.catalog import Explanation, slices
 from rlvitals.render.numbers import band
 
 DIRECTIONS = {
@@ -53,6 +53,8 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
     yield Padding(Text(explanation.what), (0, 0, 0, 2))
     yield ""
     facts = _grid()
+    if explanation.labels:
+        facts.add_row("slice", Text(slices.text(explanation.labels)))
     if explanation.formula:
         facts.add_row("formula", Text(explanation.formula))
     if explanation.estimator:

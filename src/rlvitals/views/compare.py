@@ -96,16 +96,21 @@ def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
 
 
 def _partner(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:
-    """The other run's metric to lay beside this one: the same name, or the same concept, or what was asked for by
-    name.
+    """The other run's metric to lay beside this one: the same name, or the same concept and slice, or what was asked
+    for by name.
     """
     if name in other.metrics:
         return name
     concept = base.concept(name)
     if concept is not None:
-        for candidate in other.metrics:
-            if other.concept(candidate) == concept:
+        candidates = [candidate for candidate in other.metrics if other.concept(candidate) == concept]
+        labels = base.labels(name)
+        for candidate in candidates:
+            if other.labels(candidate) == labels:
                 return candidate
+        # A run with a single environment may log it as a slice: then it is the whole of the run.
+        if len(candidates) == 1 and (not labels or not other.labels(candidates[0])):
+            return candidates[0]
     if must_exist:
         return other.resolve(asked)
     return None

@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.contract import StepAccuracy
+from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
+from rlvitals.views.query import StoredRun
 from rlvitals.views.run import RunView
+from rlvitals.views.tree import MOST_LISTED, slice_facts
 
 COUNTS = {
     "attempted_answer": "attempted_answer_fraction",
@@ -67,6 +69,15 @@ def read_trend(path: str | os.PathLike[str]) -> Evaluations:
         name = view.name
         found = _joined(view, found)
     return _trend(name, root, [found[step] for step in sorted(found)], problems)
+
+
+def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) -> dict[str, SliceFacts]:
+    """By name of a number: the series of slices it belongs to."""
+    names = list(dict.fromkeys(name for stats in evaluations for name in stats))[:MOST_LISTED]
+    # The names have lost a prefix that a framework's pattern may begin with.
+    logged = {name: name if view.reader.cut(name) else f"eval/{name}" for name in names}
+    found = slice_facts(view.reader.slices(list(logged.values())), view.reader)
+    return {name: found[whole] for name, whole in logged.items() if whole in found}
 
 
 def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:

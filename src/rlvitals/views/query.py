@@ -7,7 +7,7 @@ resumed attempt overtook are ghosts, asked for by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -217,13 +217,34 @@ class StoredRun:
         if name in self._logged:
             return name
         try:
-            wanted = {match.metric.id for match in catalog.find(name)}
+            asked = catalog.find(name)
         except UnknownMetric:
             raise UnknownMetric(name, near_metrics(name, self.metrics)) from None
+        wanted, labels = {match.metric.id for match in asked}, asked[0].labels
         fitting = [logged for logged in self.metrics if self.concept(logged) in wanted]
+        if labels:
+            fitting = [logged for logged in fitting if self.labels(logged) == labels]
         if not fitting:
             raise UnknownMetric(name, near_metrics(name, self.metrics))
-        return fitting[0]
+        return min(fitting, key=lambda logged: len(self.labels(logged)))  # the whole before its slices
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """Of a slice, the environment, data source, agent, task or tool that it is of; of another name nothing."""
+        cut = self.reader.cut(name)
+        return cut.labels if cut else {}
+
+    def slices(self, metric: str) -> dict[str, str]:
+        """The slices of a metric: `env=math` and so on, each with its logged name, for `series`. `metric` is a concept
+        or any logged name of it. Of several series of slices, the one with the most.
+        """
+        known = {metric, *(match.metric.id for match in self.reader.matches(metric))}
+        fitting = [found for found in self.sliced if known & {found.concept, found.whole, found.stem}]
+        return dict(max(fitting, key=lambda found: len(found.names)).names) if fitting else {}
+
+    @cached_property
+    def sliced(self) -> list[catalog.Sliced]:
+        """Every series of slices."""
+        return self.reader.slices(self.metrics)
 
     def concept(self, name: str) -> str | None:
         """The catalogue's id for a logged name, read in the run's own framework; None when it is nobody's."""

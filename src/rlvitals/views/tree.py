@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
-from rlvitals.contract import Described, ListedMetric, Metrics
+from rlvitals.catalog import slices
+from rlvitals.contract import Described, ListedMetric, Metrics, SliceFacts
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import RunDir, Stream
@@ -48,6 +49,9 @@ def metric_list(view: StoredRun, first: Collection[str] = ()) -> Metrics:
         names = columns.names[: MOST_LISTED - len(listed)]
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
         listed += [_facts(view, name, stream, ending(name)) for name in names]
+    facts_of = slice_facts(view.sliced, view.reader)
+    for facts in listed:
+        facts["slice"] = facts_of.get(facts["name"])
     places = _places()
     listed.sort(key=lambda facts: (places.get(facts["group"], 0), facts["group"], facts["name"] not in first))
     return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
@@ -74,10 +78,12 @@ Ending = tuple[int | None, float | None]
 def described(view: StoredRun, name: str) -> Described:
     """What a metric is: its name, concept, title, unit and direction."""
     meaning, metric = view.meaning(name), view.reader.named(name, evaluated=view.is_evaluated(name))
+    label = slices.text(meaning.labels) if meaning else ""
+    title = metric.title if metric else name
     return {
         "name": name,
         "concept": meaning.metric.id if meaning else None,
-        "title": metric.title if metric else name,
+        "title": f"{title} · {label}" if metric and label else title,
         "unit": metric.unit if metric else "",
         "direction": metric.direction if metric else "none",
     }
@@ -92,7 +98,36 @@ def _facts(view: StoredRun, name: str, stream: Stream, ending: Ending) -> Listed
         "has_band": band_of(view, name) is not None,
         "points": ending[0],
         "last": ending[1],
+        "slice": None,
     }
+
+
+def slice_facts(groups: Sequence[catalog.Sliced], reader: catalog.Reader) -> dict[str, SliceFacts]:
+    """By logged name: the series of slices it belongs to, and as what. Only series with several slices count. A label
+    that all of them share tells nothing and is left out.
+    """
+    found: dict[str, SliceFacts] = {}
+    for group in groups:
+        cuts = {name: cut for name in group.names.values() if (cut := reader.cut(name))}
+        telling = telling_keys(cut.labels for cut in cuts.values())
+        if not telling:
+            continue
+        metric = reader.named(next(iter(cuts)))
+        plain = metric.title if metric else next(iter(cuts.values())).name
+        title = f"{plain} by {' and '.join(telling)}"
+        for name, cut in cuts.items():
+            label = ", ".join(cut.labels[key] for key in telling)
+            found[name] = {"series": group.stem, "label": label, "title": title}
+    return found
+
+
+def telling_keys(labels: Iterable[Mapping[str, str]]) -> list[str]:
+    """The keys by which slices differ."""
+    values: dict[str, set[str]] = {}
+    for one in labels:
+        for key, value in one.items():
+            values.setdefault(key, set()).add(value)
+    return [key for key, seen in values.items() if len(seen) > 1]
 
 
 def _group(name: str, metric: catalog.Metric | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals import catalog
-from rlvitals.contract import Now, StepCell, TileFacts, TileStatus, Vitals
+from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
@@ -21,9 +21,12 @@ from rlvitals.views.best import Series
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
-from rlvitals.views.tree import MOST_LISTED, band_of, described
+from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
 
 SPARK_POINTS = 60
+MOST_SLICES = 40
+"""Slices that a tile lists."""
+
 BAR_CELLS = 60
 NOISE_POINTS, FEWEST_JUMPS = 10, 5
 """Points at the end whose jumps are the noise of a change, and how few of them say nothing."""
@@ -72,11 +75,25 @@ def environment(view: RunView) -> dict[str, object]:
 def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
     """The vital signs a run has, each with what the doctor says of it."""
     standing = standing_findings(diagnosis)
+    facts_of = slice_facts(view.sliced, view.reader)
     stage = catalog.stage_at(view.last_step, view.info.total_steps)
-    return [_tile(view, name, stage, standing) for name in view.vital_signs]
+    return [_tile(view, name, stage, standing, _division(view, name, facts_of)) for name in view.vital_signs]
 
 
-def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Finding]) -> TileFacts:
+def _division(view: RunView, name: str, facts_of: Mapping[str, SliceFacts]) -> Division:
+    """The slices of a vital sign, which is the whole of them or one of them."""
+    groups = [group for group in view.sliced if name == group.whole or name in group.names.values()]
+    members = max(([one for one in group.names.values() if one in facts_of] for group in groups), key=len, default=[])
+    if not members:
+        return {"divided_by": "", "slices": []}
+    listed: list[SliceValue] = [
+        {"label": facts_of[one]["label"], "name": one, "value": _last_finite(view.series(one))}
+        for one in members[:MOST_SLICES]
+    ]
+    return {"divided_by": facts_of[members[0]]["title"].rpartition(" by ")[2], "slices": listed}
+
+
+def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Finding], division: Division) -> TileFacts:
     series = view.series(name)
     value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
@@ -84,6 +101,7 @@ def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Fin
     spark = thin(series.steps, series.values, series.steps, SPARK_POINTS)
     return {
         **described(view, name),
+        **division,
         "value": value if math.isfinite(value) else None,
         "change": change(series.values),
         "band": band,

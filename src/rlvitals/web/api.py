@@ -114,7 +114,7 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
 
 def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
     """The evaluations over the steps, and the epochs where the rows say where they end."""
-    from rlvitals.views.evaluations import read_trend
+    from rlvitals.views.evaluations import evaluated_slices, read_trend
 
     told = read_trend(folder.place(_run(query)))
     view = folder.view(_run(query))
@@ -127,6 +127,7 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
         "last": told.last,
         "problems": told.problems,
         "metrics": columns.names[:MOST_NAMES],
+        "slices": evaluated_slices(view, told.evaluations),
         "epochs": _epochs(view),
     }
 

@@ -73,6 +73,8 @@ export interface TileFacts {
   title: string;
   unit: string;
   direction: string;
+  divided_by: string;
+  slices: SliceValue[];
   value: number | null;
   change: number | null;
   band: [number | null, number | null] | null;
@@ -80,6 +82,13 @@ export interface TileFacts {
   why: string;
   spark: [number, number | null][];
   points: number;
+}
+
+/** The last value of a metric for one environment, data source, agent, task or tool. */
+export interface SliceValue {
+  label: string;
+  name: string;
+  value: number | null;
 }
 
 export interface StepCell {
@@ -127,7 +136,7 @@ export interface Metrics {
   left_out: number;
 }
 
-/** One metric of one stream; `points` is None in a run too large to count them. */
+/** One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one of several slices. */
 export interface ListedMetric {
   name: string;
   concept: string | null;
@@ -139,6 +148,14 @@ export interface ListedMetric {
   has_band: boolean;
   points: number | null;
   last: number | null;
+  slice: SliceFacts | null;
+}
+
+/** To which series of slices a metric belongs, and as what. */
+export interface SliceFacts {
+  series: string;
+  label: string;
+  title: string;
 }
 
 /** Lines to draw, with the healthy bounds and the findings of their metrics. */
@@ -201,6 +218,7 @@ export interface Explained {
   symptoms: Symptom[];
   notes: string;
   matched: string;
+  labels: Record<string, string>;
   sources: NameSource[];
   aliases: Record<string, string[]>;
   other_meanings: OtherMeaning[];
@@ -544,6 +562,7 @@ export interface Evaluated {
   last: StepAccuracy | null;
   problems: string[];
   metrics: string[];
+  slices: Record<string, SliceFacts>;
   epochs: EpochsFacts | null;
 }
 

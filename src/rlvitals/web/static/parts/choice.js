@@ -1,4 +1,4 @@
-/** Which metrics are shown: one entry a name, what a filter and a group leave of them, in sections. */
+/** Which metrics are shown: one entry a name or a series of slices, what a filter leaves of them, in sections. */
 
 import {Expression} from "../expressions.js";
 
@@ -17,10 +17,31 @@ export function byName(listed) {
   for (const metric of listed) {
     const known = found.get(metric.name);
     if (known) known.streams.push(metric.stream);
-    else found.set(metric.name, {...metric, streams: [metric.stream]});
+    else found.set(metric.name, {...metric, streams: [metric.stream], lines: [{name: metric.name, label: ""}]});
   }
   const all = [...found.values()];
   return [...all.filter((metric) => !isOfTheMachine(metric)), ...all.filter(isOfTheMachine)];
+}
+
+/**
+ * The slices of one series as one entry, which is a panel with a line for each.
+ * @param {Metric[]} metrics
+ * @returns {Metric[]}
+ */
+export function folded(metrics) {
+  /** @type {Map<string, Metric>} */
+  const found = new Map();
+  for (const metric of metrics) {
+    if (!metric.slice) {
+      found.set(metric.name, metric);
+      continue;
+    }
+    const {series, label, title} = metric.slice;
+    const known = found.get(series);
+    if (known) known.lines.push({name: metric.name, label});
+    else found.set(series, {...metric, name: series, title, last: null, lines: [{name: metric.name, label}]});
+  }
+  return [...found.values()];
 }
 
 /** @param {Metric} metric @returns {boolean} times, memory and speeds come last: there are many, and few look */
@@ -50,7 +71,8 @@ export function chosen(metrics, filter, group, one) {
   const groups = new Map();
   let shown = 0;
   for (const metric of metrics) {
-    if ((group && metric.group !== group) || !(fits(metric.name) || fits(metric.title))) continue;
+    const said = [metric.name, metric.title, ...metric.lines.map(({name}) => name)];
+    if ((group && metric.group !== group) || !said.some(fits)) continue;
     shown += 1;
     if (metric.name === one) continue;
     const known = groups.get(metric.group);

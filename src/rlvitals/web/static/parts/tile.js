@@ -34,7 +34,41 @@ export function tile(tile) {
     ),
     el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · typical ${range(tile.band)}`),
     isFound && el("p", {class: "small why"}, tile.why),
+    tile.slices.length > 0 && division(tile),
   );
+}
+
+/** @type {Set<string>} the tiles whose slices are unfolded, over all drawings */
+const unfolded = new Set();
+
+/** @param {TileFacts} tile its slices, folded */
+function division({name, divided_by, slices}) {
+  const fold = el(
+    "details",
+    {
+      class: "small slices",
+      open: unfolded.has(name),
+      on: {toggle: () => unfolded[fold.open ? "add" : "delete"](name)},
+    },
+    el("summary", {}, `by ${divided_by}`),
+    el(
+      "table",
+      {},
+      el(
+        "tbody",
+        {},
+        slices.map((slice) =>
+          el(
+            "tr",
+            {},
+            el("th", {scope: "row"}, link({title: slice.name}, {one: slice.name}, "metrics", slice.label)),
+            el("td", {class: "num"}, number(slice.value)),
+          ),
+        ),
+      ),
+    ),
+  );
+  return fold;
 }
 
 /** @param {TileFacts} tile @returns {string} */

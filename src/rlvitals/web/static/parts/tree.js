@@ -6,6 +6,7 @@ import * as state from "../state.js";
 /** @typedef {import("./panel.js").Metric} Metric */
 
 const MOST = 500;
+const MOST_SLICES = 50;
 
 /**
  * @param {Metric[]} metrics
@@ -72,7 +73,23 @@ function names(items) {
       {class: "leaf mono", title: metric.title, on: {click: () => state.go({one: metric.name})}},
       metric.name,
     );
-  const listed = items.slice(0, MOST).map((metric) => el("li", {}, leaf(metric)));
+  const slice = (/** @type {import("./panel.js").Slice} */ {name, label}) =>
+    el("li", {}, el("button", {class: "leaf mono", title: name, on: {click: () => state.go({one: name})}}, label));
+  const listed = items
+    .slice(0, MOST)
+    .map((metric) =>
+      el(
+        "li",
+        {},
+        leaf(metric),
+        metric.lines.length > 1 && el("ul", {}, metric.lines.slice(0, MOST_SLICES).map(slice), more(metric)),
+      ),
+    );
   if (items.length > MOST) listed.push(el("li", {class: "faint"}, `and ${items.length - MOST} more: use the filter`));
   return listed;
+}
+
+/** @param {Metric} metric */
+function more({lines}) {
+  return lines.length > MOST_SLICES && el("li", {class: "faint"}, `and ${lines.length - MOST_SLICES} more`);
 }

@@ -5,9 +5,11 @@ import {atMostEvery, el, fill} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
 import {number} from "../numbers.js";
+import {swatch} from "../parts/comparison.js";
 import {head, link, notice, section, wideTable} from "../pieces.js";
 
 /** @import {EpochFacts, Evaluated} from "../../contract.d.ts" */
+/** @typedef {import("../parts/panel.js").Slice} Slice */
 /** @typedef {Record<string, unknown>} Values By name; an evaluation's have its step. */
 
 const EXAMPLES = 5;
@@ -18,7 +20,8 @@ export async function mount({run, root, signal, again}) {
   const facts = await ask("evaluations", {run}, signal);
   const {evaluations, problems} = facts;
   const figures = new Figures(root);
-  const names = numbersIn(evaluations).filter((name) => name !== "step");
+  const logged = numbersIn(evaluations).filter((name) => name !== "step");
+  const names = grouped(logged, facts.slices).flatMap(({members}) => members.map(({name}) => name));
   const epochs = facts.epochs?.epochs ?? [];
   const summary = /** @type {const} */ (["first", "best", "last"])
     .flatMap((word) => {
@@ -30,7 +33,12 @@ export async function mount({run, root, signal, again}) {
     el(
       "div",
       {class: "figures"},
-      wanted.map((name) => figures.add(explainable(name), curve(rows, name, x), {height: 140})),
+      grouped(wanted, facts.slices).map(({title, members}) =>
+        figures.add(explainable(members[0].name, title), curve(rows, members, x), {
+          height: 140,
+          legend: members.length > 1 ? legend(members) : null,
+        }),
+      ),
     );
   fill(
     root,
@@ -95,19 +103,44 @@ function said(value) {
 }
 
 /**
+ * Names in groups: the slices of one score together, any other name alone.
+ * @param {string[]} names
+ * @param {Evaluated["slices"]} slices
+ */
+function grouped(names, slices) {
+  /** @type {Map<string, {title: string, members: Slice[]}>} */
+  const found = new Map();
+  for (const name of names) {
+    const {series, label, title} = slices[name] ?? {series: name, label: name, title: name};
+    const known = found.get(series);
+    if (known) known.members.push({name, label});
+    else found.set(series, {title, members: [{name, label}]});
+  }
+  return [...found.values()];
+}
+
+/** @param {Slice[]} members */
+function legend(members) {
+  const items = members.map(({label}, place) => el("span", {}, swatch(place), " ", label));
+  return el("div", {class: "legend small"}, items);
+}
+
+/**
  * @param {Values[]} rows
- * @param {string} name
+ * @param {Slice[]} members
  * @param {string} xLabel
  * @returns {import("../charts.js").Picture}
  */
-function curve(rows, name, xLabel) {
-  const known = rows.filter((row) => typeof row[name] === "number" && typeof row.step === "number");
-  const x = known.map((row) => Number(row.step));
-  return {lines: [{label: name, x, y: known.map((row) => Number(row[name]))}], sync: `evaluations ${xLabel}`, xLabel};
+function curve(rows, members, xLabel) {
+  const lines = members.map(({name, label}, style) => {
+    const known = rows.filter((row) => typeof row[name] === "number" && typeof row.step === "number");
+    return {label, style, x: known.map((row) => Number(row.step)), y: known.map((row) => Number(row[name]))};
+  });
+  return {lines, sync: `evaluations ${xLabel}`, xLabel};
 }
 
 /** @param {Evaluated} facts @param {string[]} names */
-function table({evaluations, best}, names) {
+function table({evaluations, best, slices}, names) {
   const rows = evaluations.map((one) => {
     const step = Number(one.step);
     const isBest = best?.step === step;
@@ -123,8 +156,13 @@ function table({evaluations, best}, names) {
       names.map((name) => el("td", {class: "num"}, said(one[name]))),
     );
   });
-  const titles = names.map((name) => explainable(name));
-  return wideTable("Evaluations", "evals", head("Step", ...titles), el("tbody", {}, rows));
+  const titles = names.map((name) => explainable(name, slices[name]?.label ?? name));
+  const top = grouped(names, slices).map(({title, members}) =>
+    el("th", {colspan: members.length, scope: "colgroup"}, members.length > 1 ? title : ""),
+  );
+  const titled = head("Step", ...titles);
+  if (names.some((name) => slices[name])) titled.prepend(el("tr", {}, el("td"), top));
+  return wideTable("Evaluations", "evals", titled, el("tbody", {}, rows));
 }
 
 /** @param {Values[]} evaluations lists of samples that an evaluation kept */

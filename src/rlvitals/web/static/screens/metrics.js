@@ -4,7 +4,7 @@ import {ask} from "../api.js";
 import {atMostEvery, el, fill, say} from "../dom.js";
 import {explain} from "../drawer.js";
 import {counted, number} from "../numbers.js";
-import {byName, chosen} from "../parts/choice.js";
+import {byName, chosen, folded} from "../parts/choice.js";
 import {MetricPanel} from "../parts/panel.js";
 import {SeriesStore} from "../series.js";
 import {notice} from "../pieces.js";
@@ -24,7 +24,8 @@ const LIVE_AGAIN = 900;
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal, again}) {
   const answer = await ask("metrics", {run}, signal);
-  const metrics = byName(answer.metrics);
+  const all = byName(answer.metrics);
+  const metrics = folded(all);
   if (!metrics.length) {
     fill(root, notice("No metric was logged yet."));
     return {
@@ -35,8 +36,8 @@ export async function mount({run, root, signal, again}) {
   }
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
-  /** @type {Map<string, Series>} */
-  const waiting = new Map();
+  /** @type {Set<MetricPanel>} */
+  const waiting = new Set();
   let isDrawing = false;
   const problem = el("p", {class: "problem", role: "alert"});
   const count = el("span", {class: "faint"});
@@ -44,7 +45,7 @@ export async function mount({run, root, signal, again}) {
   const store = new SeriesStore(
     run,
     signal,
-    (name, series) => later(name, series),
+    (name) => arrived(name),
     (sentence) => {
       problem.textContent = sentence;
     },
@@ -52,18 +53,27 @@ export async function mount({run, root, signal, again}) {
   const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) =>
     state.go({from: rounded(from), to: rounded(to)});
 
-  /** @param {string} name @param {Series} series */
-  function later(name, series) {
-    waiting.set(name, series);
+  /** @param {string} name */
+  function arrived(name) {
+    for (const panel of panels.values()) if (panel.names.includes(name)) later(panel);
+  }
+  /** @param {MetricPanel} panel */
+  function later(panel) {
+    waiting.add(panel);
     if (!isDrawing) requestAnimationFrame(drawSome);
     isDrawing = true;
   }
+  /** @param {MetricPanel} panel @returns {Series[]} what it draws; nothing while a part is missing */
+  function partsOf(panel) {
+    const parts = panel.names.flatMap((name) => store.kept.get(name) ?? []);
+    return parts.length === panel.names.length ? parts : [];
+  }
   function drawSome() {
     const began = performance.now();
-    for (const [name, series] of waiting) {
-      waiting.delete(name);
-      const panel = panels.get(name);
-      if (panel?.node.isConnected) panel.draw(series, how(), widthOf(panel));
+    for (const panel of waiting) {
+      waiting.delete(panel);
+      const parts = partsOf(panel);
+      if (panel.node.isConnected && parts.length) panel.draw(parts, how(), widthOf(panel));
       if (performance.now() - began > FRAME) break;
     }
     isDrawing = waiting.size > 0;
@@ -96,14 +106,14 @@ export async function mount({run, root, signal, again}) {
         remove: () => {
           panel.remove();
           panels.delete(metric.name);
-          waiting.delete(metric.name);
+          waiting.delete(panel);
         },
       };
     },
     seen: (items) => {
       for (const {name} of items) {
-        const series = store.kept.get(name);
-        if (series && panels.get(name)?.drawn !== series) later(name, series);
+        const panel = panels.get(name);
+        if (panel && !panel.shows(partsOf(panel))) later(panel);
       }
       want(items);
     },
@@ -112,7 +122,7 @@ export async function mount({run, root, signal, again}) {
   let wanted = [];
   const fetching = atMostEvery(60, () => store.want(wanted));
   const want = (/** @type {Metric[]} */ items) => {
-    wanted = items.map(({name}) => name);
+    wanted = items.flatMap(({name, lines}) => panels.get(name)?.names ?? [lines[0].name]);
     fetching.ask();
   };
 
@@ -121,7 +131,7 @@ export async function mount({run, root, signal, again}) {
   const top = el("div", {class: "large"});
   function showLarge() {
     const name = state.get("one");
-    const metric = metrics.find((candidate) => candidate.name === name);
+    const metric = [...metrics, ...all].find((candidate) => candidate.name === name);
     if (large) {
       large.remove();
       panels.delete(large.metric.name);
@@ -132,9 +142,8 @@ export async function mount({run, root, signal, again}) {
     large = new MetricPanel(metric, LARGE);
     fill(top, el("h2", {class: "unseen"}, "Chosen metric"), large.node);
     panels.set(name, large);
-    const series = store.kept.get(name);
-    if (series) later(name, series);
-    store.want([name]);
+    later(large);
+    store.want(large.names);
   }
   let complained = ""; // of the filter, which the next one makes good
   /** @param {boolean} isNew whether other points are needed */
@@ -157,9 +166,9 @@ export async function mount({run, root, signal, again}) {
   const newer = atMostEvery(LIVE_AGAIN, () => {
     store.grow();
     grid.show();
-    if (large) store.want([large.metric.name]);
+    if (large) store.want(large.names);
   });
-  const names = new Set(metrics.map(({name}) => name));
+  const names = new Set(all.map(({name}) => name));
   const anew = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
   fill(

@@ -1,0 +1,124 @@
+"""Slices: one metric measured for one environment, data source, agent, task or tool of a run.
+
+A slice is the metric's name with labels behind it. Any metric may be logged so:
+
+>>> cut("reward/env=math")
+Cut(name='reward', labels={'env': 'math'}, stem='reward/{env}')
+>>> cut("reward/source=openai/gsm8k,agent=solver").labels
+{'source': 'openai/gsm8k', 'agent': 'solver'}
+>>> cut("reward/mean") is None
+True
+
+Frameworks have a place of their own for the label, which the catalogue's names mark with a placeholder:
+`val-core/{source*}/...`. This module owns both notations; `reader` answers which slices a run has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KEYS = ("env", "source", "agent", "task", "tool")
+"""What a run is divided by."""
+
+WHOLE = frozenset({"all", "agg"})
+"""What frameworks write in the place of a label for all slices together."""
+
+LONGEST_LABEL = 120
+"""A longer text is no label."""
+
+PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+"""In a name of the catalogue: a part that depends on the run."""
+
+_OTHER_SPELLINGS = {
+    "ds": "source", "dataset": "source", "data_source": "source", "benchmark": "source", "domain": "source",
+    "tag": "env", "env_name": "env", "agent_name": "agent",
+}  # fmt: skip
+_KEY = rf"(?:{'|'.join(KEYS)})="
+_LABELLED = re.compile(rf"(?P<name>.+?)/(?P<labels>{_KEY}.+)", re.DOTALL)
+_BETWEEN = re.compile(rf"[/,](?={_KEY})")
+
+
+class Cut(NamedTuple):
+    """A logged name in its parts."""
+
+    name: str
+    """The name without its labels."""
+    labels: Mapping[str, str]
+    stem: str
+    """The name with the keys in the places of the labels. The slices of one series share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """The slices of one series of a run."""
+
+    stem: str
+    concept: str | None
+    """None where the catalogue does not know the metric."""
+    names: Mapping[str, str]
+    """By label text, such as `env=math`: the logged name."""
+    whole: str | None
+    """The logged name of the same metric over all slices, where there is one."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it is divided by."""
+        return tuple(key for key in KEYS if f"{{{key}}}" in self.stem)
+
+
+def cut(name: str) -> Cut | None:
+    """The labels at the end of a name; None where there are none. A value may hold `/`: data sets are called so."""
+    found = _LABELLED.fullmatch(name) if "=" in name else None
+    if found is None:
+        return None
+    labels: dict[str, str] = {}
+    for pair in _BETWEEN.split(found["labels"]):
+        key, _, value = pair.partition("=")
+        if not 0 < len(value.strip()) <= LONGEST_LABEL or key in labels:
+            return None
+        labels[key] = value
+    plain = found["name"]
+    # Keys in one order: `reward/env=a/agent=b` and `reward/agent=b/env=a` are one series.
+    labels = {key: labels[key] for key in KEYS if key in labels}
+    return Cut(plain, labels, "/".join([plain, *(f"{{{key}}}" for key in labels)]))
+
+
+def text(labels: Mapping[str, str]) -> str:
+    """Labels as they are written and shown.
+
+    >>> text({"env": "math", "agent": "solver"})
+    'env=math,agent=solver'
+    """
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def form(spelled: str) -> re.Pattern[str]:
+    """The expression of a form of names: `env/{env}/*` is a group of its key, and `rest` for what the star stands for.
+
+    >>> form("{domain}/*").fullmatch("math/critic/score/mean").groupdict()
+    {'source': 'math', 'rest': 'critic/score/mean'}
+    """
+    pieces = re.split(r"\{([^{}]+)\}|(\*)", spelled)
+    made = ""
+    for plain, placeholder, star in zip(pieces[::3], [*pieces[1::3], None], [*pieces[2::3], None], strict=True):
+        made += re.escape(plain)
+        if placeholder:
+            made += f"(?P<{label_key(placeholder)}>[^/]+)"
+        elif star:
+            made += "(?P<rest>.+)"
+    return re.compile(made)
+
+
+def label_key(placeholder: str) -> str | None:
+    """The key of the label that a placeholder of the catalogue stands for; None for another placeholder. What follows
+    a bar is the word for all slices.
+
+    >>> label_key("env|agg"), label_key("ds"), label_key("source*"), label_key("k")
+    ('env', 'source', 'source', None)
+    """
+    word = placeholder.partition("|")[0].rstrip("*")
+    word = _OTHER_SPELLINGS.get(word, word)
+    return word if word in KEYS else None

@@ -1,0 +1,224 @@
+"""A run judged slice by slice: the doctor reads the metrics of one environment, data source or agent in place of those
+over all of them, and everything that is not divided as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+from rlvitals import catalog
+from rlvitals.catalog import slices
+from rlvitals.errors import ConfigError
+from rlvitals.health.case import Case
+from rlvitals.health.history import VERDICTS, verdict_of
+from rlvitals.health.rows import Fields
+from rlvitals.records import Finding, Verdict
+from rlvitals.splits import is_held_out
+from rlvitals.views.check import Report, check_source, report_on
+from rlvitals.views.judge import Judge
+from rlvitals.views.places import open_source
+from rlvitals.views.sources import RowSource, Rules, new_monitor
+
+MOST_JUDGED = 100
+"""Slices that are judged of one run."""
+
+_SCORES = ("reward", "eval_score")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceVerdict:
+    """What the doctor says of one slice's own metrics."""
+
+    label: str
+    verdict: Verdict
+    findings: list[Finding]
+    """About the slice's metrics, the worst first. What is wrong with the whole run is not among them."""
+    last_score: float | None
+    """Its last reward, or its last held-out score."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys."""
+        return {
+            "slice": self.label,
+            "verdict": self.verdict,
+            "findings": [
+                {"kind": found.kind, "severity": found.severity, "step": found.step, "title": found.title}
+                for found in self.findings
+            ],
+            "last_score": self.last_score,
+        }
+
+
+@dataclass(frozen=True)
+class SlicesReport(Sequence[SliceVerdict]):
+    """The verdicts on the slices of a run, as a sequence, beside the report on all of it."""
+
+    whole: Report
+    by: str
+    slices: list[SliceVerdict]
+    left_out: int = 0
+    """Slices beyond MOST_JUDGED."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest one. A slice without a metric that a rule reads has no say."""
+        judged = (one.verdict for one in self.slices if one.verdict != "cannot judge")
+        return max((self.whole.verdict, *judged), key=VERDICTS.index)
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    @overload
+    def __getitem__(self, place: int) -> SliceVerdict: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[SliceVerdict]: ...
+    def __getitem__(self, place: int | slice) -> SliceVerdict | list[SliceVerdict]:
+        return self.slices[place]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys."""
+        return {
+            "source": self.whole.source,
+            "by": self.by,
+            "verdict": self.verdict,
+            "whole": self.whole.to_dict(),
+            "slices": [one.to_dict() for one in self.slices],
+            "left_out": self.left_out,
+        }
+
+
+def check_slice(
+    path: str | os.PathLike[str],
+    label: str,
+    *,
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    mapping: Mapping[str, str] | None = None,
+) -> Report:
+    """Judge a run or a log with one slice (`env=math`) in place of the whole."""
+    narrow = _narrowed(_names_of(path, algorithm, framework), _labels_of(label))
+    source = open_source(path)
+    # What is on record of the run's health is about all of it.
+    source = replace(source, rows=map(narrow.row, source.rows), recorded=[])
+    return check_source(source, rules, algorithm, framework, config, mapping=mapping)
+
+
+def check_slices(
+    path: str | os.PathLike[str],
+    by: str,
+    *,
+    rules: Rules = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    mapping: Mapping[str, str] | None = None,
+) -> SlicesReport:
+    """Judge a run or a log, and each of its slices by environment (`env`), data source, agent, task or tool."""
+    if by not in slices.KEYS:
+        raise ConfigError(f"a run is divided by {', '.join(slices.KEYS)}; {by!r} is none of them")
+    log = _names_of(path, algorithm, framework)
+    values = dict.fromkeys(cut.labels[by] for cut in log.cuts.values() if by in cut.labels)
+    if not values:
+        raise ConfigError(f"no metric of {path} is divided by {by}.{_known(log)}")
+    narrows = [_narrowed(log, {by: value}) for value in list(values)[:MOST_JUDGED]]
+    source = open_source(path)
+    judges = [Judge(new_monitor(source, rules, algorithm, framework, config, mapping=mapping)) for _ in narrows]
+    whole = check_source(
+        replace(source, rows=_told(source.rows, narrows, judges)), rules, algorithm, framework, config, mapping=mapping
+    )
+    told = [_verdict(narrow, judge, source) for narrow, judge in zip(narrows, judges, strict=True)]
+    return SlicesReport(whole, by, told, len(values) - len(narrows))
+
+
+class _Log:
+    """The names of a log, as the monitor reads them."""
+
+    def __init__(self, names: Sequence[str], reader: catalog.Reader) -> None:
+        self.names = names
+        self.reader = reader
+        self.cuts = {name: cut for name in names if (cut := reader.cut(name))}
+
+    def metric(self, name: str) -> tuple[str, bool]:
+        """What a name measures, labels aside: its concept, or its bare name where nobody knows it."""
+        found, cut = self.reader.meaning(name), self.cuts.get(name)
+        plain = cut.name if cut else name
+        return found.metric.id if found else plain, is_held_out(name)
+
+
+class _Narrow:
+    """Which names of a log are read for one slice."""
+
+    def __init__(self, label: str, own: set[str], dropped: set[str]) -> None:
+        self.label = label
+        self.own = own
+        """The slice's names."""
+        self._dropped = dropped
+
+    def row(self, row: Fields) -> Fields:
+        return {name: value for name, value in row.items() if name not in self._dropped}
+
+
+def _names_of(path: str | os.PathLike[str], algorithm: str | None, framework: str | None) -> _Log:
+    source = open_source(path)
+    names = list(dict.fromkeys(name for row in source.rows for name in row))
+    return _Log(names, catalog.reader(framework or source.framework, algorithm or source.algorithm, names))
+
+
+def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
+    """The slice's names stay. Other slices by these keys go, and so does what measures the same over all of them."""
+    own = {name for name, cut in log.cuts.items() if wanted.items() <= cut.labels.items()}
+    label = slices.text(wanted)
+    if not own:
+        raise ConfigError(f"no metric is logged for {label}.{_known(log)}")
+    replaced = {log.metric(name) for name in own}
+    others = {name for name, cut in log.cuts.items() if wanted.keys() & cut.labels.keys() and name not in own}
+    wholes = {name for name in log.names if name not in own and log.metric(name) in replaced}
+    return _Narrow(label, own, others | wholes)
+
+
+def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[Judge]) -> Iterator[Fields]:
+    """The rows, each of which every slice's judge gets on the way."""
+    for row in rows:
+        for narrow, judge in zip(narrows, judges, strict=True):
+            judge.take(narrow.row(row))
+        yield row
+
+
+def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
+    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[]))
+    own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
+    verdict = (
+        "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]
+    )
+    return SliceVerdict(narrow.label, verdict, own, _last_score(judge.monitor.case, narrow.own))
+
+
+def _is_read(case: Case, own: set[str]) -> bool:
+    return not own.isdisjoint(case.read_names)
+
+
+def _last_score(case: Case, own: set[str]) -> float | None:
+    for name in _SCORES:
+        signal = case.signals.get(name)
+        if signal is not None and signal.n and own.intersection(case.names_of(signal)):
+            return signal.last
+    return None
+
+
+def _labels_of(label: str) -> dict[str, str]:
+    cut = slices.cut(f"metric/{label}")
+    if cut is None:
+        raise ConfigError(f"{label!r} is no slice: write KEY=VALUE, as in env=math; keys: {', '.join(slices.KEYS)}")
+    return dict(cut.labels)
+
+
+def _known(log: _Log) -> str:
+    known = list(dict.fromkeys(slices.text(cut.labels) for cut in log.cuts.values()))
+    if not known:
+        return " The log has no slices: log a metric as NAME/env=VALUE"
+    return f" It has {', '.join(known[:12])}{' and more' if len(known) > 12 else ''}"
