@@ -25,7 +25,7 @@ from rlvitals.importers import (
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_run, near_directory
 from rlvitals.views.labels import is_labels
-from rlvitals.views.rollouts import DumpedRollouts, RolloutSource
+from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
 from rlvitals.views.sources import RowSource, source_of_run
 
@@ -125,4 +125,4 @@ def open_rollouts(path: str | os.PathLike[str]) -> RolloutSource:
     place = Path(path)
     if RunDir(place).holds_run or not os.path.exists(place):
         return open_run(path).rollout_log
-    return DumpedRollouts(place)
+    return open_dump(place)
