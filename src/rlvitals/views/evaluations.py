@@ -69,6 +69,12 @@ def read_trend(path: str | os.PathLike[str]) -> Evaluations:
     return _trend(name, root, [found[step] for step in sorted(found)], problems)
 
 
+def trend_of_log(view: RunView) -> Evaluations:
+    """The evaluations among the rows of a log that no run of ours recorded."""
+    found = _joined(view, {})
+    return _trend(view.name, view.path, [found[step] for step in sorted(found)], [])
+
+
 def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:
     """The metric several runs are shown side by side in: the one asked for, accuracy, or the first they have."""
     names = dict.fromkeys(

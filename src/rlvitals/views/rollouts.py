@@ -184,6 +184,11 @@ class DumpedRollouts(_InTable):
         return self._dump.state
 
     @property
+    def changed(self) -> float:
+        """When one of its files was last written to; 0 where there are none."""
+        return max((file.state[2] for file in self._dump.files()), default=0) / 1e9
+
+    @property
     def steps(self) -> list[int]:
         return self._ask(lambda index: sorted(self._living(index)))
 

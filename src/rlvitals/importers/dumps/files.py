@@ -13,14 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import Form, Split
-from rlvitals.importers.dumps.registry import FORMS, dump_files, form_of
+from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
 from rlvitals.records import Group
 from rlvitals.store.rollout_forms import group_of, plain
 from rlvitals.store.rollout_index import Indexed, Part
@@ -51,7 +50,7 @@ class DumpFiles:
     def files(self) -> list[Indexed]:
         found = []
         for file in dump_files(self._place):
-            forms = [form for form in FORMS if any(fnmatch(file.name, pattern) for pattern in form.places)]
+            forms = forms_by_name(file.name)
             if forms and all(form.split_of(file.path) not in (None, self._split) for form in forms):
                 continue
             with contextlib.suppress(OSError):  # deleted since

@@ -8,8 +8,11 @@ passed over.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from fnmatch import fnmatch
+import re
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +35,10 @@ FORMS: tuple[Form, ...] = (
     Inspect(), OwnLines(), Lines(), Documents(),
 )  # fmt: skip
 """In the order in which they are asked."""
+
+PLACES = tuple(dict.fromkeys(pattern for form in FORMS for pattern in form.places))
+MOST_TRIED = 3
+"""Files of a folder that are looked into before it is taken for something else."""
 
 _LOOSE = ("completions/*.parquet", "rollouts/*.jsonl", "*.jsonl", "*.parquet", "*.json", "*.ndjson")
 """Where rollouts of no framework's layout may be, when somebody names the folder."""
@@ -62,12 +69,16 @@ def _first(path: Path) -> Any:
 
 def is_dump(folder: Path) -> bool:
     """Whether a folder is the dump of some framework: a file in the right place that its form recognises."""
-    for form in FORMS:
-        for pattern in form.places:
-            found = next(_matches(folder, pattern), None)
-            if found is not None and _is_of(form, found):
-                return True
+    for path in islice(_matches(folder, PLACES), MOST_TRIED):
+        name = path.relative_to(folder).as_posix()
+        if any(_is_of(form, path) for form in forms_by_name(name)):
+            return True
     return False
+
+
+def forms_by_name(name: str) -> list[Form]:
+    """The forms whose files have such a place in a dump."""
+    return [form for form in FORMS if any(fnmatchcase(name, pattern) for pattern in form.places)]
 
 
 def _is_of(form: Form, path: Path) -> bool:
@@ -83,10 +94,9 @@ def dump_files(place: Path, *, loose: bool = True) -> list[DumpFile]:
     """
     if os.path.isfile(place):
         return [DumpFile(place, place.name)]
-    patterns = [pattern for form in FORMS for pattern in form.places]
-    found = {path.relative_to(place).as_posix(): path for pattern in patterns for path in _matches(place, pattern)}
+    found = {path.relative_to(place).as_posix(): path for path in _matches(place, PLACES)}
     for pattern in _LOOSE if loose and not found else ():
-        found |= {path.relative_to(place).as_posix(): path for path in _matches(place, pattern)}
+        found = {path.relative_to(place).as_posix(): path for path in _matches(place, (pattern,))}
         if found:
             break
     doubles = {name for name, path in found.items() if any(form.is_double(path) for form in FORMS)}
@@ -99,31 +109,37 @@ def splits_in(folder: Path) -> set[Split]:
     """Which splits a dump's files may hold, as far as their names say."""
     found: set[Split] = set()
     for file in dump_files(folder):
-        for form in FORMS:
-            if any(fnmatch(file.name, pattern) for pattern in form.places):
-                said = form.split_of(file.path)
-                found |= {"train", "validation"} if said is None else {said}
-                break
-        if len(found) == 2:
+        for form in forms_by_name(file.name)[:1]:
+            said = form.split_of(file.path)
+            found |= {"train", "validation"} if said is None else {said}
+        if len(found) > 1:
             break
     return found
 
 
-def _matches(folder: Path, pattern: str) -> Iterator[Path]:
-    """The plain files that a pattern finds, level by level, without following a link."""
-    first, _, rest = pattern.partition("/")
+def _matches(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
+    """The plain files that one of the patterns finds, level by level, without following a link."""
+    here = tuple(pattern for pattern in patterns if "/" not in pattern)
+    below = [pattern.partition("/")[::2] for pattern in patterns if "/" in pattern]
+    is_wanted, is_folder = _any_of(here), _any_of(tuple(first for first, _ in below))
     try:
         with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name
+            found = sorted(
+                (entry.name, is_file)
                 for entry in entries
-                if fnmatch(entry.name, first)
-                and (entry.is_dir(follow_symlinks=False) if rest else entry.is_file(follow_symlinks=False))
+                if (is_file := bool(is_wanted(entry.name)) and entry.is_file(follow_symlinks=False))
+                or (is_folder(entry.name) and entry.is_dir(follow_symlinks=False))
             )
     except OSError:
         return
-    for name in names:
-        if rest:
-            yield from _matches(folder / name, rest)
-        else:
+    for name, is_file in found:
+        if is_file:
             yield folder / name
+        else:
+            yield from _matches(folder / name, tuple(rest for first, rest in below if fnmatchcase(name, first)))
+
+
+@lru_cache(maxsize=256)
+def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """Whether a name fits one of the patterns."""
+    return re.compile("|".join(map(translate, patterns)) if patterns else r"(?!)").match
