@@ -79,8 +79,8 @@ class Form(ABC):
         """Whether a file is of training or of validation; None where its rows say so."""
         return held_out([path.parent.name, path.stem])
 
-    def is_double(self, path: Path) -> bool:
-        """Whether another file of the dump holds the same rollouts."""
+    def is_left_out(self, path: Path) -> bool:
+        """Whether a file in one of its places holds no rollouts, or those of another file."""
         return False
 
 

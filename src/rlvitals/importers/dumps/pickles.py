@@ -290,6 +290,8 @@ class _Machine:
             self._stack.append(self._tensor(arguments[0], arguments))
         elif what.name == "collections OrderedDict":
             self._stack.append({})
+        elif what.name == "_codecs encode" and isinstance(arguments[0], str):  # how older protocols write bytes
+            self._stack.append(arguments[0].encode("latin-1", "replace"))
         else:
             self._stack.append(Foreign(what.name, arguments))
 

@@ -99,9 +99,9 @@ def dump_files(place: Path, *, loose: bool = True) -> list[DumpFile]:
         found = {path.relative_to(place).as_posix(): path for path in _matches(place, (pattern,))}
         if found:
             break
-    doubles = {name for name, path in found.items() if any(form.is_double(path) for form in FORMS)}
+    left_out = {name for name, path in found.items() if any(form.is_left_out(path) for form in FORMS)}
     if found:
-        return [DumpFile(found[name], name) for name in sorted(found.keys() - doubles)]
+        return [DumpFile(found[name], name) for name in sorted(found.keys() - left_out)]
     raise NotALog(place, "the folder holds no rollouts" if os.path.exists(place) else "there is nothing there")
 
 

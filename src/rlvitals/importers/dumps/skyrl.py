@@ -28,6 +28,9 @@ class SkyRl(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation"
 
+    def is_left_out(self, path: Path) -> bool:
+        return path.name == "aggregated_results.jsonl"  # the metrics of all
+
     def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
         if "input_prompt" not in row or "output_response" not in row:
             return None

@@ -66,7 +66,7 @@ class Slime(DocumentForm):
                             "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"
                         )
         except NotPlain as error:
-            raise NotALog(path, f"it cannot be read ({error}); it may still be being written") from error
+            raise NotALog(path, f"it cannot be read ({error}). It may not be finished yet") from error
 
 
 def _step(said: Any, path: Path) -> int:

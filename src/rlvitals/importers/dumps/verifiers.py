@@ -72,7 +72,7 @@ class Episodes(LineForm):
             return held_out([path.parent.parent.name])
         return None
 
-    def is_double(self, path: Path) -> bool:
+    def is_left_out(self, path: Path) -> bool:
         """prime-rl writes each trained episode a second time, among all that came."""
         return path.parent.name == "effective" and (path.parent.parent / "all" / path.name).is_file()
 
