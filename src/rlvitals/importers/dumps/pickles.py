@@ -13,6 +13,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -141,6 +142,9 @@ class Archive:
 
 _MARK = object()
 _REAL = struct.Struct(">d")
+_BYTES = {0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8, 0x54: 4, 0x55: 1}
+"""Instructions that bring bytes, and how many hold their number."""
+
 _MOST_DIGITS = 64
 """Bytes of a whole number."""
 
@@ -161,23 +165,16 @@ class _Machine:
         self._memo: dict[int, Any] = {}
         take, push = self._take, self._stack.append
         self._instructions: dict[int, Callable[[], object]] = {
-            **{code: lambda size=size: push(self._whole(size)) for code, size in {0x4B: 1, 0x4D: 2}.items()},  # K M
-            **{code: lambda size=size: push(self._text(size)) for code, size in {0x8C: 1, 0x58: 4, 0x8D: 8}.items()},
-            **{
-                code: lambda size=size: push(take(self._whole(size)))  # bytes: B C, and their like
-                for code, size in {0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8, 0x54: 4, 0x55: 1}.items()
-            },
-            **{code: lambda size=size: self._remember(self._whole(size)) for code, size in {0x71: 1, 0x72: 4}.items()},
-            **{
-                code: lambda size=size: push(self._memo[self._whole(size)])  # h j
-                for code, size in {0x68: 1, 0x6A: 4}.items()
-            },
-            **{code: lambda count=count: self._tuple_of(count) for code, count in {0x85: 1, 0x86: 2, 0x87: 3}.items()},
+            **{code: partial(self._push_whole, size) for code, size in {0x4B: 1, 0x4D: 2}.items()},  # K M
+            **{code: partial(self._push_text, size) for code, size in {0x8C: 1, 0x58: 4, 0x8D: 8}.items()},
+            **{code: partial(self._push_bytes, size) for code, size in _BYTES.items()},
+            **{code: partial(self._remember, size) for code, size in {0x71: 1, 0x72: 4, 0x94: 0}.items()},  # q r
+            **{code: partial(self._recall, size) for code, size in {0x68: 1, 0x6A: 4}.items()},  # h j
+            **{code: partial(self._tuple_of, count) for code, count in {0x85: 1, 0x86: 2, 0x87: 3}.items()},
             0x4A: lambda: push(self._signed(4)),  # J
             0x8A: lambda: push(self._signed(self._whole(1))),
             0x8B: lambda: push(self._signed(self._signed(4))),
             0x47: lambda: push(_REAL.unpack(take(8))[0]),  # G
-            0x94: lambda: self._remember(len(self._memo)),
             0x28: lambda: push(_MARK),  # (
             0x4E: lambda: push(None),  # N
             0x88: lambda: push(True),
@@ -233,14 +230,24 @@ class _Machine:
             raise NotPlain(f"a number of it has {size:,} bytes")
         return int.from_bytes(self._take(size), "little", signed=True)
 
-    def _text(self, size: int) -> str:
-        return self._take(self._whole(size)).decode("utf-8", "replace")
+    def _push_whole(self, size: int) -> None:
+        self._stack.append(self._whole(size))
+
+    def _push_text(self, size: int) -> None:
+        self._stack.append(self._take(self._whole(size)).decode("utf-8", "replace"))
+
+    def _push_bytes(self, size: int) -> None:
+        self._stack.append(self._take(self._whole(size)))
 
     def _line(self) -> str:
         return self._take(self._data.index(b"\n", self._at) + 1 - self._at)[:-1].decode("utf-8", "replace")
 
-    def _remember(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+    def _remember(self, size: int) -> None:
+        """Under the number that follows, or the next one."""
+        self._memo[self._whole(size) if size else len(self._memo)] = self._stack[-1]
+
+    def _recall(self, size: int) -> None:
+        self._stack.append(self._memo[self._whole(size)])
 
     def _since_mark(self) -> list[Any]:
         place = len(self._stack) - 1
