@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 import zipfile
@@ -122,6 +123,39 @@ def test_miles_trainer_is_joined_by_the_samples_numbers(tmp_path):
         torch.save(shard, tmp_path / "train_data" / f"3_{rank}.pt")
     (group,) = read_rollouts(tmp_path).groups
     assert [rollout.trace.logprobs for rollout in group.rollouts] == [(-40.0, -40.0), (-41.0, -41.0)]
+
+
+def test_miles_conversations_are_turns(tmp_path):
+    archive(tmp_path / "rollout_data" / "3.pt", pickle.dumps({"rollout_id": 3, "samples": [slime_sample(40)]}, 2))
+    messages = [{"role": "user", "content": "p20"}, {"role": "assistant", "content": "a"},
+                {"role": "tool", "content": "t"}, {"role": "assistant", "content": "b"}]  # fmt: skip
+    row = {
+        "sample_index": 40,
+        "group_index": 20,
+        "status": "truncated",
+        "reward": 0.5,
+        "prompt": "",
+        "messages": messages,
+    }
+    (tmp_path / "trajectory").mkdir()
+    (tmp_path / "trajectory" / "3.jsonl").write_text(json.dumps(row) + "\n")
+    (rollout,) = read_rollouts(tmp_path).groups[0].rollouts
+    assert [(turn.text, turn.observation) for turn in rollout.turns] == [("a", "t"), ("b", "")]
+
+
+def test_the_trainers_files_are_not_followed_out_of_the_dump(tmp_path):
+    torch = pytest.importorskip("torch")
+    archive(
+        tmp_path / "dump" / "rollout_data" / "3.pt", pickle.dumps({"rollout_id": 3, "samples": [slime_sample(0)]}, 2)
+    )
+    (tmp_path / "elsewhere").mkdir()
+    trained = {"samples": [{"rollout_position": 0, "log_probs": torch.ones(2)}]}
+    torch.save(trained, tmp_path / "elsewhere" / "3.pt")
+    (tmp_path / "dump" / "train_data").symlink_to(tmp_path / "elsewhere")
+    assert read_rollouts(tmp_path / "dump").groups[0].rollouts[0].trace.logprobs == ()
+    (tmp_path / "dump" / "train_data").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "dump" / "train_data")
+    assert read_rollouts(tmp_path / "dump").groups[0].rollouts[0].trace.logprobs == (1.0, 1.0)
 
 
 class Touch:

@@ -194,6 +194,13 @@ def test_a_log_beside_the_dump_gives_the_metrics(verl):
     assert len(view.rollouts()) == 2
 
 
+def test_a_log_that_leads_out_of_the_dump_is_not_read(verl, tmp_path):
+    outside = tmp_path.parent / f"{tmp_path.name}-secret.jsonl"
+    outside.write_text('{"step": 1, "secret": 7}\n')
+    (verl / "metrics.jsonl").symlink_to(outside)
+    assert DumpView(verl).metrics == ["reward"]
+
+
 def test_foreign_files_are_not_pruned(verl, capsys):
     assert main(["prune", str(verl), "--rollouts-keep-last", "1"]) == 64
     assert "dump of rollouts" in capsys.readouterr().err

@@ -26,6 +26,9 @@ BEING_WRITTEN = 300.0
 REWARD = "reward"
 """The only metric of a dump without a log: the mean reward of each step."""
 
+MOST_FILES = 5_000
+"""Files of a log that are looked at for links."""
+
 _LOGS = ("monitors/file/metrics.jsonl", "metrics.jsonl", "tensorboard", "wandb")
 """Where frameworks log their metrics, from the folder of a dump."""
 
@@ -63,12 +66,23 @@ def _log_beside(place: Path) -> ForeignLog | None:
     dumped = {file.path for file in dump_files(place)}
     named = [file for file in files_in(place, importers()) if telling(file.name) > 0]
     for candidate in dict.fromkeys([*(place / name for name in _LOGS), *named]):
-        if candidate not in dumped and os.path.exists(candidate) and not candidate.is_symlink():
+        if candidate not in dumped and os.path.exists(candidate) and _stays_in(candidate, place):
             try:
                 return read_log(candidate)
             except NotALog:
                 continue
     return None
+
+
+def _stays_in(candidate: Path, place: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link."""
+    here = os.path.realpath(place)
+    files = [str(candidate)]
+    for folder, folders, names in os.walk(candidate):
+        files += [os.path.join(folder, name) for name in (*folders, *names)]
+        if len(files) > MOST_FILES:
+            return False
+    return all(Path(os.path.realpath(file)).is_relative_to(here) for file in files)
 
 
 def splits_of(folder: Path) -> list[Split]:

@@ -7,6 +7,7 @@ step and one prompt are put together by who reads them. `LineForm` reads JSON li
 from __future__ import annotations
 
 import math
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -157,6 +158,14 @@ def _is_whole(tail: bytes) -> bool:
         return isinstance(parse_lenient(tail.decode("utf-8", "replace")), dict | list)
     except ValueError:
         return False
+
+
+def beside(path: Path, folder: str, *patterns: str) -> list[Path]:
+    """The files of a folder beside that of a dump's file; a link that leads elsewhere is passed over."""
+    root = path.parent.parent
+    found = sorted({file for pattern in patterns for file in (root / folder).glob(pattern)})
+    here = os.path.realpath(root)
+    return [file for file in found if os.path.realpath(file) == os.path.join(here, folder, file.name)]
 
 
 def first_row(path: Path) -> Any:

@@ -16,10 +16,13 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, Split, Told, is_number, numbers, step_in, whole
+from rlvitals.importers.dumps.base import DocumentForm, Split, Told, beside, is_number, numbers, step_in, whole
 from rlvitals.importers.dumps.chatml import spoken
 from rlvitals.importers.dumps.pickles import Archive, Foreign, NotPlain, Tensor
+from rlvitals.importers.jsonl import object_in
+from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import prompt_text
+from rlvitals.store.rollouts import read_lines
 
 _STOPS = {"completed": "stop", "truncated": "length", "aborted": "aborted", "failed": "failed"}
 _TRAINED = {
@@ -55,12 +58,13 @@ class Slime(DocumentForm):
                 if not isinstance(samples, list):
                     raise NotALog(path, "it holds no list of samples")
                 step = _step(saved.get("rollout_id"), path)
-                trained = _trained(path, notes) if whole else {}
+                trained, spoken_of = _trained(path, notes) if whole else {}, _conversations(path)
                 for place, given in enumerate(samples):
                     sample = given.state if isinstance(given, Foreign) else given  # pickled as the object itself
                     if isinstance(sample, dict):
                         more = trained.get(("place", place)) or trained.get(("index", _index(sample))) or {}
-                        yield Told(step, _group(sample, more), self.split_of(path) or "train")
+                        said = spoken_of.get(_index(sample))
+                        yield Told(step, _group(sample, more, said), self.split_of(path) or "train")
                     else:
                         notes.count(
                             "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"
@@ -73,7 +77,18 @@ def _step(said: Any, path: Path) -> int:
     return whole(said, step_in(path.name))
 
 
-def _group(sample: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
+def _conversations(path: Path) -> dict[int, Any]:
+    """The messages of agents, which miles keeps in a file beside the samples, by the samples' numbers."""
+    found = {}
+    for file in beside(path, "trajectory", f"{path.stem}.jsonl"):
+        for _, line in read_lines(file):
+            row = object_in(line.decode("utf-8", "replace"))
+            if row is not None and isinstance(row.get("sample_index"), int) and are_messages(row.get("messages")):
+                found[row["sample_index"]] = row["messages"]
+    return found
+
+
+def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> dict[str, Any]:
     reward = sample.get("reward")
     parts = (
         {str(key): float(value) for key, value in reward.items() if is_number(value)}
@@ -86,7 +101,7 @@ def _group(sample: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, A
     known = [int(str(item)[:16]) for item in versions if str(item).isdecimal()] if isinstance(versions, list) else []
     tokens = _tokens(sample, trained)
     rollout = {
-        **spoken(str(sample.get("response") or "")),
+        **({"messages": said} if said else spoken(str(sample.get("response") or ""))),
         "reward": reward
         if is_number(reward)
         else parts.get("score", parts.get("reward", next(iter(parts.values()), None))),
@@ -143,8 +158,8 @@ def _index(sample: Mapping[str, Any]) -> int:
 
 def _trained(path: Path, notes: Notes) -> dict[tuple[str, int], dict[str, Any]]:
     """What the trainer's dump of the same step has of each sample, by its place among them or its own number."""
-    folder, found = path.parent.parent / "train_data", dict[tuple[str, int], dict[str, Any]]()
-    for file in sorted([*folder.glob(f"{path.stem}.pt"), *folder.glob(f"{path.stem}_[0-9]*.pt")]):
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for file in beside(path, "train_data", f"{path.stem}.pt", f"{path.stem}_[0-9]*.pt"):
         try:
             with Archive(file) as archive:
                 for key, row in _rows_of_training(archive.value()):
