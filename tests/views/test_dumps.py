@@ -79,6 +79,8 @@ def test_what_comes_later_is_seen_by_the_next_question(verl):
     assert (log.steps, log.last_step) == ([1, 2, 10, 11], 11)
     dump_step(verl / "rollout_data", 2, texts=("again",), prompts=("a much longer prompt than before " * 9,))
     assert texts(log.at(2)) == [["again 2"]]  # a resumed training wrote the step anew
+    assert [line["rollouts"] for line in log.overview()] == [4, 1, 4, 4]
+    assert len(log.find(step=2)) == 1
     (verl / "rollout_data" / "1.jsonl").unlink()
     assert log.steps == [2, 10, 11]
 
@@ -88,10 +90,10 @@ def test_a_stream_is_read_on_and_a_torn_line_waits(tmp_path):
     stream.parent.mkdir(parents=True)
     log = DumpedRollouts(tmp_path)
 
-    def episode(step, text):
+    def episode(step, text, kind="train"):
         node = [{"message": {"role": "user", "content": "p"}}, {"parent": 0, "sampled": True, "message": {
             "role": "assistant", "content": text}}]  # fmt: skip
-        work = {"type": "train", "step": step}
+        work = {"type": kind, "step": step}
         trace = {"nodes": node, "rewards": {"r": {"score": 1.0}}}
         return json.dumps({"task": {}, "run": {"work": work}, "traces": [trace]}).encode() + b"\n"
 
@@ -111,6 +113,11 @@ def test_a_stream_is_read_on_and_a_torn_line_waits(tmp_path):
         assert texts(log.at(1)) == [["one", "two"]]
     assert log.problems == []
     assert set(read) == {len(episode(1, "one"))}  # from where the last look ended
+    with stream.open("ab") as file:
+        file.write(episode(1, "three", "eval"))
+    assert texts(log.at(1)) == [["one", "two"]]
+    assert log.overview()[0]["rollouts"] == 2
+    assert texts(DumpedRollouts(tmp_path, "validation").at(1)) == [["three"]]
 
 
 def test_nothing_is_written_into_a_foreign_folder(verl):

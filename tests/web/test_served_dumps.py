@@ -86,6 +86,22 @@ def test_a_runs_settings_lead_only_to_dumps_that_are_served(dumps, tmp_path):
     folder = Folder(served)
     assert folder.view("inside").rollout_log.steps == [1]
     assert folder.view("outside").rollout_log.steps == []
+    tail, other = folder.tail("inside", ""), folder.tail("outside", "")
+    assert not tail.look_at_dumps()
+    dump_step(served / "dumps", 2)
+    dump_step(secret, 10)
+    assert tail.look_at_dumps()
+    assert not tail.look_at_dumps()
+    assert not other.look_at_dumps()
+    assert folder.view("inside").rollout_log.steps == [1, 2]
+
+
+def test_a_link_in_a_dump_is_passed_over_and_the_dump_is_listed(dumps, tmp_path):
+    dump_step(tmp_path.parent / f"{tmp_path.name}-secret", 9)
+    (dumps / "exp" / "rollout_data" / "9.jsonl").symlink_to(tmp_path.parent / f"{tmp_path.name}-secret" / "9.jsonl")
+    folder = Folder(dumps)
+    assert "exp" in [line["run"] for line in folder.runs()["runs"]]
+    assert folder.view("exp").rollout_log.steps == [1, 2, 3]
 
 
 @pytest.mark.slow

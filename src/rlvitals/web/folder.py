@@ -285,7 +285,7 @@ class Folder:
 
     def _is_refused(self, path: Path) -> bool:
         try:
-            return leads_outside(path, self.root, deep=False)
+            return RunDir(path).holds_run and leads_outside(path, self.root, deep=False)
         except OSError:  # a line of the list will say so
             return False
 
