@@ -148,7 +148,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def _own_cache(tmp_path_factory):
     """Tables of dumps do not go to the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("RLVITALS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -127,9 +128,25 @@ def test_nothing_is_written_into_a_foreign_folder(verl):
     assert sorted(path.relative_to(verl) for path in verl.rglob("*")) == names
 
 
+def test_the_table_is_kept_in_the_users_cache(verl, tmp_path, monkeypatch):
+    monkeypatch.delenv("RLVITALS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    kept = tmp_path / "home" / "rlvitals" / "dumps"
+    assert open_rollouts(verl).steps == [1, 2, 10]
+    (table,) = kept.iterdir()
+    assert kept.stat().st_mode & 0o77 == 0  # nobody else's business
+    os.utime(table, (0, 0))
+    assert open_rollouts(verl).steps == [1, 2, 10]
+    assert table.stat().st_mtime > 0  # asked for: it stays
+    os.utime(table, (0, 0))
+    open_rollouts(verl, "validation")
+    (other,) = kept.iterdir()
+    assert other != table
+
+
 def test_without_a_cache_the_table_is_made_in_memory(verl, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("RLVITALS_CACHE", str(tmp_path / "file"))
     assert DumpFiles(verl, "train").table is None
     assert open_rollouts(verl).steps == [1, 2, 10]
 

@@ -1,7 +1,7 @@
 """The files of a dump as a table of rollouts needs them: which there are, and how each is read.
 
 The folder is somebody else's: nothing is written into it. The table is kept in the user's cache
-(`$XDG_CACHE_HOME/rlvitals/dumps`, `~/.cache` by default), where tables that were not asked for a month are removed.
+(`store.remote.cache_folder`), where tables that were not asked for a month are removed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import Form, Split
 from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
 from rlvitals.records import Group
+from rlvitals.store.remote import cache_folder
 from rlvitals.store.rollout_forms import group_of, plain
 from rlvitals.store.rollout_index import Indexed, Part
 from rlvitals.store.rollout_search import as_written, places
@@ -147,9 +148,8 @@ def _texts(group: Group) -> dict[str, Any]:
 
 def _table(place: Path, split: Split) -> Path | None:
     """Where the table of a dump is kept; None where nothing can be."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     try:
-        folder = (Path(home) if home else Path.home() / ".cache") / "rlvitals" / "dumps"
+        folder = cache_folder("dumps")
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = hashlib.sha256(f"{os.path.realpath(place)}\0{split}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
