@@ -14,9 +14,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
+from rlvitals.codec import parse_shallow
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_foreign
 from rlvitals.importers.jsonl import parse_lenient
+from rlvitals.records import MAX_STEP
 from rlvitals.store.reader import read_tail
 from rlvitals.store.rollouts import read_lines
 
@@ -28,6 +30,7 @@ HEAD_BYTES = 16 * 2**20
 WHOLE_BYTES = 2**30
 """The largest document that is read at once."""
 
+_MOST_DIGITS = len(str(MAX_STEP))
 _HELD_OUT = re.compile(r"(?:^|[_.-])(?:val|valid|validation|evals?|evaluation|test)(?:$|[_.-])", re.IGNORECASE)
 
 
@@ -122,7 +125,7 @@ class LineForm(Form):
         if not line.strip():
             return None
         try:
-            row = parse_lenient(line.decode("utf-8-sig", "replace"))
+            row = parsed(line)
         except ValueError:
             notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
             return None
@@ -155,7 +158,7 @@ class DocumentForm(Form):
 def _is_whole(tail: bytes) -> bool:
     """Whether what follows the last newline is a whole object: nothing that comes later can belong to it."""
     try:
-        return isinstance(parse_lenient(tail.decode("utf-8", "replace")), dict | list)
+        return isinstance(parsed(tail), dict | list)
     except ValueError:
         return False
 
@@ -175,10 +178,37 @@ def first_row(path: Path) -> Any:
             line = file.readline(HEAD_BYTES)
             if line.strip():
                 try:
-                    return parse_lenient(line.decode("utf-8-sig", "replace"))
+                    return parsed(line)
                 except ValueError:
                     return None
     return None
+
+
+def parsed(data: bytes) -> Any:
+    """JSON as programs write it, also with NaN; half a surrogate, which is no text, is replaced. Raises ValueError on
+    anything else, however deep.
+    """
+    try:
+        return parse_shallow(data)
+    except ValueError:
+        return _mended(parse_lenient(data.decode("utf-8-sig", "replace")))
+
+
+def object_in(data: bytes | str) -> Mapping[str, Any]:
+    """The JSON object that bytes or a text are; an empty one where they are none."""
+    try:
+        found = parsed(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return [_mended(item) for item in value] if isinstance(value, list) else value
 
 
 def document(path: Path) -> Any:
@@ -188,7 +218,7 @@ def document(path: Path) -> Any:
     if len(data) > WHOLE_BYTES:
         raise NotALog(path, f"it has more than {WHOLE_BYTES // 2**20} MiB")
     try:
-        return parse_lenient(data.decode("utf-8-sig", "replace"))
+        return parsed(data)
     except ValueError as error:
         raise NotALog(path, "it is no JSON") from error
 
@@ -214,14 +244,14 @@ def step_in(name: str) -> int:
     (10, 0)
     """
     digits = re.findall(r"\d+", name)
-    return min(int(digits[0]), 2**53) if digits else 0
+    return int(digits[0]) if digits and len(digits[0]) < _MOST_DIGITS else 0
 
 
 def whole(value: Any, otherwise: int) -> int:
     """A step as a row gives it."""
-    if isinstance(value, str) and value.isdecimal():
-        return int(value[:16])
-    return int(value) if is_number(value) and not math.isnan(value) else otherwise
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
+        return int(value)
+    return int(value) if is_number(value) and abs(value) <= MAX_STEP else otherwise
 
 
 def inner(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:

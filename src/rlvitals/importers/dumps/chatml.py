@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlvitals.importers.jsonl import parse_lenient
+from rlvitals.importers.dumps.base import parsed
 
 _CHATML = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|(?=<\|im_start\|>)|\Z)", re.DOTALL)
 _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -37,7 +37,7 @@ def spoken(text: str) -> dict[str, Any]:
 
 def _call(raw: str) -> dict[str, Any] | None:
     try:
-        call = parse_lenient(raw)
+        call = parsed(raw.encode("utf-8", "replace"))
     except ValueError:
         return {"name": "", "arguments": raw}
     return call if isinstance(call, dict) else None

@@ -27,6 +27,8 @@ from rlvitals.store.rollout_index import Indexed, Part
 from rlvitals.store.rollout_search import as_written, places
 
 KEPT_SECONDS = 30 * 86_400
+MOST_NOTES = 20
+"""Notes of one file."""
 
 
 class DumpFiles:
@@ -115,7 +117,7 @@ class DumpFiles:
         except (MissingDependency, OSError) as error:
             said.say(str(error))
         finally:
-            notes += said.texts()
+            notes += said.texts()[:MOST_NOTES]
 
     def _form(self, file: Indexed) -> Form:
         key = (file.path, file.state)

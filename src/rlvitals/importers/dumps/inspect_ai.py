@@ -17,8 +17,7 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_foreign
-from rlvitals.importers.dumps.base import DocumentForm, Split, Told, document, inner, is_number
-from rlvitals.importers.jsonl import parse_lenient
+from rlvitals.importers.dumps.base import DocumentForm, Split, Told, document, inner, is_number, parsed
 from rlvitals.importers.packed import zstd_stream
 from rlvitals.store.messages import are_messages, text_of
 
@@ -64,7 +63,7 @@ def _members(path: Path, notes: Notes) -> Iterable[Any]:
                 if member.file_size > MEMBER_BYTES:
                     notes.count("1 sample is too large and was skipped", "{} samples are too large and were skipped")
                     continue
-                yield parse_lenient(_unpacked(file, archive, member).decode("utf-8", "replace"))
+                yield parsed(_unpacked(file, archive, member))
     except (zipfile.BadZipFile, ValueError, EOFError) as error:
         raise NotALog(path, f"it is no whole archive ({error})") from error
 

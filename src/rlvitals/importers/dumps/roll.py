@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, Told, document, inner, step_in, whole
-from rlvitals.importers.jsonl import object_in, parse_lenient
+from rlvitals.importers.dumps.base import DocumentForm, Told, document, inner, object_in, parsed, step_in, whole
 from rlvitals.store.messages import are_messages, text_of
 
 _NAME = re.compile(r"rollout_dump_data\.step_\d+\.jsonl")
@@ -55,8 +54,7 @@ def told_of(row: Mapping[str, Any], step: int) -> Told | None:
         return Told(at, group)
     if not are_messages(messages):
         return None
-    trajectory = object_in(row["trajectory_data"]) if isinstance(row.get("trajectory_data"), str) else None
-    facts = trajectory or {}
+    facts = object_in(row["trajectory_data"]) if isinstance(row.get("trajectory_data"), str) else {}
     failure = inner(facts, "failure_info")
     failed = str(failure.get("failure_mode") or "")
     rollout = {
@@ -74,6 +72,6 @@ def _parsed(messages: Any) -> Any:
     if not isinstance(messages, str):
         return messages
     try:
-        return parse_lenient(messages)
+        return parsed(messages.encode("utf-8", "replace"))
     except ValueError:
         return None

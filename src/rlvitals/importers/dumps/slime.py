@@ -16,10 +16,19 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, Split, Told, beside, is_number, numbers, step_in, whole
+from rlvitals.importers.dumps.base import (
+    DocumentForm,
+    Split,
+    Told,
+    beside,
+    is_number,
+    numbers,
+    object_in,
+    step_in,
+    whole,
+)
 from rlvitals.importers.dumps.chatml import spoken
 from rlvitals.importers.dumps.pickles import Archive, Foreign, NotPlain, Tensor
-from rlvitals.importers.jsonl import object_in
 from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import prompt_text
 from rlvitals.store.rollouts import read_lines
@@ -82,8 +91,8 @@ def _conversations(path: Path) -> dict[int, Any]:
     found = {}
     for file in beside(path, "trajectory", f"{path.stem}.jsonl"):
         for _, line in read_lines(file):
-            row = object_in(line.decode("utf-8", "replace"))
-            if row is not None and isinstance(row.get("sample_index"), int) and are_messages(row.get("messages")):
+            row = object_in(line)
+            if isinstance(row.get("sample_index"), int) and are_messages(row.get("messages")):
                 found[row["sample_index"]] = row["messages"]
     return found
 
@@ -108,7 +117,7 @@ def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> 
         "reward_parts": parts,
         "outcome": "error" if stop == "failed" else "",
         "stop": _STOPS.get(stop, stop),
-        "tokens": len(_plain(sample.get("tokens")) or []) or None,
+        "tokens": len(ids) if isinstance(ids := _plain(sample.get("tokens")), list) else None,
         "trainable_tokens": sum(tokens["trained"]) if tokens and "trained" in tokens else sample.get("response_length"),
         "policy_version": min(known) if known else None,
         "trace": tokens,

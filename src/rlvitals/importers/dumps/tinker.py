@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, inner, whole
+from rlvitals.importers.dumps.base import LineForm, Split, Told, inner, is_number, whole
 from rlvitals.store.messages import text_of
+
+_OUTCOMES = {1.0: "correct", 0.0: "wrong"}
 
 
 class Summaries(LineForm):
@@ -84,7 +86,7 @@ class Trajectories(LineForm):
         rollout = {
             **({"messages": messages} if messages else {"completion": ""}),
             "reward": row.get("reward"),
-            "outcome": "error" if error else {1: "correct", 0: "wrong"}.get(correct, "") if correct is not None else "",
+            "outcome": "error" if error else _OUTCOMES.get(float(correct), "") if is_number(correct) else "",
             "error": str(error or ""),
             "seconds": row.get("time_seconds"),
             "meta": {"benchmark": row.get("benchmark"), "metrics": dict(metrics), "logs": dict(inner(row, "logs"))},

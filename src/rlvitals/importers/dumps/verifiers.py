@@ -106,7 +106,8 @@ def _branch(nodes: Any) -> list[Mapping[str, Any]]:
     """The messages from the root to the newest one that nothing follows."""
     if not isinstance(nodes, list):
         return []
-    parents = {node.get("parent") for node in nodes if isinstance(node, Mapping)}
+    told = [node.get("parent") for node in nodes if isinstance(node, Mapping)]
+    parents = {parent for parent in told if isinstance(parent, int)}
     leaves = [place for place in range(len(nodes)) if place not in parents]
     path: list[Mapping[str, Any]] = []
     place: Any = leaves[-1] if leaves else None
