@@ -3,12 +3,15 @@
 Recording is timed beside what others do with the same groups: verl's way (json.dumps, one file a step) and TRL's way
 (a pandas table as Parquet, where both packages are installed). Looking is timed beside grep over the same files.
 
-python benchmarks/rollouts.py [ROLLOUTS]
+python benchmarks/rollouts.py [ROLLOUTS] [--dump]
+
+`--dump`: looking at as many rollouts of a thousand characters that verl dumped, 200 a file, by the processor's time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -20,6 +23,7 @@ from pathlib import Path
 import rlvitals
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.store.rollout_forms import plain
+from rlvitals.views.rollouts import DumpedRollouts
 
 GROUPS, EACH, TURNS = 8, 8, 6
 WORDS = [f"{head}{tail}" for head in ("bud", "con", "pro", "rel", "sta") for tail in range(2000)]
@@ -147,7 +151,33 @@ def look(run_path, steps):
     print(f"\n{size / 2**20:,.0f} MiB of rollouts, {index / 2**20:,.0f} MiB of index")
 
 
+def look_at_dump(folder, files):
+    """A dump of verl's, whose table is made in a cache of its own."""
+    os.environ["RLVITALS_CACHE"] = str(folder / "cache")
+    dump = folder / "dump"
+    dump.mkdir()
+    filler = "word " * 200
+    for step in range(files):
+        rows = ({"input": f"p{n // 8}", "output": f"{n} {filler}", "score": n / 200, "step": step} for n in range(200))
+        (dump / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = DumpedRollouts(dump)
+    print(f"Looking at a dump of {200 * files:,} rollouts (ms, ms of processor)")
+    for name, body in {
+        "what steps there are, the table being made": log.overview,
+        "what steps there are": log.overview,
+        "the 20 worst of all": lambda: log.find(worst=True),
+        "one step's groups": lambda: log.at(files // 2),
+        "a text that is nowhere": lambda: log.find(text="giraffe"),
+    }.items():
+        wall, processor = both_clocks(body)
+        print(f"  {name:<44} {wall:10.0f} {processor:10.0f}")
+
+
 def main():
+    if "--dump" in sys.argv:
+        sys.argv.remove("--dump")
+        with tempfile.TemporaryDirectory() as folder:
+            return look_at_dump(Path(folder), -(-int([*sys.argv, 100_000][1]) // 200))
     rollouts = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     steps = -(-rollouts // (GROUPS * EACH))
     with tempfile.TemporaryDirectory() as folder:

@@ -156,6 +156,14 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """Tables of dumps do not go to the cache of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLVITALS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_open_runs():
     """Runs a test left open are closed, and the test is told."""

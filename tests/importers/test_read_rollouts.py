@@ -119,7 +119,7 @@ def test_verls_rollout_data_are_groups(tmp_path):
     assert (first.reward, first.outcome, first.meta["pred"]) == (1.0, "correct", "42")
     assert (second.outcome, second.reward != second.reward) == ("wrong", True)
     assert dump.groups[0].answer == "42"
-    assert dump.notes == ["1 line is no JSON and was skipped"]
+    assert dump.notes == ["the last line is not whole and was left out"]
 
 
 def test_verls_outputs_of_several_turns_are_split(tmp_path):

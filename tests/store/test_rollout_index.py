@@ -11,7 +11,7 @@ import pytest
 import rlvitals
 from rlvitals.store.layout import RunDir
 from rlvitals.store.rollout_forms import group_of
-from rlvitals.store.rollout_index import RolloutIndex
+from rlvitals.store.rollout_index import RolloutIndex, RunFiles
 from rlvitals.store.rollouts import group_line, read_groups, rollout_files
 
 
@@ -41,7 +41,7 @@ def groups(step):
 
 
 def found(run_dir, **asked):
-    with RolloutIndex(run_dir) as index:
+    with RolloutIndex(RunFiles(run_dir)) as index:
         return [(item.step, item.number, item.reward) for item in index.find(**asked)]
 
 
@@ -52,7 +52,7 @@ def append(run_dir, step, **group):
 
 
 def test_steps_are_counted(run_dir):
-    with RolloutIndex(run_dir) as index:
+    with RolloutIndex(RunFiles(run_dir)) as index:
         assert index.steps()[1] == {
             "step": 2, "attempt": 1, "groups": 2, "kept": 1, "filtered": 1, "rollouts": 4, "mean": 2.5, "early": 4,
         }  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_file_that_is_gone_is_forgotten(run_dir):
     assert len(found(run_dir, text="zebra")) == 8
     run_dir.rollout_file(1).unlink()
     assert {step for step, _, _ in found(run_dir, text="zebra")} == {2}
-    with RolloutIndex(run_dir) as index:
+    with RolloutIndex(RunFiles(run_dir)) as index:
         assert index.attempts == [(2, 1)]
 
 

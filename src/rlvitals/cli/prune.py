@@ -10,6 +10,7 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.store.pruning import old_evaluations, old_rollouts
 from rlvitals.terminal import say
+from rlvitals.views.discovery import is_dump, is_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts_keep_last is None and arguments.evals_keep_last is None:
         raise ConfigError("say what is to be pruned: --rollouts-keep-last N, --evals-keep-last N")
+    if not is_run(Path(arguments.path)) and is_dump(Path(arguments.path)):
+        raise RunError(
+            f"{arguments.path} is a framework's dump of rollouts. 'rlvitals prune' removes files of rlvitals' own runs "
+            "alone; delete the files of old steps yourself"
+        )
     run_dir, every = run_at_rest(arguments.path, "pruned"), arguments.keep_every
     old: list[Path] = []
     if arguments.rollouts_keep_last is not None:

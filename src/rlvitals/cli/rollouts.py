@@ -26,13 +26,16 @@ _NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN", help="a run's directory, or a dump: TRL completions, verl, messages")
+    parser.add_argument("path", metavar="RUN", help="a run's directory, or a framework's dump of rollouts")
     parser.add_argument("--step", type=int, metavar="N", help="one step's groups (default: what steps there are)")
     parser.add_argument("--group", metavar="G", help="one group of the step, by number or id: turn table, transcripts")
     parser.add_argument("--worst", type=int, metavar="K", help="the K rollouts of the lowest reward, of a step or all")
     parser.add_argument("--search", metavar="TEXT", help="rollouts with these words in a row, of a step or all")
     parser.add_argument("--outcome", help="rollouts that came out like this")
     parser.add_argument("--diff", type=int, metavar="STEP", help="what changed for the same prompts since that step")
+    parser.add_argument(
+        "--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart"
+    )
     parser.add_argument("--full", action="store_true", help="whole texts, tool calls and results")
     parser.add_argument("--verbose", action="store_true", help="every group's rollouts and turn table")
     parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"hits shown (default: {SHOWN})")
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    source = open_rollouts(arguments.path)
+    source = open_rollouts(arguments.path, "validation" if arguments.validation else None)
     if arguments.worst is not None or arguments.search is not None or arguments.outcome is not None:
         _found(source, arguments)
     elif arguments.step is None:

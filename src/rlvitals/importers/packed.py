@@ -159,7 +159,7 @@ def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
     if packing is GZIP:
         return _Pieces(gzip.GzipFile(fileobj=file))
     if packing is ZSTD:
-        return _zstd(file)
+        return zstd_stream(file)
     try:  # a Python may be built without them
         from bz2 import BZ2File
         from lzma import LZMAFile
@@ -170,8 +170,8 @@ def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
     return _Pieces(BZ2File(file) if packing is BZIP2 else LZMAFile(file))
 
 
-def _zstd(file: BinaryIO) -> Stream:
-    """Python's own since 3.14, or one of the packages that have it."""
+def zstd_stream(file: BinaryIO) -> Stream:
+    """What zstd packed: by Python's own since 3.14, or one of the packages that have it."""
     stream: Stream
     with contextlib.suppress(ImportError):
         stream = importlib.import_module("compression.zstd").ZstdFile(file)

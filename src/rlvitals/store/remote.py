@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from rlvitals.codec import parse_shallow, to_json
@@ -128,12 +128,12 @@ def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) ->
     return len(names)
 
 
-def cache_folder() -> Path:
-    """Where copies are kept; safe to delete. `RLVITALS_CACHE` names another."""
+def cache_folder(kind: Literal["runs", "dumps"] = "runs") -> Path:
+    """Where copies of runs and tables of dumps are kept; safe to delete. `RLVITALS_CACHE` names another."""
     own = os.environ.get("RLVITALS_CACHE")
     if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvitals" / "runs"
+        return Path(own) if kind == "runs" else Path(own) / kind
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvitals" / kind
 
 
 class _Place:

@@ -1,17 +1,19 @@
-"""The rollouts of a run as a table to ask: `index/rollouts.sqlite`, derived from the files and safe to delete.
+"""Rollouts as a table to ask, derived from files and safe to delete: of a run `index/rollouts.sqlite`.
 
 Brought up to date when it is opened: files that grew are read on, files that changed otherwise are read anew, files
-that are gone are forgotten. Texts are not in it: see `rollout_search`. Where the folder cannot be written the table is
-made in memory.
+that are gone are forgotten. Texts are not in it: see `rollout_search`. Where its folder cannot be written the table is
+made in memory. Which files there are, and how one is read, a `RolloutFiles` says: `RunFiles` for a run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from rlvitals.records import TURN_LIMIT
 from rlvitals.store.archive import log_state
@@ -19,12 +21,12 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.rollout_search import search
 from rlvitals.store.rollouts import RolloutFile, parse_group, read_lines, rollout_files
 
-FORMAT = 1
+FORMAT = 2
 PROMPT_SHOWN = 200
 """Characters of a prompt that the table holds."""
 
 _SCHEMA = """
-CREATE TABLE files (name TEXT PRIMARY KEY, inode, size, changed, upto INTEGER);
+CREATE TABLE files (name TEXT PRIMARY KEY, inode, size, changed, upto INTEGER, notes TEXT);
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY, file TEXT, offset INTEGER, step INTEGER, attempt INTEGER, rank INTEGER,
     key TEXT, prompt TEXT, mean REAL, std REAL, kept INTEGER, reason TEXT, rollouts INTEGER
@@ -42,6 +44,70 @@ CREATE INDEX rollouts_by_outcome ON rollouts (outcome);
 """
 
 
+class Indexed(NamedTuple):
+    """One file of rollouts."""
+
+    name: str
+    path: Path
+    step: int | None
+    """The step of all its groups; None where each says its own."""
+    rank: int
+    state: tuple[int, int, int]
+    """Inode, size and time of its last change."""
+    grows: bool
+    """Whether it is only ever appended to."""
+
+
+class RolloutFiles(Protocol):
+    """Files of rollouts, and how they are read."""
+
+    @property
+    def table(self) -> Path | None:
+        """Where the table is kept; None: nowhere."""
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether what a file holds at one place is a part of a group: those of one step and key are one."""
+
+    def files(self) -> list[Indexed]:
+        """Every file there is."""
+
+    def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """The groups of a file from a place on, as plain data: where each begins, where it ends."""
+
+    def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
+        """Where groups with a text begin, and the places (from 1) of the rollouts that have it."""
+
+
+class RunFiles:
+    """The files of a run: one a step and rank, a whole group a line."""
+
+    is_in_parts = False
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+
+    @property
+    def table(self) -> Path:
+        return self._dir.index / "rollouts.sqlite"
+
+    def files(self) -> list[Indexed]:
+        return [_indexed(file) for file in rollout_files(self._dir)]
+
+    def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        for offset, line in read_lines(file.path, start):
+            raw = parse_group(line)
+            if raw is not None and raw["step"] == file.step:  # a step's groups are in its own file
+                yield offset, offset + len(line) + 1, raw
+
+    def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
+        return search(file.path, text)
+
+
+def _indexed(file: RolloutFile) -> Indexed:
+    return Indexed(file.path.name, file.path, file.step, file.rank, log_state(file.path), grows=True)
+
+
 class Found(NamedTuple):
     """One rollout of the table."""
 
@@ -57,13 +123,25 @@ class Found(NamedTuple):
     prompt: str
 
 
-class RolloutIndex:
-    """The table of one run's rollouts. Close it, or use it as a context manager."""
+class Part(NamedTuple):
+    """What a file holds at one place: a group, or a part of one."""
 
-    def __init__(self, run_dir: RunDir, *, in_memory: bool = False) -> None:
+    id: int
+    file: str
+    offset: int
+    key: str
+    rollouts: int
+
+
+class RolloutIndex:
+    """The table of some files' rollouts. Close it, or use it as a context manager."""
+
+    def __init__(self, source: RolloutFiles, *, in_memory: bool = False) -> None:
         """`in_memory`: made anew from the files, and not kept; for a table on disk that turned out to be damaged."""
-        self._dir = run_dir
-        self._base = _prepared(sqlite3.connect(":memory:")) if in_memory else _open(run_dir)
+        self._source = source
+        self._files: list[Indexed] = []
+        is_kept = source.table is not None and not in_memory
+        self._base = _open(source.table) if source.table and is_kept else _prepared(sqlite3.connect(":memory:"))
         try:
             self._refresh()
         except sqlite3.DatabaseError:  # locked by another reader for too long, damaged, or no room
@@ -82,17 +160,41 @@ class RolloutIndex:
         """Every step and attempt that has rollouts."""
         return self._base.execute("SELECT DISTINCT step, attempt FROM groups ORDER BY step, attempt").fetchall()
 
-    def groups(self, step: int, attempt: int) -> list[int]:
-        """The ids of a step's groups, in the order of the files."""
-        asked = "SELECT id FROM groups WHERE step = ? AND attempt = ? ORDER BY rank, file, offset"
-        return [row[0] for row in self._base.execute(asked, (step, attempt))]
+    @property
+    def notes(self) -> list[str]:
+        """What had to be passed over in the files, a sentence each."""
+        rows = self._base.execute("SELECT name, notes FROM files WHERE notes != '[]' ORDER BY name")
+        return [f"{name}: {note}" for name, notes in rows for note in json.loads(notes)]
+
+    def parts(self, step: int, attempt: int) -> list[Part]:
+        """What a step's groups are made of, in the order of the files."""
+        asked = (
+            "SELECT id, file, offset, key, rollouts FROM groups WHERE step = ? AND attempt = ? "
+            "ORDER BY rank, file, offset"
+        )
+        return [Part._make(row) for row in self._base.execute(asked, (step, attempt))]
+
+    def places(self, step: int, attempt: int) -> dict[int, tuple[int, int]]:
+        """For the id of each part of a step: the number of its group (from 1), and how many rollouts of the group come
+        before it.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        numbers: dict[str | int, int] = {}
+        counts: dict[int, int] = {}
+        for part in self.parts(step, attempt):
+            number = numbers.setdefault(part.key if self._source.is_in_parts else part.id, len(numbers) + 1)
+            found[part.id] = (number, counts.get(number, 0))
+            counts[number] = counts.get(number, 0) + part.rollouts
+        return found
 
     def steps(self) -> list[dict[str, Any]]:
         """One line a step and attempt: how many groups and rollouts, how many kept, the mean reward."""
+        told = "groups.key" if self._source.is_in_parts else "group_id"
         rows = self._base.execute(
-            """
-            SELECT step, attempt, COUNT(DISTINCT group_id), COUNT(*), AVG(reward), SUM(early) FROM rollouts
-            GROUP BY step, attempt ORDER BY step, attempt
+            f"""
+            SELECT rollouts.step, rollouts.attempt, COUNT(DISTINCT {told}), COUNT(*), AVG(reward), SUM(early)
+            FROM rollouts JOIN groups ON groups.id = group_id
+            GROUP BY rollouts.step, rollouts.attempt ORDER BY rollouts.step, rollouts.attempt
             """
         ).fetchall()
         kept = dict(self._counted("kept = 1"))
@@ -142,10 +244,10 @@ class RolloutIndex:
 
     def _with_text(self, asked: str, values: list[Any], text: str, step: int | None) -> Iterator[Found]:
         place = "groups.file = ? AND groups.offset = ?"
-        for file in rollout_files(self._dir):
-            if step in (None, file.step):
-                for offset, numbers in search(file.path, text):
-                    rows = self._base.execute(f"{asked} AND {place} ORDER BY number", [*values, file.path.name, offset])
+        for file in sorted(self._files, key=lambda file: (file.step or 0, file.rank, file.name)):
+            if step is None or file.step in (None, step):
+                for offset, numbers in self._source.search(file, text, step):
+                    rows = self._base.execute(f"{asked} AND {place} ORDER BY number", [*values, file.name, offset])
                     yield from (found for found in map(_found, rows) if found.number in numbers)
 
     def _counted(self, where: str) -> Iterator[tuple[tuple[int, int], int]]:
@@ -155,23 +257,23 @@ class RolloutIndex:
 
     def _refresh(self) -> None:
         known = {row[0]: row[1:] for row in self._base.execute("SELECT name, inode, size, changed, upto FROM files")}
-        files = {file.path.name: file for file in rollout_files(self._dir)}
+        self._files = self._source.files()
         with self._base:
-            for name in known.keys() - files.keys():
+            for name in known.keys() - {file.name for file in self._files}:
                 self._forget(name)
-            for name, file in files.items():
-                inode, size, changed = log_state(file.path)
-                old = known.get(name)
+            for file in self._files:
+                inode, size, changed = file.state
+                old = known.get(file.name)
                 if old == (inode, size, changed, old[3] if old else 0):
                     continue
-                if old and (old[0] != inode or old[1] >= size):
-                    self._forget(name)
+                if old and (not file.grows or old[0] != inode or old[1] >= size):
+                    self._forget(file.name)
                     old = None
-                upto = self._take_groups(file, old[3] if old else 0)
+                notes: list[str] = []
+                upto = self._take_groups(file, old[3] if old else 0, notes)
                 self._base.execute(
-                    "INSERT INTO files VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                    "inode = excluded.inode, size = excluded.size, changed = excluded.changed, upto = excluded.upto",
-                    (name, inode, size, changed, upto),
+                    "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)",
+                    (file.name, inode, size, changed, upto, json.dumps(notes)),
                 )
 
     def _forget(self, name: str) -> None:
@@ -180,18 +282,15 @@ class RolloutIndex:
         self._base.execute("DELETE FROM groups WHERE file = ?", (name,))
         self._base.execute("DELETE FROM files WHERE name = ?", (name,))
 
-    def _take_groups(self, file: RolloutFile, start: int) -> int:
-        """Read a file on; returns the offset after its last whole line."""
+    def _take_groups(self, file: Indexed, start: int, notes: list[str]) -> int:
+        """Read a file on; returns the offset after its last whole group."""
         end = start
-        for offset, line in read_lines(file.path, start):
-            end = offset + len(line) + 1
-            raw = parse_group(line)
-            if raw is None or raw["step"] != file.step:  # a step's groups are in its own file
-                continue
+        for offset, after, raw in self._source.read(file, start, notes):
+            end = after
             attempt, kept = raw["attempt"], raw.get("kept")
             prompt = str(raw.get("prompt", ""))
             row = (
-                file.path.name, offset, raw["step"], attempt, file.rank, str(raw.get("id") or prompt),
+                file.name, offset, raw["step"], attempt, file.rank, str(raw.get("id") or prompt),
                 prompt[:PROMPT_SHOWN], _real(raw.get("mean")), _real(raw.get("std")),
                 kept if isinstance(kept, bool) else None, str(raw.get("reason", "")), len(raw["rollouts"]),
             )  # fmt: skip
@@ -221,11 +320,10 @@ def _found(row: tuple[Any, ...]) -> Found:
     return Found._make(row)
 
 
-def _open(run_dir: RunDir) -> sqlite3.Connection:
-    path = run_dir.index / "rollouts.sqlite"
+def _open(path: Path) -> sqlite3.Connection:
     for _ in range(2):
         try:
-            run_dir.index.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             if os.path.lexists(path) and not os.path.isfile(path):
                 break  # SQLite would wait for a FIFO
             return _prepared(sqlite3.connect(path, timeout=10))

@@ -22,7 +22,7 @@ def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
     Letter case does not matter. A prompt counts as a text of its group's first rollout.
     """
     wanted = text.lower()
-    needle = encode({"": wanted})[5:-3]  # as JSON writes it: quotes and line ends are escaped
+    needle = as_written(wanted)
     try:
         with open_log(path) as file:
             data = file.read()
@@ -42,12 +42,22 @@ def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
         end = data.find(b"\n", offset)
         end = len(data) if end < 0 else end
         group = parse_group(data[offset:end])
-        if group is not None and (places := _places(group, wanted)):
-            yield offset, places
+        if group is not None and (found := places(group, wanted)):
+            yield offset, found
         offset = end + 1
 
 
-def _places(group: dict[str, Any], wanted: str) -> list[int]:
+def as_written(text: str) -> bytes:
+    r"""A text as it stands in a line of JSON: quotes and line ends are escaped.
+
+    >>> as_written('say "no"')
+    b'say \\"no\\"'
+    """
+    return encode({"": text})[5:-3] if text else b""
+
+
+def places(group: dict[str, Any], wanted: str) -> list[int]:
+    """The places (from 1) of the rollouts of a group that have a text, which is given in small letters."""
     found = []
     for place, rollout in enumerate(group["rollouts"], 1):
         texts = _texts(rollout) if isinstance(rollout, dict) else ()

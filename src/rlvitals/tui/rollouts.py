@@ -47,7 +47,7 @@ class RolloutsPane(Pane):
     def read(self) -> None:
         """Look what there is now; at the newest step unless another one was chosen."""
         if not is_run(self.watched.path):
-            self._why = "a foreign log holds no rollouts; 'rlvitals rollouts FILE' reads dumps of TRL and verl"
+            self._why = "a foreign log holds no rollouts; 'rlvitals serve' and 'rlvitals rollouts' show those of a dump"
             return
         was_newest = self._step is None or (bool(self._steps) and self._step == self._steps[-1])
         try:

@@ -80,6 +80,12 @@ def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) 
     return {name: found[whole] for name, whole in logged.items() if whole in found}
 
 
+def trend_of_log(view: RunView) -> Evaluations:
+    """The evaluations among the rows of a log that no run of ours recorded."""
+    found = _joined(view, {})
+    return _trend(view.name, view.path, [found[step] for step in sorted(found)], [])
+
+
 def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:
     """The metric several runs are shown side by side in: the one asked for, accuracy, or the first they have."""
     names = dict.fromkeys(

@@ -22,10 +22,11 @@ from rlvitals.importers import (
     read_log,
     split_choice,
 )
+from rlvitals.importers.dumps.base import Split
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_run, near_directory
 from rlvitals.views.labels import is_labels
-from rlvitals.views.rollouts import DumpedRollouts, RolloutSource
+from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
 from rlvitals.views.sources import RowSource, source_of_run
 
@@ -120,9 +121,11 @@ def open_all(places: Iterable[Path]) -> Iterator[RowSource | tuple[Path, Excepti
             yield place, error
 
 
-def open_rollouts(path: str | os.PathLike[str]) -> RolloutSource:
-    """The rollouts of a run's directory, or of a dump: TRL's completions, verl's rollout data, lists of messages."""
+def open_rollouts(path: str | os.PathLike[str], split: Split | None = None) -> RolloutSource:
+    """The rollouts of a run's directory with those of dumps it is linked to, or of a dump. `split` picks a dump's; by
+    default those of training, or of validation where there are no others.
+    """
     place = Path(path)
-    if RunDir(place).holds_run or not os.path.exists(place):
+    if split is None and (RunDir(place).holds_run or not os.path.exists(place)):
         return open_run(path).rollout_log
-    return DumpedRollouts(place)
+    return open_dump(place, split)

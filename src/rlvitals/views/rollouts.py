@@ -1,14 +1,16 @@
-"""Looking at stored rollouts: the groups of a step, the worst, a text among them, what changed between two steps.
+"""Looking at rollouts: the groups of a step, the worst, a text among them, what changed between two steps.
 
-The living line only, as for rows: what a resumed attempt overtook is left out, and where two attempts recorded rollouts
-of one step, the later one's count. A step's groups are read from its own file; everything else asks the index.
+A run's own are shown as its rows are: what a resumed attempt overtook is left out, and where two attempts recorded
+rollouts of one step, the later one's count. A framework's dump is looked at in the same way, and one that a run is
+linked to is shown with it: at a step that the run recorded itself, its own groups are. Groups are read from the files
+of their step; everything else asks a table.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -18,14 +20,14 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 
 from rlvitals.contract import RolloutStep
-from rlvitals.errors import RunNotFound
-from rlvitals.importers.rollouts import read_rollouts
+from rlvitals.errors import NotALog, RunNotFound
+from rlvitals.importers.dumps.base import Split
+from rlvitals.importers.dumps.files import DumpFiles
 from rlvitals.records import Group
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems
-from rlvitals.store.rollout_forms import plain
-from rlvitals.store.rollout_index import Found, RolloutIndex
+from rlvitals.store.rollout_index import Found, RolloutFiles, RolloutIndex, RunFiles
 from rlvitals.store.rollouts import read_groups, rollout_files
 
 T = TypeVar("T")
@@ -49,24 +51,86 @@ class Hit(NamedTuple):
 
 
 class RolloutSource(Protocol):
-    """Rollouts to look at: a run's, or a file of others."""
+    """Rollouts to look at: a run's, a dump's, or both."""
 
     @property
     def steps(self) -> list[int]: ...
+    @property
+    def last_step(self) -> int | None: ...
     @property
     def problems(self) -> list[str]: ...
     def at(self, step: int) -> list[Group]: ...
     def overview(self) -> list[RolloutStep]: ...
     def find(
         self, *, step: int | None = None, outcome: str | None = None, text: str | None = None, worst: bool = False,
-        limit: int = SHOWN,
+        best: bool = False, limit: int = SHOWN,
     ) -> list[Hit]: ...  # fmt: skip
 
 
-class RunRollouts:
+class _InTable:
+    """What a table answers."""
+
+    def __init__(self, files: RolloutFiles) -> None:
+        self._files = files
+
+    def overview(self) -> list[RolloutStep]:
+        """One line a step."""
+
+        def tell(index: RolloutIndex) -> list[RolloutStep]:
+            living = self._living(index)
+            return [cast(RolloutStep, row) for row in index.steps() if living.get(row["step"]) == row["attempt"]]
+
+        return self._ask(tell)
+
+    def find(
+        self,
+        *,
+        step: int | None = None,
+        outcome: str | None = None,
+        text: str | None = None,
+        worst: bool = False,
+        best: bool = False,
+        limit: int = SHOWN,
+    ) -> list[Hit]:
+        """Rollouts by step, outcome, text; `worst` brings those of the lowest reward first, `best` of the highest."""
+
+        def tell(index: RolloutIndex) -> list[Hit]:
+            living = self._living(index)
+            found = index.find(step=step, outcome=outcome, text=text, worst=worst, best=best)
+            taken = islice((item for item in found if living.get(item.step) == item.attempt), limit)
+            return list(_placed(index, taken))
+
+        return self._ask(tell)
+
+    def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
+        """Ask the table; where it turns out to be damaged, one made anew from the files."""
+        try:
+            with RolloutIndex(self._files) as index:
+                return question(index)
+        except (sqlite3.Error, LookupError, TypeError, ValueError, OverflowError):
+            with RolloutIndex(self._files, in_memory=True) as index:
+                return question(index)
+
+    def _living(self, index: RolloutIndex) -> dict[int, int]:
+        """For each step the attempt whose rollouts count."""
+        return dict(index.attempts)
+
+
+def _placed(index: RolloutIndex, found: Iterator[Found]) -> Iterator[Hit]:
+    places: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+    for item in found:
+        key = (item.step, item.attempt)
+        if key not in places:
+            places[key] = index.places(*key)
+        group, before = places[key][item.group_id]
+        yield Hit(item.step, group, before + item.number, *item[4:])
+
+
+class RunRollouts(_InTable):
     """The rollouts of a recorded run."""
 
     def __init__(self, run_dir: RunDir, lineage: Lineage) -> None:
+        super().__init__(RunFiles(run_dir))
         self._dir = run_dir
         self._lineage = lineage
         self._passed_over: dict[str, str] = {}
@@ -99,14 +163,90 @@ class RunRollouts:
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
         return [with_moments(group) for group in found if group.attempt == newest]
 
+    def _living(self, index: RolloutIndex) -> dict[int, int]:
+        return {step: attempt for step, attempt in index.attempts if not self._is_ghost(step, attempt)}
+
+    def _is_ghost(self, step: int, attempt: int) -> bool:
+        return bool(self._lineage.is_ghost(np.array([attempt]), np.array([step]))[0])
+
+
+class DumpedRollouts(_InTable):
+    """The rollouts of one split of a dump. What is new in its files is seen by the next question."""
+
+    def __init__(self, place: Path, split: Split = "train") -> None:
+        self._dump = DumpFiles(place, split)
+        super().__init__(self._dump)
+        self._passed_over: list[str] = []
+
+    @property
+    def state(self) -> object:
+        """What changes when a file is added or changes."""
+        return self._dump.state
+
+    @property
+    def changed(self) -> float:
+        """When one of its files was last written to; 0 where there are none."""
+        return max((file.state[2] for file in self._dump.files()), default=0) / 1e9
+
+    @property
+    def steps(self) -> list[int]:
+        return self._ask(lambda index: sorted(self._living(index)))
+
+    @property
+    def last_step(self) -> int | None:
+        return max(self.steps, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        """What had to be passed over in all files."""
+        return list(dict.fromkeys([*self._ask(lambda index: index.notes), *self._passed_over]))
+
+    def at(self, step: int) -> list[Group]:
+        parts = self._ask(lambda index: index.parts(step, 1))
+        return [with_moments(group) for group in self._dump.groups(parts, self._passed_over)]
+
+
+def open_dump(place: Path, split: Split | None = None) -> DumpedRollouts:
+    """A dump's rollouts of one split: of training, or of validation where there are no others. Raises NotALog where it
+    holds none.
+    """
+    train = DumpedRollouts(place, split or "train")
+    if train.steps:
+        return train
+    validation = DumpedRollouts(place, "validation")
+    if split is None and validation.steps:
+        return validation
+    why = "; ".join(train.problems[:3]) or "no row of it is a rollout: a prompt and a completion, or messages"
+    raise NotALog(place, f"it has no rollouts of {split}" if split and not train.problems else why)
+
+
+class JoinedRollouts:
+    """A run's own rollouts, and those of dumps it is linked to: each step is of the first that has it."""
+
+    def __init__(self, sources: Sequence[RolloutSource]) -> None:
+        self._sources = sources
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({step for source in self._sources for step in source.steps})
+
+    @property
+    def last_step(self) -> int | None:
+        return max(self.steps, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for source in self._sources for problem in source.problems]
+
+    def at(self, step: int) -> list[Group]:
+        return next((groups for source in self._sources if (groups := source.at(step))), [])
+
     def overview(self) -> list[RolloutStep]:
-        """One line a step."""
-
-        def tell(index: RolloutIndex) -> list[RolloutStep]:
-            living = self._living(index)
-            return [cast(RolloutStep, row) for row in index.steps() if living.get(row["step"]) == row["attempt"]]
-
-        return self._ask(tell)
+        told: dict[int, RolloutStep] = {}
+        for source in self._sources:
+            for row in source.overview():
+                told.setdefault(row["step"], row)
+        return [told[step] for step in sorted(told)]
 
     def find(
         self,
@@ -118,91 +258,23 @@ class RunRollouts:
         best: bool = False,
         limit: int = SHOWN,
     ) -> list[Hit]:
-        """Rollouts by step, outcome, text; `worst` brings those of the lowest reward first, `best` of the highest."""
-
-        def tell(index: RolloutIndex) -> list[Hit]:
-            living = self._living(index)
-            found = index.find(step=step, outcome=outcome, text=text, worst=worst, best=best)
-            taken = islice((item for item in found if living.get(item.step) == item.attempt), limit)
-            return list(self._placed(index, taken))
-
-        return self._ask(tell)
-
-    def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
-        """Ask the table; where it turns out to be damaged, one made anew from the files."""
-        try:
-            with RolloutIndex(self._dir) as index:
-                return question(index)
-        except (sqlite3.Error, LookupError, TypeError, ValueError, OverflowError):
-            with RolloutIndex(self._dir, in_memory=True) as index:
-                return question(index)
-
-    def _living(self, index: RolloutIndex) -> dict[int, int]:
-        """For each step the attempt whose rollouts count."""
-        return {step: attempt for step, attempt in index.attempts if not self._is_ghost(step, attempt)}
-
-    def _is_ghost(self, step: int, attempt: int) -> bool:
-        return bool(self._lineage.is_ghost(np.array([attempt]), np.array([step]))[0])
-
-    def _placed(self, index: RolloutIndex, found: Iterator[Found]) -> Iterator[Hit]:
-        places: dict[tuple[int, int], dict[int, int]] = {}
-        for item in found:
-            key = (item.step, item.attempt)
-            if key not in places:
-                places[key] = {group: place for place, group in enumerate(index.groups(*key), 1)}
-            yield Hit(item.step, places[key][item.group_id], item.number, *item[4:])
-
-
-class DumpedRollouts:
-    """The rollouts of files somebody else wrote; read whole, because they are looked at once."""
-
-    def __init__(self, path: Path) -> None:
-        dump = read_rollouts(path)
-        self.problems = dump.notes
-        self._groups = [with_moments(group) for group in dump.groups]
-
-    @property
-    def steps(self) -> list[int]:
-        return sorted({group.step for group in self._groups})
-
-    def at(self, step: int) -> list[Group]:
-        return [group for group in self._groups if group.step == step]
-
-    def overview(self) -> list[RolloutStep]:
-        told: list[RolloutStep] = []
-        for step in self.steps:
-            groups = self.at(step)
-            rewards = [r.reward for group in groups for r in group.rollouts if r.reward is not None]
-            told.append(
-                {
-                    "step": step, "attempt": 1, "groups": len(groups), "kept": sum(g.kept is True for g in groups),
-                    "filtered": sum(g.kept is False for g in groups),
-                    "rollouts": sum(len(g.rollouts) for g in groups),
-                    "mean": sum(rewards) / len(rewards) if rewards else None,
-                    "early": sum(len(g.early_rollouts) for g in groups),
-                }
-            )  # fmt: skip
-        return told
-
-    def find(
-        self,
-        *,
-        step: int | None = None,
-        outcome: str | None = None,
-        text: str | None = None,
-        worst: bool = False,
-        limit: int = SHOWN,
-    ) -> list[Hit]:
-        hits = []
-        for one in self.steps if step is None else [step]:
-            for place, group in enumerate(self.at(one), 1):
-                for number, rollout in enumerate(group.rollouts, 1):
-                    told = f"{group.prompt if number == 1 else ''} {plain(rollout)}"
-                    if outcome in (None, rollout.outcome) and (text is None or text.casefold() in told.casefold()):
-                        facts = (rollout.reward, rollout.outcome, rollout.stop, len(rollout.turns), group.prompt[:200])
-                        hits.append(Hit(one, place, number, *facts))
-        if worst:
-            hits = sorted((hit for hit in hits if hit.reward is not None), key=lambda hit: hit.reward or 0.0)
+        """As of a run; each source is asked for as many as are wanted."""
+        hits: list[Hit] = []
+        shown: set[int] = set()
+        for source in self._sources:
+            hidden = 0
+            while True:  # what an earlier source has in its place takes no room
+                found = source.find(step=step, outcome=outcome, text=text, worst=worst, best=best, limit=limit + hidden)
+                mine = [hit for hit in found if hit.step not in shown]
+                if len(mine) >= limit or len(found) < limit + hidden:
+                    break
+                hidden = 2 * (limit + hidden)
+            hits += mine
+            shown |= set(source.steps)
+        if worst or best:
+            hits.sort(key=lambda hit: ((hit.reward or 0.0) * (-1 if best else 1), hit.step))
+        else:
+            hits.sort(key=lambda hit: hit.step)
         return hits[:limit]
 
 

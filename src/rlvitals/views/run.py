@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from pathlib import Path
 
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.health.history import by_gravity
@@ -12,10 +13,10 @@ from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
-from rlvitals.views.discovery import near_directory
+from rlvitals.views.discovery import linked_dumps, near_directory
 from rlvitals.views.epochs import Epochs, gather
 from rlvitals.views.query import StoredRun
-from rlvitals.views.rollouts import RunRollouts
+from rlvitals.views.rollouts import DumpedRollouts, JoinedRollouts, RolloutSource, RunRollouts
 from rlvitals.views.thinning import thin
 
 CARD_POINTS = 40
@@ -24,6 +25,9 @@ CARD_POINTS = 40
 
 class RunView(StoredRun):
     """A stored run with everything it can be asked. Made by `rlvitals.open_run`."""
+
+    dumps_within: Path | None = None
+    """Where a dump must lie that the run's settings name; None: beside the run."""
 
     def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
         """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
@@ -35,9 +39,16 @@ class RunView(StoredRun):
         return [] if wanted is None else self.rollout_log.at(wanted)
 
     @cached_property
-    def rollout_log(self) -> RunRollouts:
-        """The run's rollouts, to be asked for the worst, for a text, step by step."""
-        return RunRollouts(self._dir, self._lineage)
+    def rollout_log(self) -> RolloutSource:
+        """The run's rollouts, to be asked for the worst, for a text, step by step; with those of linked dumps."""
+        own = RunRollouts(self._dir, self._lineage)
+        return JoinedRollouts([own, *self.linked_rollouts]) if self.linked_rollouts else own
+
+    @cached_property
+    def linked_rollouts(self) -> list[DumpedRollouts]:
+        """The rollouts that a framework dumped beside the run."""
+        within = self.dumps_within or self._dir.root.parent
+        return [DumpedRollouts(folder) for folder in linked_dumps(self._dir.root, self.config, within)]
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the verdict, its vital signs, what was found."""

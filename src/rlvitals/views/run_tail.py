@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.tail import RowTail, file_size
+from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import open_run
 
 LONGEST_CATCH_UP = 4 * 2**20
@@ -43,7 +45,9 @@ class Added:
 class RunTail:
     """A run from some place on. `place` is where it is now, as text, for going on later."""
 
-    def __init__(self, path: Path, place: str = "") -> None:
+    def __init__(self, path: Path, place: str = "", dumps: Sequence[DumpedRollouts] = ()) -> None:
+        self._dumps = dumps
+        self._dumped = [dump.state for dump in dumps]
         self._dir = RunDir(path.absolute())
         logs = (self._dir.train_log, self._dir.eval_log, self._dir.findings)
         known = _PLACE.fullmatch(place)
@@ -64,6 +68,11 @@ class RunTail:
                 else:
                     _take_row(added, line, is_training=tail.path == self._dir.train_log)
         return added
+
+    def look_at_dumps(self) -> bool:
+        """Whether a dump that the run is linked to has changed since the last look."""
+        before, self._dumped = self._dumped, [dump.state for dump in self._dumps]
+        return self._dumped != before
 
     def status(self) -> NewStatus:
         """Whether the run goes on."""

@@ -17,6 +17,7 @@ from rlvitals.records import Group
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import POINTS, Window, lines
 from rlvitals.views.diagnosis import findings_told
+from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
@@ -114,10 +115,10 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
 
 def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
     """The evaluations over the steps, and the epochs where the rows say where they end."""
-    from rlvitals.views.evaluations import evaluated_slices, read_trend
+    from rlvitals.views.evaluations import evaluated_slices, read_trend, trend_of_log
 
-    told = read_trend(folder.place(_run(query)))
     view = folder.view(_run(query))
+    told = trend_of_log(view) if isinstance(view, LogView) else read_trend(folder.place(_run(query)))
     columns, _ = view.columns("eval")[0]
     return {
         "name": told.name,

@@ -1,4 +1,4 @@
-"""The folder that is served: which runs may be read, and the views of those that are looked at.
+"""The folder that is served: which runs and dumps may be read, and the views of those that are looked at.
 
 Nothing outside the folder is ever opened: a run's path is resolved first, and a run that holds a symbolic link to the
 outside is refused whole.
@@ -15,21 +15,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rlvitals.contract import Headline, ListedRun, Runs
-from rlvitals.errors import RunNotFound
+from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
-from rlvitals.views.discovery import find_runs
+from rlvitals.views.discovery import find_places, is_dump
+from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
 from rlvitals.views.headlines import Headlines, stamp, unreadable_line
+from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
+from rlvitals.views.run_tail import RunTail
 from rlvitals.views.tree import STREAMS
 
 T = TypeVar("T", bound=Mapping[str, object])
+
+VALIDATION = "#validation"
+"""What the name of a dump's entry ends with that shows its rollouts of validation."""
 
 MOST_OPEN = 12
 """Views that are kept."""
@@ -50,6 +56,32 @@ LIST_SECONDS = 1.0
 """How long a list of the runs in the folder is good for."""
 
 MOST_RUNS = 5_000
+
+
+class Served(NamedTuple):
+    """One entry: a run's directory, or one split of a dump."""
+
+    path: Path
+    split: Split | None = None
+
+    @property
+    def state(self) -> object:
+        """What changes when it is to be read anew."""
+        return _state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
+
+    def open(self, root: Path) -> RunView:
+        if self.split is not None:
+            return DumpView(self.path, self.split)
+        view = open_run(self.path)
+        view.dumps_within = root
+        return view
+
+    def tail(self, place: str, root: Path) -> RunTail | DumpTail:
+        """What is added to it from now on, or from a place on."""
+        if self.split is not None:
+            return DumpTail(self.path, self.split, place)
+        view = self.open(root)
+        return RunTail(self.path, place, view.linked_rollouts)
 
 
 class Judging:
@@ -143,10 +175,11 @@ class Folder:
             raise RunNotFound(f"{root} is no directory")
         self._lock = threading.Lock()
         self._listing = threading.Lock()
-        self._opening: dict[Path, threading.Lock] = {}
-        self._open: OrderedDict[Path, Open] = OrderedDict()
+        self._opening: dict[Served, threading.Lock] = {}
+        self._open: OrderedDict[Served, Open] = OrderedDict()
         self._headlines = Headlines()
-        self._listed: list[Path] = []
+        self._listed: list[Served] = []
+        self._dump_lines: dict[Served, tuple[object, Headline]] = {}
         self._list_until = 0.0
 
     @property
@@ -156,75 +189,95 @@ class Folder:
     def runs(self) -> Runs:
         """What `/api/runs` answers: the newest first."""
         with self._listing:
-            told: list[ListedRun] = [{**self._headline(path), "run": self._relative(path)} for path in self._paths()]
-        for line in told:
-            path = self.root / line["run"]
-            known = self._open.get(path)
-            if known is not None and known.diagnosis is not None and known.state == _state(path):
+            entries = self._entries()
+            told: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
+        for entry, line in zip(entries, told, strict=True):
+            known = self._open.get(entry)
+            if known is not None and known.diagnosis is not None and known.state == entry.state:
                 line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason  # as on its own page
         return {"folder": self.name, "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0))}
 
     def place(self, run: str) -> Path:
-        """The directory of a run by its path below the folder. Raises RunNotFound for anything that is not one."""
+        """The directory of a run or dump. Raises RunNotFound for anything that is not one."""
+        return self.served(run).path
+
+    def served(self, run: str) -> Served:
+        """A run or dump by its path below the folder. Raises RunNotFound for anything that is not one."""
         refusal = RunNotFound(f"there is no run {run[:200]!r} in this folder")
         if "\0" in run or run.startswith("/") or ".." in Path(run).parts:
             raise refusal
         try:
-            path = (self.root / run).resolve()
+            path = (self.root / run.removesuffix(VALIDATION)).resolve()
             if not path.is_relative_to(self.root) or not os.path.isdir(path):
                 raise refusal
-            if not RunDir(path).holds_run or leads_outside(path, self.root):
+            if not RunDir(path).holds_run:
+                return self._dump(path, run, refusal)
+            if run.endswith(VALIDATION) or leads_outside(path, self.root):
                 raise refusal
         except PermissionError as error:
             raise unreadable(path, error) from error
         except (OSError, ValueError, RuntimeError):
             raise refusal from None
-        return path
+        return Served(path)
+
+    def _dump(self, path: Path, run: str, refusal: RunNotFound) -> Served:
+        if not is_dump(path):
+            raise refusal
+        splits = splits_of(path)
+        wanted: Split = "validation" if run.endswith(VALIDATION) or splits == ["validation"] else "train"
+        if wanted not in splits:
+            raise refusal
+        return Served(path, wanted)
+
+    def tail(self, run: str, place: str) -> RunTail | DumpTail:
+        """What is added to a run or dump from now on, or from a place on."""
+        return self.served(run).tail(place, self.root)
 
     def view(self, run: str) -> RunView:
         """A run as it is now. Raises RunNotFound or RunUnreadable."""
-        return self._opened(self.place(run)).view
+        return self._opened(self.served(run)).view
 
     def remembered(self, run: str, answer: str, make: Callable[[Open], T]) -> T:
         """What was worked out of a run by name, as long as its files are as they were."""
-        return self._opened(self.place(run)).answer(answer, make)
+        return self._opened(self.served(run)).answer(answer, make)
 
     def known_findings(self, run: str) -> list[Finding]:
         """What was said of a run, as far as it is known without judging rows."""
-        opened = self._opened(self.place(run))
+        opened = self._opened(self.served(run))
         return opened.view.findings if opened.diagnosis is None else opened.diagnosis.findings
 
-    def _opened(self, path: Path) -> Open:
+    def _opened(self, entry: Served) -> Open:
         with self._lock:
-            lock = self._opening.setdefault(path, threading.Lock())
+            lock = self._opening.setdefault(entry, threading.Lock())
         with lock:
-            state = _state(path)
-            known = self._open.get(path)
+            state = entry.state
+            known = self._open.get(entry)
             if known is None or not known.is_current(state):
-                fresh = Open(state, open_run(path))
+                fresh = Open(state, entry.open(self.root))
                 if known is not None:
                     fresh.take_over(known)
                 for stream in STREAMS:
                     fresh.view.columns(stream)  # reads the logs, once for all who ask
                 known = fresh
             with self._lock:
-                self._open[path] = known
-                self._open.move_to_end(path)
+                self._open[entry] = known
+                self._open.move_to_end(entry)
                 self._let_go()
             return known
 
     def _let_go(self) -> None:
         """Keep the views that were asked for last, as many as there is room for, and that one in any case."""
-        held = {path: opened.view.held_bytes for path, opened in self._open.items()}
+        held = {entry: opened.view.held_bytes for entry, opened in self._open.items()}
         while len(held) > 1 and (len(held) > MOST_OPEN or sum(held.values()) > MOST_BYTES):
             gone = next(iter(held))
             del held[gone], self._open[gone]
             self._opening.pop(gone, None)
 
-    def _paths(self) -> list[Path]:
+    def _entries(self) -> list[Served]:
         if time.monotonic() >= self._list_until:
             began = time.monotonic()
-            self._listed = [path for path in islice(find_runs(self.root), MOST_RUNS) if not self._is_refused(path)]
+            found = [path for path in islice(find_places(self.root), MOST_RUNS) if not self._is_refused(path)]
+            self._listed = [entry for path in found for entry in _entries_of(path)]
             ended = time.monotonic()
             # A home directory takes long to search: most of the time is not to go into searching it.
             self._list_until = ended + max(LIST_SECONDS, 10 * (ended - began))
@@ -232,19 +285,39 @@ class Folder:
 
     def _is_refused(self, path: Path) -> bool:
         try:
-            return leads_outside(path, self.root, deep=False)
+            return RunDir(path).holds_run and leads_outside(path, self.root, deep=False)
         except OSError:  # a line of the list will say so
             return False
 
-    def _headline(self, path: Path) -> Headline:
+    def _headline(self, entry: Served) -> Headline:
+        path = entry.path
+        if entry.split is not None:
+            return self._dump_line(entry)
         try:
             leads_outside(path, self.root, deep=False)
         except OSError as error:  # what cannot be looked through is not opened
             return unreadable_line(path, str(unreadable(path, error)))
         return self._headlines.of(path)
 
-    def _relative(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
+    def _dump_line(self, entry: Served) -> Headline:
+        known = self._dump_lines.get(entry)
+        try:
+            state = entry.state
+            if known is None or known[0] != state or known[1]["status"] == "running":
+                known = (state, dump_line(entry.open(self.root)))
+        except (RlvitalsError, OSError) as error:
+            return unreadable_line(entry.path, str(error))
+        self._dump_lines[entry] = known
+        return known[1]
+
+    def _named(self, entry: Served) -> str:
+        name = entry.path.relative_to(self.root).as_posix()
+        is_one_of_two = entry.split == "validation" and "train" in splits_of(entry.path)
+        return f"{name}{VALIDATION}" if is_one_of_two else name
+
+
+def _entries_of(path: Path) -> list[Served]:
+    return [Served(path)] if RunDir(path).holds_run else [Served(path, split) for split in splits_of(path)]
 
 
 def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:

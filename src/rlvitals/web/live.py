@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rlvitals.contract import NewFindings, NewRows
 from rlvitals.errors import RlvitalsError, RunNotFound
+from rlvitals.views.dumps import DumpTail
 from rlvitals.views.run_tail import RunTail
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.folder import Folder
@@ -58,17 +59,16 @@ class Live:
         query = Query(request.query_params.multi_items())
         try:
             place = request.headers.get("last-event-id") or query.text("place", "") or ""
-            path = await run_sync(self._folder.place, query.needed("run"))
+            tail = await run_sync(self._folder.tail, query.needed("run"), place)
         except RlvitalsError as error:
             return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         if request.method == "HEAD":  # has no body to wait for
             return Response(headers=headers, media_type="text/event-stream")
-        tail = RunTail(path, place)
         return StreamingResponse(events(tail, self._is_ending), media_type="text/event-stream", headers=headers)
 
 
-async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def events(tail: RunTail | DumpTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
     """What a listener hears, until the server ends."""
     status = await run_sync(tail.status)
     yield event("status", status, tail.place)
@@ -90,6 +90,10 @@ async def events(tail: RunTail, is_ending: Callable[[], bool]) -> AsyncIterator[
                 told = heard = now
         if now - looked >= STATUS_SECONDS:
             looked = now
+            if await run_sync(tail.look_at_dumps):  # no row, but the screens that show rollouts ask again
+                news: NewRows = {"step": None, "updated": time.time(), "rows": 0, "values": {}}
+                yield event("rows", news, tail.place)
+                told = heard = now
             if (fresh := await run_sync(tail.status)) != status:
                 status = fresh
                 yield event("status", status, tail.place)

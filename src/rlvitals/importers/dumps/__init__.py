@@ -1,0 +1,1 @@
+"""Rollouts that other frameworks dump: one class a form, listed in `registry`."""

@@ -1,0 +1,267 @@
+"""What a form of dump is: a class that recognises one framework's files of rollouts and reads them piece by piece.
+
+A piece is a group of rollouts, or a part of one: most frameworks write a row for each rollout, and the rows of one
+step and one prompt are put together by who reads them. `LineForm` reads JSON lines, `DocumentForm` a file as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+
+from rlvitals.codec import parse_shallow
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import Notes, open_foreign
+from rlvitals.importers.jsonl import parse_lenient
+from rlvitals.records import MAX_STEP
+from rlvitals.store.reader import read_tail
+from rlvitals.store.rollouts import read_lines
+
+Split = Literal["train", "validation"]
+
+HEAD_BYTES = 16 * 2**20
+"""The longest first line that is looked at: one of NeMo-RL's holds thousands of tokens."""
+
+WHOLE_BYTES = 2**30
+"""The largest document that is read at once."""
+
+_MOST_DIGITS = len(str(MAX_STEP))
+_HELD_OUT = re.compile(r"(?:^|[_.-])(?:val|valid|validation|evals?|evaluation|test)(?:$|[_.-])", re.IGNORECASE)
+
+
+class Told(NamedTuple):
+    """A row as what it holds."""
+
+    step: int
+    group: Mapping[str, Any]
+    """A group in the form that `store.rollout_forms.group_of` takes."""
+    split: Split = "train"
+
+
+class Piece(NamedTuple):
+    """A group of a dump, or a part of one, and where it is."""
+
+    offset: int
+    """A byte of the file, or the number of a row: what `pick` takes."""
+    end: int
+    """From where a later look goes on."""
+    told: Told
+
+
+class Form(ABC):
+    """One framework's way to write rollouts. It has no state."""
+
+    name: ClassVar[str]
+    writes: ClassVar[str]
+    """What it is, for lists."""
+    places: ClassVar[tuple[str, ...]] = ()
+    """Patterns of its files, from the folder that counts as one dump."""
+    grows: ClassVar[bool] = False
+    """Whether its files are only ever appended to, so that a later look goes on where the last one ended."""
+
+    @abstractmethod
+    def recognises(self, path: Path, row: Any) -> bool:
+        """Whether a file is of this form, by its name and its first row; None where it has no rows of JSON."""
+
+    @abstractmethod
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
+        """The pieces of a file from a place on. Raises NotALog where it cannot be read, OSError where it is gone.
+
+        Those that cannot hold the `needle`, a text in small letters as JSON has it, may be left out.
+        """
+
+    @abstractmethod
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+        """The pieces at these places, or all, with everything that is known of them."""
+
+    def split_of(self, path: Path) -> Split | None:
+        """Whether a file is of training or of validation; None where its rows say so."""
+        return held_out([path.parent.name, path.stem])
+
+    def is_left_out(self, path: Path) -> bool:
+        """Whether a file in one of its places holds no rollouts, or those of another file."""
+        return False
+
+
+class LineForm(Form):
+    """JSON lines."""
+
+    @abstractmethod
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+        """What a row holds; None where that is no rollout."""
+
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
+        end = start
+        for offset, line in read_lines(path, start):
+            end = offset + len(line) + 1
+            if needle and needle not in line.lower():
+                continue
+            if piece := self._piece(path, offset, line, end, notes):
+                yield piece
+        tail = read_tail(path, end)
+        if _is_whole(tail):
+            if piece := self._piece(path, end, tail, end + len(tail), notes):
+                yield piece
+        elif tail.strip():
+            notes.say("the last line is not whole and was left out")
+
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+        if offsets is None:
+            yield from self.read(path, 0, notes)
+            return
+        with open_foreign(path) as file:
+            for offset in sorted(offsets):
+                file.seek(offset)
+                line = file.readline()
+                if piece := self._piece(path, offset, line, offset + len(line), notes):
+                    yield piece
+
+    def _piece(self, path: Path, offset: int, line: bytes, end: int, notes: Notes) -> Piece | None:
+        if not line.strip():
+            return None
+        try:
+            row = parsed(line)
+        except ValueError:
+            notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
+            return None
+        told = self.told(row, path, notes) if isinstance(row, Mapping) else self.told_of_list(row, path)
+        if told is None:
+            notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
+            return None
+        return Piece(offset, end, told)
+
+    def told_of_list(self, row: Any, path: Path) -> Told | None:
+        """What a line holds that is no object."""
+        return None
+
+
+class DocumentForm(Form):
+    """A file that is read as a whole: its pieces are numbered."""
+
+    @abstractmethod
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+        """Every row of a file. `whole`: with what a table of rollouts does not need, such as tokens."""
+
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
+        return (Piece(place, place + 1, told) for place, told in enumerate(self.rows(path, notes, whole=False)))
+
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+        numbered = enumerate(self.rows(path, notes, whole=True))
+        return (Piece(place, place + 1, told) for place, told in numbered if offsets is None or place in offsets)
+
+
+def _is_whole(tail: bytes) -> bool:
+    """Whether what follows the last newline is a whole object: nothing that comes later can belong to it."""
+    try:
+        return isinstance(parsed(tail), dict | list)
+    except ValueError:
+        return False
+
+
+def beside(path: Path, folder: str, *patterns: str) -> list[Path]:
+    """The files of a folder beside that of a dump's file; a link that leads elsewhere is passed over."""
+    root = path.parent.parent
+    found = sorted({file for pattern in patterns for file in (root / folder).glob(pattern)})
+    here = os.path.realpath(root)
+    return [file for file in found if os.path.realpath(file) == os.path.join(here, folder, file.name)]
+
+
+def first_row(path: Path) -> Any:
+    """The first row of a file of JSON lines; None where it has none."""
+    with open_foreign(path) as file:
+        for _ in range(3):
+            line = file.readline(HEAD_BYTES)
+            if line.strip():
+                try:
+                    return parsed(line)
+                except ValueError:
+                    return None
+    return None
+
+
+def parsed(data: bytes) -> Any:
+    """JSON as programs write it, also with NaN; half a surrogate, which is no text, is replaced. Raises ValueError on
+    anything else, however deep.
+    """
+    try:
+        return parse_shallow(data)
+    except ValueError:
+        return _mended(parse_lenient(data.decode("utf-8-sig", "replace")))
+
+
+def object_in(data: bytes | str) -> Mapping[str, Any]:
+    """The JSON object that bytes or a text are; an empty one where they are none."""
+    try:
+        found = parsed(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return [_mended(item) for item in value] if isinstance(value, list) else value
+
+
+def document(path: Path) -> Any:
+    """A file of JSON."""
+    with open_foreign(path) as file:
+        data = file.read(WHOLE_BYTES + 1)
+    if len(data) > WHOLE_BYTES:
+        raise NotALog(path, f"it has more than {WHOLE_BYTES // 2**20} MiB")
+    try:
+        return parsed(data)
+    except ValueError as error:
+        raise NotALog(path, "it is no JSON") from error
+
+
+def held_out(names: Iterable[str]) -> Split:
+    """Which split the names of a file and its folders speak of.
+
+    >>> held_out(["rollout_data", "10"]), held_out(["validation_data", "10"]), held_out(["rollout_data", "eval_10"])
+    ('train', 'validation', 'validation')
+    """
+    return "validation" if any(_HELD_OUT.search(name) for name in names) else "train"
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number to reckon with: NaN is, an infinity is not."""
+    return isinstance(value, int | float) and not (isinstance(value, float) and math.isinf(value))
+
+
+def step_in(name: str) -> int:
+    """The first number of a file's name.
+
+    >>> step_in("completions_00010.parquet"), step_in("results.jsonl")
+    (10, 0)
+    """
+    digits = re.findall(r"\d+", name)
+    return int(digits[0]) if digits and len(digits[0]) < _MOST_DIGITS else 0
+
+
+def whole(value: Any, otherwise: int) -> int:
+    """A step as a row gives it."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
+        return int(value)
+    return int(value) if is_number(value) and abs(value) <= MAX_STEP else otherwise
+
+
+def inner(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object within a row; an empty one where there is none."""
+    value = row.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers(values: Any) -> list[float] | None:
+    """A list of numbers, a missing one as NaN; None where it is none."""
+    if not isinstance(values, list):
+        return None
+    return [float(value) if is_number(value) else math.nan for value in values]

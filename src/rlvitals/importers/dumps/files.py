@@ -1,0 +1,173 @@
+"""The files of a dump as a table of rollouts needs them: which there are, and how each is read.
+
+The folder is somebody else's: nothing is written into it. The table is kept in the user's cache
+(`store.remote.cache_folder`), where tables that were not asked for a month are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.importers.base import Notes
+from rlvitals.importers.dumps.base import Form, Split
+from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
+from rlvitals.records import Group
+from rlvitals.store.remote import cache_folder
+from rlvitals.store.rollout_forms import group_of, plain
+from rlvitals.store.rollout_index import Indexed, Part
+from rlvitals.store.rollout_search import as_written, places
+
+KEPT_SECONDS = 30 * 86_400
+MOST_NOTES = 20
+"""Notes of one file."""
+
+
+class DumpFiles:
+    """One split of a dump: a folder of some framework's files, or one of them."""
+
+    is_in_parts = True
+
+    def __init__(self, place: Path, split: Split) -> None:
+        self._place = place.absolute()
+        self._split = split
+        self._forms: dict[tuple[Path, tuple[int, int, int]], Form] = {}
+
+    @property
+    def table(self) -> Path | None:
+        return _table(self._place, self._split)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What changes when a file is added or changes."""
+        return tuple((file.name, file.state) for file in self.files())
+
+    def files(self) -> list[Indexed]:
+        found = []
+        for file in dump_files(self._place):
+            forms = forms_by_name(file.name)
+            if forms and all(form.split_of(file.path) not in (None, self._split) for form in forms):
+                continue
+            with contextlib.suppress(OSError):  # deleted since
+                stat = os.stat(file.path)
+                state = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                grows = bool(forms) and all(form.grows for form in forms)
+                found.append(Indexed(file.name, file.path, None, 0, state, grows))
+        return found
+
+    def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        for offset, end, step, group in self._groups(file, start, notes):
+            yield offset, end, {**_facts(group), "step": step, "attempt": 1}
+
+    def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
+        wanted = text.lower()
+        # Another program may have escaped what is not plain: then every row is looked at.
+        needle = as_written(wanted) if wanted.isascii() else b""
+        for offset, _, at, group in self._groups(file, 0, [], needle):
+            if step in (None, at) and (found := places(_texts(group), wanted)):
+                yield offset, found
+
+    def groups(self, parts: Iterable[Part], notes: list[str]) -> list[Group]:
+        """The groups that these parts are, whole, in their order."""
+        wanted: dict[str, list[int]] = defaultdict(list)
+        for part in parts:
+            wanted[part.file].append(part.offset)
+        files = {file.name: file for file in self.files()}
+        found: dict[str, Group] = {}
+        for name, offsets in wanted.items():
+            if name not in files:
+                continue
+            said = Notes()
+            with self._told(files[name], notes, said):
+                for piece in self._form(files[name]).pick(files[name].path, set(offsets), said):
+                    group = group_of(piece.told.group, said.say)
+                    if group is not None and piece.told.split == self._split:
+                        known = found.get(group.key)
+                        rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
+                        found[group.key] = replace(known or group, step=piece.told.step, rollouts=rollouts)
+        return list(found.values())
+
+    def _groups(
+        self, file: Indexed, start: int, notes: list[str], needle: bytes = b""
+    ) -> Iterator[tuple[int, int, int, Group]]:
+        said = Notes()
+        with self._told(file, notes, said):
+            for piece in self._form(file).read(file.path, start, said, needle):
+                if piece.told.split != self._split:
+                    continue
+                group = group_of(piece.told.group, said.say)
+                if group is not None:
+                    yield piece.offset, piece.end, piece.told.step, group
+
+    @contextlib.contextmanager
+    def _told(self, file: Indexed, notes: list[str], said: Notes) -> Iterator[None]:
+        """A file that cannot be read is a note: the others are worth looking at."""
+        try:
+            yield
+        except NotALog as error:
+            said.say(error.why)
+        except (MissingDependency, OSError) as error:
+            said.say(str(error))
+        finally:
+            notes += said.texts()[:MOST_NOTES]
+
+    def _form(self, file: Indexed) -> Form:
+        key = (file.path, file.state)
+        if key not in self._forms:
+            self._forms[key] = form_of(file.path)
+        return self._forms[key]
+
+
+def _facts(group: Group) -> dict[str, Any]:
+    """What the table takes of a group."""
+    rollouts = [
+        {
+            "turns": [None] * len(rollout.turns), "reward": rollout.reward, "outcome": rollout.outcome,
+            "stop": rollout.stop, "error": rollout.error,
+        }
+        for rollout in group.rollouts
+    ]  # fmt: skip
+    return {
+        "id": group.id, "prompt": group.prompt, "kept": group.kept, "reason": group.reason, "mean": group.mean,
+        "std": group.std, "max_turns": group.max_turns, "rollouts": rollouts,
+    }  # fmt: skip
+
+
+def _texts(group: Group) -> dict[str, Any]:
+    """A group without its tokens."""
+    bare = tuple(replace(rollout, trace=None) for rollout in group.rollouts)
+    told: dict[str, Any] = plain(replace(group, rollouts=bare))
+    return {**told, "rollouts": [plain(rollout) for rollout in bare]}
+
+
+def _table(place: Path, split: Split) -> Path | None:
+    """Where the table of a dump is kept; None where nothing can be."""
+    try:
+        folder = cache_folder("dumps")
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = hashlib.sha256(f"{os.path.realpath(place)}\0{split}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        table = folder / f"{name}.sqlite"
+        if table.exists():
+            os.utime(table)
+        else:
+            _forget_old(folder)
+    except (OSError, RuntimeError):
+        return None
+    return table
+
+
+def _forget_old(folder: Path) -> None:
+    long_ago = time.time() - KEPT_SECONDS
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".sqlite") and entry.stat().st_mtime < long_ago:
+                os.unlink(entry.path)

@@ -1,0 +1,87 @@
+"""Conversations that no framework has a name for: JSON, JSONL or Parquet with `messages`, or with `prompt` and
+`completion`, with a reward or without; and rlvitals' own lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvitals.importers.base import Notes
+from rlvitals.importers.dumps.base import DocumentForm, LineForm, Told, document, step_in, whole
+from rlvitals.importers.dumps.trl import parquet_rows
+from rlvitals.importers.dumps.trl import told as told_of_trl
+from rlvitals.store.messages import are_messages
+
+_MARKS = frozenset({"messages", "completion", "turns"})
+
+
+def told_of(row: Any, path: Path, notes: Notes) -> Told | None:
+    """A row as a group of one, or one of our own groups whole."""
+    if are_messages(row):
+        row = {"messages": row}
+    if not isinstance(row, Mapping):
+        return None
+    step = whole(row.get("step"), step_in(path.name))
+    if isinstance(row.get("rollouts"), list):
+        return Told(step, row)
+    if "completion" in row and "advantage" in row:
+        return told_of_trl(row, step, notes)
+    if not _MARKS & row.keys():
+        return None
+    return Told(step, {key: value for key, value in row.items() if key != "step"})
+
+
+class Lines(LineForm):
+    """JSON lines."""
+
+    name = "messages"
+    writes = "JSONL of conversations"
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        return path.suffix in (".jsonl", ".ndjson") and told_of(row, path, Notes()) is not None
+
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+        return told_of(row, path, notes)
+
+    def told_of_list(self, row: Any, path: Path) -> Told | None:
+        return told_of(row, path, Notes())
+
+
+class OwnLines(Lines):
+    """Groups as rlvitals records them."""
+
+    name = "rlvitals"
+    writes = "rlvitals' own groups"
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        return path.suffix == ".jsonl" and isinstance(row, Mapping) and isinstance(row.get("rollouts"), list)
+
+
+class Documents(DocumentForm):
+    """A list in a JSON file, one conversation in it, or a Parquet table."""
+
+    name = "messages"
+    writes = "JSON or Parquet of conversations"
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        if path.suffix == ".parquet":
+            return any(told_of(one, path, Notes()) is not None for one in _some(parquet_rows(path)))
+        return path.suffix == ".json" and any(told_of(one, path, Notes()) is not None for one in _some(_listed(row)))
+
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+        for row in parquet_rows(path) if path.suffix == ".parquet" else _listed(document(path)):
+            told = told_of(row, path, notes)
+            if told is None:
+                notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
+            else:
+                yield told
+
+
+def _listed(whole: Any) -> Iterable[Any]:
+    return whole if isinstance(whole, list) and not are_messages(whole) else [whole]
+
+
+def _some(rows: Iterable[Any]) -> Iterable[Any]:
+    return (row for _, row in zip(range(5), rows, strict=False))

@@ -1,0 +1,39 @@
+"""OpenRLHF: the table `train/generated_samples` as W&B stores it, a sample a step.
+
+Read in OpenRLHF/OpenRLHF at 3c3be623 (`openrlhf/utils/logging_utils.py`): columns `global_step`, `text` (prompt and
+answer in one) and `reward`. OpenRLHF writes no other file of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvitals.importers.base import Notes
+from rlvitals.importers.dumps.base import DocumentForm, Told, document, whole
+from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.trl import table_rows
+
+_COLUMNS = ["global_step", "text", "reward"]
+
+
+class OpenRlhf(DocumentForm):
+    """W&B's table."""
+
+    name = "openrlhf"
+    writes = "OpenRLHF's generated_samples"
+    places = ("*generated_samples*.table.json", "media/table/train/generated_samples*.table.json")
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        return isinstance(row, Mapping) and row.get("columns") == _COLUMNS
+
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+        return (told_of(row, 0) for row in table_rows(document(path)))
+
+
+def told_of(row: Mapping[str, Any], step: int) -> Told:
+    """A sample as a mapping of `text`, `reward` and perhaps `global_step`."""
+    text = str(row.get("text", ""))
+    rollout = {**spoken(text), "reward": row.get("reward")}
+    return Told(whole(row.get("global_step"), step), {"rollouts": [rollout]})

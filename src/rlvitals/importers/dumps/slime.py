@@ -1,0 +1,206 @@
+"""slime and miles: `rollout_data/10.pt` of `--dump-details` or `--save-debug-rollout-data`, and `train_data` beside it.
+
+Read in THUDM/slime at 624b824a (`slime/observability/rollout_data_utils.py`, `train_data_utils.py`) and
+radixark/miles at 31f1ca96 (`miles/ray/rollout/debug_data.py`, `miles/utils/train_dump_utils.py`). A file is what
+`torch.save` made of a dictionary with `samples`, each a dictionary of the fields of a `Sample`; it is read by
+`pickles`, without unpickling. Evaluations are `eval_10.pt`. The trainer's log-probs, entropies and advantages are in
+`train_data/10.pt` (slime) or `train_data/10_RANK.pt` (miles); they are joined to the samples where they have one
+value for each token of the answer, so not where miles split sequences over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import Notes
+from rlvitals.importers.dumps.base import (
+    DocumentForm,
+    Split,
+    Told,
+    beside,
+    is_number,
+    numbers,
+    object_in,
+    step_in,
+    whole,
+)
+from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.pickles import Archive, Foreign, NotPlain, Tensor
+from rlvitals.store.messages import are_messages
+from rlvitals.store.rollout_forms import prompt_text
+from rlvitals.store.rollouts import read_lines
+
+_STOPS = {"completed": "stop", "truncated": "length", "aborted": "aborted", "failed": "failed"}
+_TRAINED = {
+    "log_probs": "logprobs",
+    "ref_log_probs": "reference_logprobs",
+    "entropy": "entropies",
+    "advantages": "advantages",
+}
+"""Columns of the trainer's dump and ours."""
+
+_META = 20
+"""Entries of a sample's own facts that are kept."""
+
+
+class Slime(DocumentForm):
+    """A file a step."""
+
+    name = "slime"
+    writes = "slime's and miles' rollout_data/{n}.pt"
+    places = ("rollout_data/*.pt", "[0-9]*.pt", "eval_[0-9]*.pt")
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        return path.suffix == ".pt" and path.parent.name != "train_data"
+
+    def split_of(self, path: Path) -> Split | None:
+        return "validation" if path.name.startswith("eval_") else "train"
+
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+        try:
+            with Archive(path) as archive:
+                saved = archive.value()
+                samples = saved.get("samples") if isinstance(saved, dict) else None
+                if not isinstance(samples, list):
+                    raise NotALog(path, "it holds no list of samples")
+                step = _step(saved.get("rollout_id"), path)
+                trained, spoken_of = _trained(path, notes) if whole else {}, _conversations(path)
+                for place, given in enumerate(samples):
+                    sample = given.state if isinstance(given, Foreign) else given  # pickled as the object itself
+                    if isinstance(sample, dict):
+                        more = trained.get(("place", place)) or trained.get(("index", _index(sample))) or {}
+                        said = spoken_of.get(_index(sample))
+                        yield Told(step, _group(sample, more, said), self.split_of(path) or "train")
+                    else:
+                        notes.count(
+                            "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"
+                        )
+        except NotPlain as error:
+            raise NotALog(path, f"it cannot be read ({error}). It may not be finished yet") from error
+
+
+def _step(said: Any, path: Path) -> int:
+    return whole(said, step_in(path.name))
+
+
+def _conversations(path: Path) -> dict[int, Any]:
+    """The messages of agents, which miles keeps in a file beside the samples, by the samples' numbers."""
+    found = {}
+    for file in beside(path, "trajectory", f"{path.stem}.jsonl"):
+        for _, line in read_lines(file):
+            row = object_in(line)
+            if isinstance(row.get("sample_index"), int) and are_messages(row.get("messages")):
+                found[row["sample_index"]] = row["messages"]
+    return found
+
+
+def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> dict[str, Any]:
+    reward = sample.get("reward")
+    parts = (
+        {str(key): float(value) for key, value in reward.items() if is_number(value)}
+        if isinstance(reward, dict)
+        else {}
+    )
+    status = sample.get("status")
+    stop = str(status.arguments[0] if isinstance(status, Foreign) and status.arguments else status or "")
+    versions = sample.get("weight_versions")
+    known = [int(str(item)[:16]) for item in versions if str(item).isdecimal()] if isinstance(versions, list) else []
+    tokens = _tokens(sample, trained)
+    rollout = {
+        **({"messages": said} if said else spoken(str(sample.get("response") or ""))),
+        "reward": reward
+        if is_number(reward)
+        else parts.get("score", parts.get("reward", next(iter(parts.values()), None))),
+        "reward_parts": parts,
+        "outcome": "error" if stop == "failed" else "",
+        "stop": _STOPS.get(stop, stop),
+        "tokens": len(ids) if isinstance(ids := _plain(sample.get("tokens")), list) else None,
+        "trainable_tokens": sum(tokens["trained"]) if tokens and "trained" in tokens else sample.get("response_length"),
+        "policy_version": min(known) if known else None,
+        "trace": tokens,
+        "meta": _facts(sample.get("metadata")),
+    }
+    if sample.get("remove_sample") is True:
+        rollout["outcome"] = rollout["outcome"] or "removed"
+    label = sample.get("label")
+    return {
+        "prompt": prompt_text(sample.get("prompt")),
+        "answer": "" if label is None else str(label),
+        "rollouts": [rollout],
+    }
+
+
+def _tokens(sample: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer's tokens: the last ones."""
+    ids, length = _plain(sample.get("tokens")), sample.get("response_length")
+    if not isinstance(ids, list) or not isinstance(length, int) or not 0 < length <= len(ids):
+        return None
+    found: dict[str, Any] = {"ids": ids[-length:]}
+    if (mask := numbers(_plain(sample.get("loss_mask")))) and len(mask) == length:
+        found["trained"] = [part != 0 for part in mask]
+    if (sampled := numbers(_plain(sample.get("rollout_log_probs")))) and len(sampled) == length:
+        found["engine_logprobs"] = sampled
+    for theirs, ours in _TRAINED.items():
+        if (values := numbers(trained.get(theirs))) and len(values) == length:
+            found[ours] = values
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def _facts(metadata: Any) -> dict[str, Any]:
+    """The facts of a sample that are single values."""
+    known = metadata.items() if isinstance(metadata, dict) else ()
+    facts = [(str(key), value) for key, value in known if isinstance(value, str | int | float | bool)]
+    return dict(facts[:_META])
+
+
+def _index(sample: Mapping[str, Any]) -> int:
+    index = sample.get("index")
+    return index if isinstance(index, int) else -1
+
+
+def _trained(path: Path, notes: Notes) -> dict[tuple[str, int], dict[str, Any]]:
+    """What the trainer's dump of the same step has of each sample, by its place among them or its own number."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for file in beside(path, "train_data", f"{path.stem}.pt", f"{path.stem}_[0-9]*.pt"):
+        try:
+            with Archive(file) as archive:
+                for key, row in _rows_of_training(archive.value()):
+                    known = {name: _plain(row[name]) for name in _TRAINED if row.get(name) is not None}
+                    found.setdefault(key, {}).update(known)
+        except (NotPlain, OSError) as error:
+            notes.say(f"{file.parent.name}/{file.name} was left out: {error}")
+    return found
+
+
+def _rows_of_training(saved: Any) -> Iterable[tuple[tuple[str, int], dict[str, Any]]]:
+    """The samples of slime by their place in the rollout's; the columns of a rank of miles by the samples' numbers."""
+    if not isinstance(saved, dict):
+        return
+    samples, columns = saved.get("samples"), saved.get("rollout_data")
+    if isinstance(samples, list):
+        for row in samples:
+            if isinstance(row, dict):
+                place, index = row.get("rollout_position"), row.get("sample_index")
+                if isinstance(place, int):
+                    yield ("place", place), row
+                elif isinstance(index, int):
+                    yield ("index", index), row
+    elif isinstance(columns, dict) and saved.get("cp_size", 1) == 1:
+        indices = columns.get("sample_indices")
+        for number, index in enumerate(indices if isinstance(indices, list) else ()):
+            if isinstance(index, int):
+                yield (
+                    ("index", index),
+                    {
+                        name: column[number]
+                        for name, column in columns.items()
+                        if isinstance(column, list) and number < len(column)
+                    },
+                )

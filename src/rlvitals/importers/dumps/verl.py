@@ -1,0 +1,44 @@
+"""verl: `trainer.rollout_data_dir` and `trainer.validation_data_dir`, a file `10.jsonl` a step.
+
+Read in volcengine/verl at b178a3cd (`verl/trainer/ppo/ray_trainer.py`, `_dump_generations`): `input`, `output`,
+`gts`, `score`, `step`, and each list the reward function returned. Both folders hold the same form; validation is
+told by the folder's name. The texts come without special tokens, so that several turns are one text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvitals.importers.base import Notes
+from rlvitals.importers.dumps.base import LineForm, Told, held_out, step_in, whole
+from rlvitals.importers.dumps.chatml import spoken
+
+OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
+"""verl's `acc`; a numpy truth value comes as its text."""
+
+_OWN = frozenset({"input", "output", "gts", "score", "step"})
+_FOLDERS = ("rollout_data", "rollout_data_dir", "rollouts", "rollout", "generations")
+_HELD_OUT_FOLDERS = ("validation_data", "validation_data_dir", "val_data", "validation", "val")
+
+
+class Verl(LineForm):
+    """`10.jsonl`, written at once."""
+
+    name = "verl"
+    writes = "verl's rollout_data_dir and validation_data_dir"
+    places = ("[0-9]*.jsonl", *(f"{folder}/[0-9]*.jsonl" for folder in (*_FOLDERS, *_HELD_OUT_FOLDERS)))
+
+    def recognises(self, path: Path, row: Any) -> bool:
+        return isinstance(row, Mapping) and "input" in row and "output" in row
+
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+        if "input" not in row or "output" not in row:
+            return None
+        outcome = OUTCOMES.get(re.sub(r"\.0$", "", str(row.get("acc"))).lower(), "")
+        rest = {key: value for key, value in row.items() if key not in _OWN}
+        rollout = {**spoken(str(row["output"])), "reward": row.get("score"), "outcome": outcome, "meta": rest}
+        group = {"prompt": str(row["input"]), "answer": row.get("gts"), "rollouts": [rollout]}
+        return Told(whole(row.get("step"), step_in(path.name)), group, held_out([path.parent.name, path.stem]))

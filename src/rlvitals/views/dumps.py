@@ -1,0 +1,126 @@
+"""A dump of rollouts, opened as if it were a run. Its metrics are held in memory, and nothing is written into it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from rlvitals.contract import Headline, NewStatus
+from rlvitals.importers import ForeignLog, NotALog, read_log
+from rlvitals.importers.dumps.base import Split as Split  # noqa: PLC0414 - what its entries are
+from rlvitals.importers.dumps.registry import dump_files, form_of, splits_in
+from rlvitals.importers.folders import files_in, telling
+from rlvitals.importers.registry import importers
+from rlvitals.views.logs import LogView
+from rlvitals.views.rollouts import DumpedRollouts
+from rlvitals.views.run import RunView
+from rlvitals.views.run_tail import Added
+
+BEING_WRITTEN = 300.0
+"""Seconds after its last change in which a dump counts as being written: nothing says when it is over."""
+
+REWARD = "reward"
+"""The only metric of a dump without a log: the mean reward of each step."""
+
+MOST_FILES = 5_000
+"""Files of a log that are looked at for links."""
+
+_LOGS = ("monitors/file/metrics.jsonl", "metrics.jsonl", "tensorboard", "wandb")
+"""Where frameworks log their metrics, from the folder of a dump."""
+
+
+class DumpView(LogView):
+    """One split of a dump with everything a run can be asked: the metrics of the log beside it, or the mean reward."""
+
+    def __init__(self, place: Path, split: Split = "train") -> None:
+        self._rollouts = DumpedRollouts(place, split)
+        log = _log_beside(place) if split == "train" else None
+        super().__init__(log or _log_of(place, self._rollouts), place)
+        changed = self._rollouts.changed
+        name = f"{self.info.name} (validation)" if split == "validation" else self.info.name
+        is_running = time.time() - changed < BEING_WRITTEN
+        updated = max(changed, self.info.updated if log else 0.0)
+        self.info = replace(self.info, name=name, status="running" if is_running else "finished", updated=updated)
+
+    @cached_property
+    def rollout_log(self) -> DumpedRollouts:
+        return self._rollouts
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.info.status == "running"
+
+
+def _log_of(place: Path, rollouts: DumpedRollouts) -> ForeignLog:
+    rows = [{"step": row["step"], REWARD: row["mean"]} for row in rollouts.overview() if row["mean"] is not None]
+    files = dump_files(place)
+    return ForeignLog(place, form_of(files[0].path).name, rows, notes=rollouts.problems)
+
+
+def _log_beside(place: Path) -> ForeignLog | None:
+    """The metrics that were logged beside a dump."""
+    dumped = {file.path for file in dump_files(place)}
+    named = [file for file in files_in(place, importers()) if telling(file.name) > 0]
+    for candidate in dict.fromkeys([*(place / name for name in _LOGS), *named]):
+        if candidate not in dumped and os.path.exists(candidate) and _stays_in(candidate, place):
+            try:
+                return read_log(candidate)
+            except NotALog:
+                continue
+    return None
+
+
+def _stays_in(candidate: Path, place: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link."""
+    here = os.path.realpath(place)
+    files = [str(candidate)]
+    for folder, folders, names in os.walk(candidate):
+        files += [os.path.join(folder, name) for name in (*folders, *names)]
+        if len(files) > MOST_FILES:
+            return False
+    return all(Path(os.path.realpath(file)).is_relative_to(here) for file in files)
+
+
+def splits_of(folder: Path) -> list[Split]:
+    """Which entries a dump has: validation is one of its own."""
+    found = splits_in(folder)
+    return [split for split in ("train", "validation") if split in found] or ["train"]
+
+
+def dump_line(view: RunView) -> Headline:
+    """A dump in one line of a list."""
+    rows, info = view.rows, view.info
+    return {
+        "name": info.name, "status": view.status, "status_note": "", "verdict": "cannot judge",
+        "reason": "a dump of rollouts; open it to check its rewards", "algorithm": view.algorithm,
+        "framework": view.framework, "started": None, "updated": info.updated, "last_step": view.last_step,
+        "total_steps": info.total_steps, "rows": rows, "metrics": len(view.metrics),
+    }  # fmt: skip
+
+
+class DumpTail:
+    """What is added to a dump. `place` is how its files were at the last look, for going on later."""
+
+    def __init__(self, path: Path, split: Split, place: str = "") -> None:
+        self._rollouts = DumpedRollouts(path, split)
+        self.place = place or self._now()
+
+    def look(self) -> Added:
+        """Nothing: `look_at_dumps` says that something is new."""
+        return Added()
+
+    def look_at_dumps(self) -> bool:
+        """Whether it has changed since the last look."""
+        before, self.place = self.place, self._now()
+        return self.place != before
+
+    def _now(self) -> str:
+        return hashlib.sha256(repr(self._rollouts.state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def status(self) -> NewStatus:
+        is_running = time.time() - self._rollouts.changed < BEING_WRITTEN
+        return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}
