@@ -263,7 +263,7 @@ class TrlRollouts:
             advantages=output["advantages"],
             own=range(count),
             ids=scored.ids,
-            ends=frozenset(_ends(trainer)),
+            ends=frozenset([*_ends(trainer), _tokenizer(trainer).pad_token_id]),  # as TRL tells what was cut off
             prompt_mask=output.get("prompt_mask"),
             masks=[mask for name in ("completion_mask", "tool_mask") if (mask := output.get(name)) is not None],
             tool_mask=output.get("tool_mask"),
@@ -470,8 +470,7 @@ class TrlRollouts:
 
 def _decoder(trainer: Any) -> Decode:
     """What a token reads as. With a tokenizer of its own: one that two threads use at once may raise in either."""
-    given = trainer.processing_class
-    tokenizer = copy.deepcopy(getattr(given, "tokenizer", given))
+    tokenizer = copy.deepcopy(_tokenizer(trainer))
     known: dict[int, str] = {}
 
     def decode(token: int) -> str:
@@ -483,9 +482,14 @@ def _decoder(trainer: Any) -> Decode:
 
 
 def _ends(trainer: Any) -> list[int]:
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    ends = [*(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]), tokenizer.pad_token_id]
-    return [token for token in ends if token is not None]
+    """The tokens that end a completion."""
+    known = getattr(trainer, "eos_token_ids", None)
+    return list(known) if known else [_tokenizer(trainer).eos_token_id]
+
+
+def _tokenizer(trainer: Any) -> Any:
+    """Of a processor its tokenizer."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def _most_turns(trainer: Any) -> int | None:
