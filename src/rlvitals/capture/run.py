@@ -478,12 +478,15 @@ class Run:
             return
         from rlvitals.store.pruning import rollouts_beyond
 
-        self._rollout_bytes_seen = written
+        later = False
         for stream, writer in list(self._rollouts.items()):
             is_open = writer.open_paths
             for file in rollouts_beyond(self._dir, self.settings.rollout_megabytes * 2**20, stream):
-                if file.rank == self.rank and file.path not in is_open:
+                if file.path in is_open:
+                    later = True
+                elif file.rank == self.rank:
                     file.path.unlink(missing_ok=True)
+        self._rollout_bytes_seen = -1 if later else written
 
     def _beat(self) -> None:
         with guarded(self._miss_beat):

@@ -5,6 +5,7 @@ Rows stay: an evaluation's numbers are in `logs/eval_metrics.jsonl` too. Checkpo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -34,14 +35,15 @@ def old_evaluations(run_dir: RunDir, *, keep_last: int, keep_every: int | None =
 
 def rollouts_beyond(run_dir: RunDir, most_bytes: float, stream: Stream = "train") -> list[RolloutFile]:
     """The files of rollouts that must go so that the rest takes no more than this; none while it does not."""
-    files = [file for file in rollout_files(run_dir, stream) if os.path.exists(file.path)]
+    files = rollout_files(run_dir, stream)
     sizes: dict[int, int] = {}
     for file in files:
-        sizes[file.step] = sizes.get(file.step, 0) + os.stat(file.path).st_size
+        with contextlib.suppress(FileNotFoundError):  # packed, or just deleted by another rank
+            sizes[file.step] = sizes.get(file.step, 0) + os.stat(file.path).st_size
     if sum(sizes.values()) <= most_bytes:
         return []
     kept = thinned(sizes, most_bytes * THINNED_TO)
-    return [file for file in files if file.step not in kept]
+    return [file for file in files if file.step in sizes and file.step not in kept]
 
 
 def thinned(sizes: Mapping[int, int], most_bytes: float) -> set[int]:
