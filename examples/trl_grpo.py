@@ -29,12 +29,15 @@ def one_yes(completions: list[str], **_: Any) -> list[float | None]:
 
 folder, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60
 model, tokenizer = tiny.build([*PROMPTS, "yes no maybe red round big here"], width=32, layers=1, heads=2, context=32)
-how = {"learning_rate": 0.01, "reward_weights": [1.0, 0.5], "logging_steps": 1, "save_steps": 20, "disable_tqdm": True}
-size = {"per_device_train_batch_size": 32, "num_generations": 8, "max_completion_length": 16, "max_steps": steps}
+settings: dict[str, Any] = {
+    "max_steps": steps, "learning_rate": 0.01, "per_device_train_batch_size": 32, "num_generations": 8,
+    "max_completion_length": 16, "reward_weights": [1.0, 0.5], "logging_steps": 1, "save_steps": 20, "report_to": [],
+    "use_cpu": True, "bf16": False, "disable_tqdm": True,
+}  # fmt: skip
 trainer = GRPOTrainer(
     model,
     [twelve_letters, one_yes],
-    args=GRPOConfig(folder, use_cpu=True, bf16=False, report_to=[], **how, **size),
+    args=GRPOConfig(folder, **settings),
     train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS] * 8),
     processing_class=tokenizer,
     callbacks=[VitalsCallback()],

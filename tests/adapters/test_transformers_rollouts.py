@@ -325,6 +325,29 @@ def test_tool_calls_and_turns(tmp_path):
     assert several, "no completion has several turns: the test shows nothing"
 
 
+def test_what_an_engine_sampled_has_its_log_probabilities_and_its_mask(tmp_path):
+    _, tokenizer = tiny_trainers.build()
+
+    def engine(prompts, trainer):
+        """Two tokens of the model's, two of the environment's, an end."""
+        return {
+            "prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [[9 + number, 10, 11, 12, tokenizer.eos_token_id] for number in range(len(prompts))],
+            "logprobs": [[-1.0 - number, -2.0, 0.0, 0.0, None] for number in range(len(prompts))],
+            "env_mask": [[1, 1, 0, 0, 1] for _ in prompts],
+        }
+
+    train("grpo", tmp_path, max_steps=1, given={"rollout_func": engine, "processing_class": tokenizer})
+    rollouts = all_rollouts(recorded(tmp_path)[1])
+    assert [r.trace.ids for r in rollouts] == [(9 + n, 10, 11, 12, tokenizer.eos_token_id) for n in range(4)]
+    assert [r.trace.engine_logprobs[:4] for r in rollouts] == [(-1.0 - n, -2.0, 0.0, 0.0) for n in range(4)]
+    assert all(math.isnan(r.trace.engine_logprobs[4]) for r in rollouts), "the engine did not say"
+    assert {r.trace.trained for r in rollouts} == {(True, True, False, False, True)}
+    assert {r.trace.turns for r in rollouts} == {(0, 0, 0, 0, 1)}
+    assert {(r.trainable_tokens, r.stop) for r in rollouts} == {(3, "stop")}
+    assert all(r.trace.logprobs != r.trace.engine_logprobs for r in rollouts)
+
+
 def test_columns_that_a_reward_function_logs_are_kept(tmp_path):
     def judged(completions, log_extra, **_):
         log_extra("extracted", [text.upper() for text in completions])

@@ -122,7 +122,9 @@ class VitalsCallback(TrainerCallback):
             raise ConfigError(f"config must be a mapping, recorded beside the trainer's own arguments, not {config!r}")
         self._rollout_settings = checked(rollouts, rollout_tokens)
         self._rollouts: TrlRollouts | None = None
-        settings.setdefault("rollout_megabytes", ROLLOUT_MEGABYTES)
+        section = (config or {}).get("rlvitals")
+        if not isinstance(section, Mapping) or "rollout_megabytes" not in section:
+            settings.setdefault("rollout_megabytes", ROLLOUT_MEGABYTES)
         self._settings = resolve(config, settings)  # what is wrong is an error here, on every process
         self._given = keep_given(settings)
         self._config = dict(config or {})
@@ -191,7 +193,7 @@ class VitalsCallback(TrainerCallback):
             return
         trainer, run = trainer_of(self), self.run
         rank = 0 if run is not None else int(args.process_index)
-        given = {name: self._given[name] for name in _EVERY_RANK if name in self._given}
+        given = {name: getattr(self._settings, name) for name in _EVERY_RANK}
 
         def open_run() -> Run:  # on another process: on the thread, because it waits for the main one
             return run if run is not None else start(folder, rank=rank, hardware=False, **given)

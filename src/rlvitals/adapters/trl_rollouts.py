@@ -188,7 +188,8 @@ class TrlRollouts:
     # GRPO and RLOO: a batch is sampled and scored at once, then shuffled, split and trained on.
 
     def _around_generation(self, original: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        self._hand_over()  # the batch before is done with
+        if value_or(True, lambda: self._trainer.model.training):
+            self._hand_over()  # the batch before is done with
         self._scored = _Scored()
         try:
             output = original(*given, **more)
