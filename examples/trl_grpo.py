@@ -1,73 +1,45 @@
-"""GRPO of TRL on a tiny model from scratch, recorded, watched and steered by VitalsCallback.
+"""GRPO of TRL on a tiny model from scratch, its metrics and completions recorded by one line: the callback.
 
-    pip install rlvitals trl
-    python examples/trl_grpo.py out/trl [--steps 60] [--learning-rate 0.01] [--seed 0]
-    rlvitals check out/trl
-
-The model has a few thousand weights and a vocabulary of a dozen words; it is to answer in 12 characters. Takes half a
-minute on a laptop. With `--learning-rate 1`, a hundred times too high, it really fails; the doctor names it and stops
-the run.
+pip install rlvitals trl
+python examples/trl_grpo.py out/trl [STEPS]     # half a minute on a laptop: the model learns to answer in 12 letters
+rlvitals serve out/trl                          # the completions are on the Rollouts screen
 """
 
 from __future__ import annotations
 
-import argparse
-import os
+import sys
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small is slower with threads; before torch
-
-import datasets
-from transformers import PrinterCallback
+from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.train import tiny
 
 PROMPTS = ["is it red ? ", "is it round ? ", "is it big ? ", "is it here ? "]
-WORDS = "yes no maybe red round big here"
 
 
-def twelve_characters(completions: list[str], **_: Any) -> list[float | None]:
-    """1 for an answer of 12 characters, less the further it is from that."""
-    return [1.0 - min(abs(len(answer) - 12) / 24, 1.0) for answer in completions]
+def twelve_letters(completions: list[str], **_: Any) -> list[float | None]:
+    return [1 - min(abs(len(answer) - 12) / 24, 1) for answer in completions]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output_dir")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-
-    datasets.disable_progress_bars()
-    model, tokenizer = tiny.build([*PROMPTS, WORDS], width=32, layers=1, heads=2, context=32, seed=given.seed)
-    trainer = GRPOTrainer(
-        model,
-        twelve_characters,
-        args=GRPOConfig(
-            output_dir=given.output_dir,
-            max_steps=given.steps,
-            learning_rate=given.learning_rate,
-            seed=given.seed,
-            per_device_train_batch_size=32,
-            num_generations=8,
-            max_completion_length=16,
-            logging_steps=1,
-            save_steps=20,
-            report_to=[],
-            bf16=False,
-            use_cpu=True,
-            disable_tqdm=True,
-        ),
-        train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS] * 8),
-        processing_class=tokenizer,
-        callbacks=[VitalsCallback(actions="act", display="auto", display_every=5)],
-    )
-    trainer.remove_callback(PrinterCallback)  # the display below is enough
-    trainer.train()
+def one_yes(completions: list[str], **_: Any) -> list[float | None]:
+    return [float(answer.count("yes") == 1) for answer in completions]
 
 
-if __name__ == "__main__":
-    main()
+folder, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60
+model, tokenizer = tiny.build([*PROMPTS, "yes no maybe red round big here"], width=32, layers=1, heads=2, context=32)
+settings: dict[str, Any] = {
+    "max_steps": steps, "learning_rate": 0.01, "per_device_train_batch_size": 32, "num_generations": 8,
+    "max_completion_length": 16, "reward_weights": [1.0, 0.5], "logging_steps": 1, "save_steps": 20, "report_to": [],
+    "use_cpu": True, "bf16": False, "disable_tqdm": True,
+}  # fmt: skip
+trainer = GRPOTrainer(
+    model,
+    [twelve_letters, one_yes],
+    args=GRPOConfig(folder, **settings),
+    train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS] * 8),
+    processing_class=tokenizer,
+    callbacks=[VitalsCallback()],
+)
+trainer.train()

@@ -68,6 +68,9 @@ class Settings:
     """Print every so many steps; None: as the layout does (kto: 5, others: 1)."""
     hardware: float | None = HARDWARE_SECONDS
     """Sample the machine every so many seconds (`logs/system.jsonl`); None, or `false`: never."""
+    rollout_megabytes: float | None = None
+    """How much room the rollouts may take on disk; beyond it older steps are thinned out, the newest and the first
+    stay. None, or `false`: no limit."""
     names: str = "canonical"
     """What phases' tokens per second are called: "canonical" (the catalogue's ids) or "rlaif" (the document's
     `Performance/Generation_TokensPerSec` and so on)."""
@@ -144,6 +147,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         display_layout=_text(merged, "display_layout") or "line",
         display_every=_whole(merged, "display_every", least=1),
         hardware=_hardware(merged.get("hardware", HARDWARE_SECONDS)),
+        rollout_megabytes=_megabytes(merged.get("rollout_megabytes")),
         names=_text(merged, "names") or "canonical",
         rank=_whole(merged, "rank", least=0),
         mask=_names("mask", merged.get("mask"), "a setting's name"),
@@ -413,6 +417,14 @@ def _hardware(value: Any) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.1:
         return float(value)
     raise ConfigError(f"hardware must be a number of seconds between samples (at least 0.1), or False, not {value!r}")
+
+
+def _megabytes(value: Any) -> float | None:
+    if value is None or value is False:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ConfigError(f"rollout_megabytes must be a number of megabytes above 0, or False, not {value!r}")
 
 
 def _fsync(value: Any) -> str | float:

@@ -1,4 +1,4 @@
-"""The callback in two real processes of torchrun: one records, both obey."""
+"""The callback in two real processes of torchrun: one records rows, both their rollouts, both obey."""
 
 from __future__ import annotations
 
@@ -32,11 +32,19 @@ back = {**cut, "action_critical": "revert"}
 jobs = {name: (name, {"eval_strategy": "steps", "eval_steps": 3} if name == "kto" else {}, {})
         for name in tiny_trainers.NAMES}
 jobs |= {
+    "spread": ("grpo", {"per_device_train_batch_size": 2, "max_steps": 2}, {}),
     "too_high": ("kto", {"learning_rate": 1.0, "max_steps": 60}, {}),
     "cut": ("trainer", {"lr_scheduler_type": "constant"}, {"rules": [cut]}),
     "back": ("trainer", {"save_strategy": "steps", "save_steps": 1}, {"rules": [back]}),
 }
 for job, (name, settings, more) in jobs.items():
+    seen = []
+    def judged(completions, seen=seen, **_):
+        said = tiny_trainers.brevity(completions)
+        seen.append(list(zip(completions, said)))
+        return said
+    if name in ("grpo", "rloo", "online_dpo"):
+        settings = {**settings, "rewards": judged}
     callback = VitalsCallback(hardware=False, actions="act", **more)
     trainer = tiny_trainers.make(name, f"{folder}/{job}", [callback], **settings)
     trainer.train()
@@ -46,6 +54,7 @@ for job, (name, settings, more) in jobs.items():
         "rate": trainer.optimizer.param_groups[0]["lr"],
         "weights": sum(tensor.double().abs().sum().item() for tensor in trainer.model.state_dict().values()),
         "records": callback._started_with is not None,
+        "seen": seen,
     }
     with open(f"{folder}/{job}-{rank}.json", "w") as out:
         json.dump(told, out)
@@ -87,7 +96,7 @@ def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
     for row, event in zip(steps, own, strict=True):
         assert {name: row[name] for name in event} == event
     assert (first["records"], second["records"]) == (True, False)
-    assert not (folder / "logs" / "ranks").exists()
+    assert rlvitals.open_run(folder).ranks == [0]
     # Two processes of four samples each, and the tokens of both.
     assert steps[-1]["system/samples"] == 2 * 6 * 4
     # The trainers merge what they log: both processes have the same numbers, but for these.
@@ -96,6 +105,40 @@ def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
         differing = {name for name in event if other[name] != event[name]}
         assert differing <= {"step_time", "val/contain_eos_token"}
     assert rlvitals.open_run(folder).status == "finished"
+
+
+def told_of(folder, step):
+    """Every recorded completion of a step and its reward, group by group."""
+    groups = rlvitals.open_run(folder).rollouts(step)
+    return [[(rollout.turns[0].text, rollout.reward) for rollout in group.rollouts] for group in groups]
+
+
+@pytest.mark.parametrize("job", ["grpo", "rloo", "online_dpo"])
+def test_each_process_records_its_own_rollouts_where_it_has_whole_groups(jobs, job):
+    folder = jobs.folder / job
+    names = sorted(path.name for path in (folder / "logs" / "rollouts").iterdir())
+    assert names == sorted(f"step-{step:06d}{rank}.jsonl" for step in range(1, 7) for rank in ("", "-rank-1"))
+    for step in range(1, 7):
+        shown = [told["seen"][step - 1] for told in jobs(job)]
+        if job == "online_dpo":
+            shown = [[seen[place] for pair in range(4) for place in (pair, pair + 4)] for seen in shown]
+        expected = [(text, pytest.approx(said, rel=1e-6)) for seen in shown for text, said in seen]
+        recorded = told_of(folder, step)
+        assert [one for group in recorded for one in group] == expected
+        assert {len(group) for group in recorded} == {2 if job == "online_dpo" else 4}
+
+
+def test_groups_that_are_spread_over_processes_are_recorded_whole_by_the_main_one(jobs):
+    folder = jobs.folder / "spread"
+    for step in (1, 2):
+        first, second = (told["seen"][step - 1] for told in jobs("spread"))
+        (group,) = told_of(folder, step)
+        assert group == [(text, pytest.approx(said, rel=1e-6)) for text, said in [*first, *second]]
+        (stored,) = rlvitals.open_run(folder).rollouts(step)
+        # Lengths and tokens are known where they were sampled.
+        assert [rollout.trainable_tokens is None for rollout in stored.rollouts] == [False, False, True, True]
+        assert [rollout.trace is None for rollout in stored.rollouts] == [False, False, True, True]
+        assert sum(rollout.advantage for rollout in stored.rollouts) == pytest.approx(0, abs=1e-4)
 
 
 def test_evaluations_of_both_processes_are_one_row(jobs):

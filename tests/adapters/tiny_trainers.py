@@ -19,7 +19,9 @@ def build(seed=0):
 
 
 def make(name, folder, callbacks, *, seed=0, **settings):
-    """One trainer: 6 steps, every one logged, unless `settings` say otherwise."""
+    """One trainer: 6 steps, every one logged, unless `settings` say otherwise. `rewards` and `given` are what a trainer
+    that samples is handed in place of its reward function and beside its arguments.
+    """
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import torch
 
@@ -138,32 +140,40 @@ def brevity(completions, **_):
     return [1.0 / (1 + len(answer.split())) for answer in completions]
 
 
-def _grpo(model, tokenizer, given, callbacks):
+def _loaded(model, given):
+    """The same model as if it came from a file: TRL makes the reference model from where the model was loaded from."""
     from transformers import AutoModelForCausalLM
+
+    model.save_pretrained(folder := f"{given['output_dir']}-base")
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def _grpo(model, tokenizer, given, callbacks):
     from trl import GRPOConfig, GRPOTrainer
 
-    if given.get("beta"):  # TRL makes the reference model from where the model was loaded from
-        model.save_pretrained(folder := f"{given['output_dir']}-base")
-        model = AutoModelForCausalLM.from_pretrained(folder)
-    data = _data([{"prompt": prompt} for prompt in PROMPTS])
-    return GRPOTrainer(
+    if given.get("beta"):
+        model = _loaded(model, given)
+    rewards, more = given.pop("rewards", brevity), given.pop("given", {})
+    data = _data([{"prompt": prompt, "answer": GOOD} for prompt in PROMPTS])
+    return more.pop("kind", GRPOTrainer)(
         model,
-        brevity,
+        rewards,
         args=GRPOConfig(**{"num_generations": 4, "max_completion_length": 6, **given}),
-        train_dataset=data,
-        eval_dataset=data.select(range(4)),
-        processing_class=tokenizer,
         callbacks=callbacks,
+        **{"train_dataset": data, "eval_dataset": data.select(range(4)), "processing_class": tokenizer, **more},
     )
 
 
 def _rloo(model, tokenizer, given, callbacks):
     from trl import RLOOConfig, RLOOTrainer
 
+    rewards = given.pop("rewards", brevity)
+    if given.get("beta"):
+        model = _loaded(model, given)
     data = _data([{"prompt": prompt} for prompt in PROMPTS])
     return RLOOTrainer(
         model,
-        brevity,
+        rewards,
         args=RLOOConfig(**{"num_generations": 4, "max_completion_length": 6, "beta": 0.0, **given}),
         train_dataset=data,
         eval_dataset=data.select(range(4)),
@@ -175,10 +185,11 @@ def _rloo(model, tokenizer, given, callbacks):
 def _online_dpo(model, tokenizer, given, callbacks):
     from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
+    rewards = given.pop("rewards", brevity)
     return OnlineDPOTrainer(
         model,
         build(given["seed"])[0],
-        reward_funcs=brevity,
+        reward_funcs=rewards,
         args=OnlineDPOConfig(**{"max_new_tokens": 6, "max_length": 32, **given}),
         train_dataset=_data([{"prompt": prompt} for prompt in PROMPTS]),
         processing_class=tokenizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -17,7 +18,8 @@ import pytest
 
 import rlvitals
 from conftest import fill, until
-from rlvitals.errors import BadValue
+from rlvitals.errors import BadValue, ConfigError
+from rlvitals.importers.rollouts import read_rollouts
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.render.step_summary import is_verbose
 
@@ -317,3 +319,38 @@ def test_the_environment_asks_for_the_long_form(monkeypatch, word, verbose):
     monkeypatch.setenv("VERBOSE", word)
     assert is_verbose() is verbose
     assert is_verbose(not verbose) is not verbose
+
+
+def test_rollouts_of_evaluations_are_apart(run):
+    run.log({"loss": 1.0}, step=1)
+    run.log_groups([{"prompt": "trained", "rollouts": ["a"]}], step=1)
+    run.log_groups([{"prompt": "evaluated", "rollouts": ["b"]}], step=1, stream="eval")
+    assert [group.prompt for group in stored(run, 1)] == ["trained"]
+    folder = rlvitals.open_run(run.dir).path / "eval_logs" / "rollouts"
+    assert [group.prompt for group in read_rollouts(folder).groups] == ["evaluated"]
+
+
+def test_rollouts_stay_within_their_limit_while_they_are_recorded(tmp_path):
+    limit = 0.05 * 2**20
+    with rlvitals.start(tmp_path / "run", monitor=False, display="none", rollout_megabytes=0.05, fsync=0.05) as run:
+        folder = tmp_path / "run" / "logs" / "rollouts"
+
+        def size():
+            with contextlib.suppress(FileNotFoundError):  # taken away while it is looked at
+                return sum(path.stat().st_size for path in folder.iterdir())
+            return math.inf
+
+        for step in range(1, 31):
+            run.log_groups([{"prompt": "p", "rollouts": ["x" * 4000]}], step=step)
+        assert until(lambda: size() <= limit)
+        run.log_groups([{"prompt": "q", "rollouts": ["y"]}], step=30)  # its file is open, and was not taken away
+    steps = rlvitals.open_run(tmp_path / "run").rollout_log.steps
+    assert size() <= limit
+    assert (steps[0], steps[-2:]) == (1, [29, 30])
+    assert len(steps) > 4, "older steps are thinned out, not all dropped"
+    assert [group.prompt for group in rlvitals.open_run(tmp_path / "run").rollouts(30)] == ["p", "q"]
+
+
+def test_a_limit_that_is_no_number_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="rollout_megabytes must be a number of megabytes above 0"):
+        rlvitals.start(tmp_path, rollout_megabytes="much")

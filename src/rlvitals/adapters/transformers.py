@@ -6,7 +6,8 @@
     trainer = GRPOTrainer(..., callbacks=[VitalsCallback("out/grpo", actions="act", display="auto")])
 
 It takes what `rlvitals.start` takes. The main process records; with `actions="act"` every process carries out what the
-doctor asks for. Nothing here raises into training, except at its start.
+doctor asks for. The completions of TRL's trainers are recorded too, see `trl_rollouts`. Nothing here raises into
+training, except at its start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlvitals.adapters.transformers_settings import algorithm_of, event_of, is_of_the_summary, names_of, settings_of
+from rlvitals.adapters.trl_rollouts import TrlRollouts, checked, trainer_of
 from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
 from rlvitals.capture.start import keep_given, start
 from rlvitals.config import resolve
@@ -46,6 +48,15 @@ NAME: Final = "rlvitals"
 
 _EARLY_EVENTS = 1000
 """Evaluations before training that are kept for its start."""
+
+ROLLOUT_MEGABYTES: Final = 1024
+"""The room that a training's completions may take where nothing else is said."""
+
+_SAMPLING = frozenset({"grpo", "rloo", "online_dpo"})
+"""Algorithms whose trainers sample completions: where none can be recorded, it is said."""
+
+_EVERY_RANK = ("strict", "fsync", "rollout_megabytes")
+"""Settings that count on other processes, which record rollouts alone."""
 
 WEIGHTS, WEIGHTS_INDEX, OPTIMIZER = "model.safetensors", "model.safetensors.index.json", "optimizer.pt"
 
@@ -90,6 +101,8 @@ class VitalsCallback(TrainerCallback):
         resume: bool | int | str | None = None,
         overwrite: bool = False,
         config: Mapping[str, Any] | None = None,
+        rollouts: bool | int = True,
+        rollout_tokens: int = 4,
         **settings: Any,
     ) -> None:
         """`output_dir` is the trainer's own where it is not given; `settings` are those of `rlvitals.start`.
@@ -98,12 +111,20 @@ class VitalsCallback(TrainerCallback):
         with: transformers takes the rate from the checkpoint, whatever its arguments say. `resume` is for
         jobs that may be killed before their first checkpoint (True: take the directory over); a trainer that resumes
         needs nothing.
+
+        `rollouts` is about TRL's GRPO, RLOO and online DPO: True records the completions of every step, 10 those of
+        every tenth, False none. `rollout_tokens` is how many completions of a step keep their tokens.
         """
         super().__init__()
         self.run: Run | None = None
         """The run, on the main process while it trains."""
         if config is not None and not isinstance(config, Mapping):
             raise ConfigError(f"config must be a mapping, recorded beside the trainer's own arguments, not {config!r}")
+        self._rollout_settings = checked(rollouts, rollout_tokens)
+        self._rollouts: TrlRollouts | None = None
+        section = (config or {}).get("rlvitals")
+        if not isinstance(section, Mapping) or "rollout_megabytes" not in section:
+            settings.setdefault("rollout_megabytes", ROLLOUT_MEGABYTES)
         self._settings = resolve(config, settings)  # what is wrong is an error here, on every process
         self._given = keep_given(settings)
         self._config = dict(config or {})
@@ -135,11 +156,13 @@ class VitalsCallback(TrainerCallback):
         self._measures_memory = bool(getattr(args, "skip_memory_metrics", True))  # else the peaks are the trainer's own
         if state.global_step > 0 and self._resume_rate is not None:
             self._set_rate(self._resume_rate, rest.get("optimizer"), rest.get("lr_scheduler"))
+        folder = self._folder or Path(args.output_dir)
         if not state.is_world_process_zero:
+            self.finish()
+            self._attach_rollouts(args, folder)
             return
         is_second_try = self.run is not None and bool(getattr(args, "auto_find_batch_size", False))
         self.finish("failed" if is_second_try else "interrupted", "training was begun again without an end")
-        folder = self._folder or Path(args.output_dir)
         given = {
             "output_dir": folder,
             "algorithm": algorithm_of(args),
@@ -161,6 +184,29 @@ class VitalsCallback(TrainerCallback):
         early, self._early = self._early, []
         for logs, step in early:
             self._record_evaluation(self.run, logs, step)
+        self._attach_rollouts(args, folder)
+
+    @_safely
+    def _attach_rollouts(self, args: Any, folder: Path) -> None:
+        """Listen to a trainer that samples completions, on every process: each has its share of them."""
+        if self._rollout_settings.every is None:
+            return
+        trainer, run = trainer_of(self), self.run
+        rank = 0 if run is not None else int(args.process_index)
+        given = {name: getattr(self._settings, name) for name in _EVERY_RANK}
+
+        def open_run() -> Run:  # on another process: on the thread, because it waits for the main one
+            return run if run is not None else start(folder, rank=rank, hardware=False, **given)
+
+        rollouts = TrlRollouts(trainer, self._rollout_settings, open_run, self.warn_once, rank=rank)
+        if rollouts.is_possible:
+            self._rollouts = rollouts
+            rollouts.attach()
+        elif algorithm_of(args) in _SAMPLING:
+            who = (
+                "its trainer was not found" if trainer is None else f"{type(trainer).__name__} is not built as expected"
+            )
+            self.warn_once(f"no rollouts are recorded: {who}. Metrics are.", "rollouts")
 
     @_safely
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -171,6 +217,10 @@ class VitalsCallback(TrainerCallback):
         the process ends, or by this.
         """
         self._leave()
+        rollouts, self._rollouts = self._rollouts, None
+        if rollouts is not None:
+            with guarded(lambda error: self.warn_once(f"rollouts were not finished: {words_of(error)}")):
+                rollouts.finish()
         run, self.run = self.run, None
         if run is not None:
             run.finish(status, error if status != "finished" else None)
@@ -188,12 +238,19 @@ class VitalsCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
         self._leave()
         self._count_batch(args, state)
+        if self._rollouts is not None:
+            self._end_rollouts_step()
         self._is_log_due = bool(control.should_log)
         if self._is_asking_due and not self._is_log_due:
             self._ask(args, control, **rest)
         if not self._is_log_due:
             self._enter_what_follows(control)
         return control
+
+    @_safely
+    def _end_rollouts_step(self) -> None:
+        if self._rollouts is not None:
+            self._rollouts.step_ended()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._is_log_due = bool(control.should_log)

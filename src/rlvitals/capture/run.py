@@ -82,7 +82,8 @@ class Run:
             notify=logger.warning,
         )
         self._writers: dict[Stream | SideLog, LogWriter] = {}
-        self._rollouts: RolloutWriter | None = None
+        self._rollouts: dict[Stream, RolloutWriter] = {}
+        self._rollout_bytes_seen = -1
         self._pending = PendingRow(self._record, self._warn_once)
         self._recording = True
         self._closed_because = "the run is finished"
@@ -229,8 +230,9 @@ class Run:
                     self._warn_once(problem, "eval file")
             self._monitor.look(number, self._shown, now, "eval")
 
-    def log_groups(self, groups: Any, step: int | None = None) -> None:
-        """Record rollouts, group by group, in `logs/rollouts/`. See docs/rollouts.md.
+    def log_groups(self, groups: Any, step: int | None = None, *, stream: Stream = "train") -> None:
+        """Record rollouts, group by group, in `logs/rollouts/`; those of an evaluation (`stream="eval"`) in
+        `eval_logs/rollouts/`. See docs/rollouts.md.
 
         Written on return, like a row, and without a thread: a step of 64 rollouts of 8 KB takes a few milliseconds, and
         there is no queue that a kill could take with it. What cannot be taken is left out with a warning; `strict`
@@ -246,7 +248,7 @@ class Run:
             with self._lock:
                 if lines and self._takes("rollouts"):
                     self._writer.verify()  # files are made where the run is now
-                    self._append_groups(lines, number)
+                    self._append_groups(lines, number, stream)
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
@@ -312,6 +314,8 @@ class Run:
             if self.settings.fsync != "never":
                 writer.sync()
             writer.close()
+        with guarded(self._miss_beat):
+            self._thin_rollouts()
         described = endings.described(error, with_secrets(self.settings))
         self._card.save(status=status, ended=round(time.time(), 3), error=described)
         if self.settings.fsync != "never":
@@ -416,14 +420,14 @@ class Run:
             raise BadValue(sentence)
         self._warn_once(sentence, sentence[:40])
 
-    def _append_groups(self, lines: list[bytes], step: int) -> None:
+    def _append_groups(self, lines: list[bytes], step: int, stream: Stream) -> None:
         from rlvitals.store.rollouts import RolloutWriter
 
-        if self._rollouts is None:
+        if stream not in self._rollouts:
             syncs = self.settings.fsync != "never"
-            self._rollouts = RolloutWriter(self._open_writer, self._dir, self.rank, sync=syncs)
+            self._rollouts[stream] = RolloutWriter(self._open_writer, self._dir, self.rank, stream, sync=syncs)
         try:
-            self._rollouts.append(lines, step)
+            self._rollouts[stream].append(lines, step)
         except OSError as error:
             said = f"cannot write rollouts: {error.strerror or error}. They are kept in memory and tried again"
             self._warn_once(said, "rollouts cannot be written")
@@ -463,7 +467,26 @@ class Run:
 
     @property
     def _all_writers(self) -> list[LogWriter | RolloutWriter]:
-        return [*self._writers.values(), *([self._rollouts] if self._rollouts is not None else [])]
+        return [*self._writers.values(), *self._rollouts.values()]
+
+    def _thin_rollouts(self) -> None:
+        """Keep the rollouts within their limit. Every rank deletes its own; all look at the same files."""
+        if self.settings.rollout_megabytes is None or not self._rollouts:
+            return
+        written = sum(writer.bytes_written for writer in self._rollouts.values())
+        if written == self._rollout_bytes_seen:
+            return
+        from rlvitals.store.pruning import rollouts_beyond
+
+        later = False
+        for stream, writer in list(self._rollouts.items()):
+            is_open = writer.open_paths
+            for file in rollouts_beyond(self._dir, self.settings.rollout_megabytes * 2**20, stream):
+                if file.path in is_open:
+                    later = True
+                elif file.rank == self.rank:
+                    file.path.unlink(missing_ok=True)
+        self._rollout_bytes_seen = -1 if later else written
 
     def _beat(self) -> None:
         with guarded(self._miss_beat):
@@ -471,6 +494,7 @@ class Run:
                 writer.tend()
                 if isinstance(self.settings.fsync, float):
                     writer.sync()
+            self._thin_rollouts()
             with self._lock:
                 self._pending.flush_if_ready()
                 if self._recording:

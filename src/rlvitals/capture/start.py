@@ -72,6 +72,7 @@ def start(
     display_layout: str | None = None,
     display_every: int | None = None,
     hardware: float | bool | None = None,
+    rollout_megabytes: float | bool | None = None,
     names: str | None = None,
     rank: int | None = None,
     mask: str | Sequence[str] | None = None,

@@ -71,7 +71,8 @@ def logs_of(run_dir: RunDir) -> list[Path]:
     """Every log file a run has, plain or packed; findings, which are few and written by others too, are none."""
     streams: tuple[Stream | SideLog, ...] = ("train", "eval", "phases", "system")
     logs = [run_dir.log(stream, rank) for stream in streams for rank in (0, *run_dir.rank_numbers(stream))]
-    return [log for log in [*logs, *run_dir.rollout_logs()] if os.path.exists(log) or os.path.exists(archive_of(log))]
+    logs += [*run_dir.rollout_logs(), *run_dir.rollout_logs("eval")]
+    return [log for log in logs if os.path.exists(log) or os.path.exists(archive_of(log))]
 
 
 def compact_logs(run_dir: RunDir) -> tuple[int, int]:

@@ -80,6 +80,8 @@ class RunDir:
     findings = _Below("logs", "findings.jsonl")
     ranks = _Below("logs", "ranks")
     rollouts = _Below("logs", "rollouts")
+    eval_rollouts = _Below("eval_logs", "rollouts")
+    """Rollouts of evaluations: apart from those that were trained on, so that no count or mean mixes them."""
     eval_logs = _Below("eval_logs")
     eval_control = _Below("eval_logs", "control.json")
     """What the policy that training began with was rewarded; later evaluations are compared with it."""
@@ -110,18 +112,23 @@ class RunDir:
         """
         return self.eval_logs / f"eval_step_{step:04d}.json"
 
-    def rollout_file(self, step: int, rank: int = 0) -> Path:
+    def rollout_file(self, step: int, rank: int = 0, stream: Stream = "train") -> Path:
         """The rollouts one rank recorded at one step.
 
         >>> RunDir(Path("out")).rollout_file(10).as_posix()
         'out/logs/rollouts/step-000010.jsonl'
         """
-        return self.rollouts / (f"step-{step:06d}.jsonl" if rank == 0 else f"step-{step:06d}-rank-{rank}.jsonl")
+        name = f"step-{step:06d}.jsonl" if rank == 0 else f"step-{step:06d}-rank-{rank}.jsonl"
+        return self._rollouts_of(stream) / name
 
-    def rollout_logs(self) -> list[Path]:
+    def rollout_logs(self, stream: Stream = "train") -> list[Path]:
         """Every file of rollouts, by name; an archive may stand in for one."""
-        found = {path.with_name(path.name.removesuffix(".archive")) for path in self.rollouts.glob("step-*.jsonl*")}
+        folder = self._rollouts_of(stream)
+        found = {path.with_name(path.name.removesuffix(".archive")) for path in folder.glob("step-*.jsonl*")}
         return sorted(path for path in found if path.suffix == ".jsonl")
+
+    def _rollouts_of(self, stream: Stream) -> Path:
+        return self.rollouts if stream == "train" else self.eval_rollouts
 
     def rank_numbers(self, stream: Stream | SideLog) -> list[int]:
         """The other ranks that have written to this log, in order."""
@@ -129,7 +136,7 @@ class RunDir:
         found = []
         for path in self.ranks.glob(f"rank-*{suffix}*"):
             number = path.name.removesuffix(".archive").removeprefix("rank-").removesuffix(suffix)
-            if number.isdecimal():
+            if number.isdecimal() and _has_bytes(path):  # a rank that records rollouts alone has a log without rows
                 found.append(int(number))
         return sorted(set(found))
 
@@ -165,6 +172,7 @@ class RunDir:
             *(archive_of(log) for log in (self.train_log, self.eval_log, self.log("phases"), self.log("system"))),
             self.ranks,
             self.rollouts,
+            self.eval_rollouts,
             self.index,
             self.sinks,
         ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_shallow
-from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group, Stream
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import RESERVED, encode_row
@@ -47,11 +47,18 @@ class RolloutWriter:
     """
 
     def __init__(
-        self, open_writer: Callable[[Callable[[], Path]], LogWriter], run_dir: RunDir, rank: int, *, sync: bool
+        self,
+        open_writer: Callable[[Callable[[], Path]], LogWriter],
+        run_dir: RunDir,
+        rank: int,
+        stream: Stream = "train",
+        *,
+        sync: bool,
     ) -> None:
         self._open_writer = open_writer
         self._dir = run_dir
         self._rank = rank
+        self._stream: Stream = stream
         self._syncs = sync
         self._lock = threading.RLock()
         self._step = 0
@@ -60,6 +67,13 @@ class RolloutWriter:
         self._unsynced: list[Path] = []  # files that were closed before the disk confirmed them
         self._homeless: deque[tuple[int, bytes]] = deque()
         self._dropped = 0
+        self.bytes_written = 0
+
+    @property
+    def open_paths(self) -> set[Path]:
+        """Files that are not closed yet: one that is deleted under its writer is made again."""
+        with self._lock:
+            return {writer.path for writer in self._writers}
 
     @property
     def rows_dropped(self) -> int:
@@ -70,6 +84,7 @@ class RolloutWriter:
         """The groups of a step. Raises OSError where its file cannot be opened; they are kept and tried again."""
         with self._lock:
             self._homeless += [(step, line) for line in lines]
+            self.bytes_written += sum(map(len, lines))
             self._house()
 
     def _house(self) -> None:
@@ -119,12 +134,12 @@ class RolloutWriter:
         return [*self._earlier, *([self._current] if self._current is not None else [])]
 
     def _open(self, step: int) -> LogWriter:
-        path = self._dir.rollout_file(step, self._rank)
+        path = self._dir.rollout_file(step, self._rank, self._stream)
         known = next((writer for writer in self._earlier if writer.path == path), None)
         if known is not None:
             self._earlier.remove(known)
             return known
-        return self._open_writer(lambda: self._dir.rollout_file(step, self._rank))
+        return self._open_writer(lambda: self._dir.rollout_file(step, self._rank, self._stream))
 
     def _let_go(self) -> None:
         if self._current is not None:
@@ -164,10 +179,10 @@ class RolloutFile(NamedTuple):
     rank: int
 
 
-def rollout_files(run_dir: RunDir) -> list[RolloutFile]:
+def rollout_files(run_dir: RunDir, stream: Stream = "train") -> list[RolloutFile]:
     """Every file there is, by step and rank."""
     found = []
-    for log in run_dir.rollout_logs():
+    for log in run_dir.rollout_logs(stream):
         if match := _FILE.fullmatch(log.name):
             found.append(RolloutFile(log, int(match[1]), int(match[2] or 0)))
     return sorted(found, key=lambda file: (file.step, file.rank))

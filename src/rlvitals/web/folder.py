@@ -327,8 +327,8 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
     run_dir = RunDir(run)
     folders = [run, run_dir.logs]
     if deep:
-        folders += [run_dir.ranks, run_dir.rollouts, run_dir.eval_logs, run_dir.epochs.folder, run_dir.sinks]
-        folders.append(run_dir.index)
+        folders += [run_dir.ranks, run_dir.rollouts, run_dir.eval_logs, run_dir.eval_rollouts, run_dir.epochs.folder]
+        folders += [run_dir.sinks, run_dir.index]
     for folder in folders:
         try:
             with os.scandir(folder) as entries:

@@ -1,0 +1,261 @@
+"""Groups of rollouts from what TRL's trainers have of one batch.
+
+Everything here runs on a thread of its own, after training has gone on: this is where tensors are copied from their
+device and texts are made. Knows tensors by their methods and imports neither torch nor TRL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlvitals.records import Group, Rollout, Stream, TokenTrace, Turn
+from rlvitals.store.messages import are_messages, conversation, text_of
+from rlvitals.store.rollout_forms import prompt_text
+
+DIGITS = 7
+"""Significant digits of a 32-bit number: more would be digits of its conversion."""
+
+DECIMALS = 6
+"""Of a token's log-probability: rounding below what 32 bits resolve."""
+
+ANSWERS = ("answer", "solution", "ground_truth", "target")
+"""Columns of a data set that hold the reference answer, the first that is there."""
+
+Decode = Callable[[int], str]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Completions that were scored together, as references: nothing is copied when it is made.
+
+    Rows are numbered as in `completions`. Tensors have a row for each of `own`: completions that were sampled by other
+    processes come as texts and rewards alone.
+    """
+
+    step: int
+    """The row they belong to."""
+    version: int
+    """The step of the weights that wrote them."""
+    stream: Stream
+    groups: Sequence[Sequence[int]]
+    """The rows of each prompt."""
+    prompts: Sequence[Any]
+    completions: Sequence[Any]
+    reward_names: Sequence[str]
+    weights: Any
+    rewards: Any
+    """One row a completion, one column a function; NaN or None where a function had nothing to say."""
+    totals: Any = None
+    """What the trainer itself made of them, where that is not the weighted sum."""
+    advantages: Any = None
+    own: range = range(0)
+    ids: Sequence[Sequence[int]] = ()
+    """The tokens of each of `own`."""
+    lengths: Any = None
+    """How many of them are no padding; None: all."""
+    ends: frozenset[int] = frozenset()
+    """The tokens that end a completion: one without has reached the length limit."""
+    prompt_mask: Any = None
+    masks: Sequence[Any] = ()
+    """A token is trained on where all of them are 1."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a `TokenTrace`, a row of tokens for each of `own`."""
+    traced: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The rows whose tokens are kept, and the fields that came later than the batch."""
+    tool_mask: Any = None
+    """1 for the model's own tokens, 0 for what tools said."""
+    facts: Sequence[Mapping[str, Any]] = ()
+    """The data set's columns for each of `own`."""
+    extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Columns that reward functions logged."""
+    max_turns: int | None = None
+    are_pairs: bool = False
+    """Whether the better one of each two is chosen."""
+
+
+def groups_of(batch: Batch, decode: Decode | None) -> list[Group]:
+    """The groups of a batch, with the tokens of those rollouts that were chosen."""
+    return _Reading(batch, decode).groups()
+
+
+class _Reading:
+    """A batch with its numbers copied to lists."""
+
+    def __init__(self, batch: Batch, decode: Decode | None) -> None:
+        self._batch, self._decode = batch, decode
+        self._weights = _listed(batch.weights) or [1.0] * len(batch.reward_names)
+        self._rewards = _listed(batch.rewards)
+        self._totals = _listed(batch.totals)
+        self._advantages = _listed(batch.advantages)
+        self._lengths = _listed(batch.lengths)
+        prompt_mask, trained = batch.prompt_mask, _product(batch.masks)
+        self._prompt_lengths = [] if prompt_mask is None else prompt_mask.sum(1).tolist()
+        self._trained = [] if trained is None else trained.sum(1).tolist()
+        self._trained_tokens = trained
+
+    def groups(self) -> list[Group]:
+        batch = self._batch
+        made = []
+        for rows in batch.groups:
+            rollouts = [self._rollout(row) for row in rows]
+            if batch.are_pairs:
+                rollouts = _chosen_and_rejected(rollouts)
+            mean, spread = _moments([rollout.reward for rollout in rollouts if rollout.reward is not None])
+            facts = self._facts(rows[0])
+            answer = next((facts[name] for name in ANSWERS if facts.get(name) is not None), None)
+            weights = dict(zip(_distinct(batch.reward_names), map(_short, self._weights), strict=False))
+            made.append(
+                Group(
+                    prompt_text(batch.prompts[rows[0]]),
+                    tuple(rollouts),
+                    answer="" if answer is None else text_of(answer),
+                    max_turns=batch.max_turns,
+                    mean=mean,
+                    std=spread,
+                    kept=True if batch.stream == "train" else None,
+                    meta={"reward_weights": weights} if set(weights.values()) - {1.0} else {},
+                )
+            )
+        return made
+
+    def _rollout(self, row: int) -> Rollout:
+        batch, place = self._batch, row - self._batch.own.start
+        is_own = row in batch.own
+        scores = dict(zip(_distinct(batch.reward_names), self._rewards[row], strict=False))
+        parts = {name: _short(score) for name, score in scores.items() if _is_said(score)}
+        ids = batch.ids[place][: self._length(place)] if is_own else ()
+        prompt = self._prompt_lengths[place] if is_own and self._prompt_lengths else None
+        advantage = self._advantages[row] if self._advantages else None
+        return Rollout(
+            turns=turns_of(batch.completions[row]),
+            reward=self._total(row),
+            reward_parts=parts,
+            advantage=_short(advantage) if isinstance(advantage, float) else None,
+            stop=("stop" if ids[-1] in batch.ends else "length") if ids and batch.ends else "",
+            tokens=prompt + len(ids) if prompt is not None else None,
+            trainable_tokens=int(self._trained[place]) if is_own and self._trained else None,
+            policy_version=batch.version,
+            trace=self._trace(row, ids) if row in batch.traced else None,
+            meta={name: values[row] for name, values in batch.extra.items() if values[row] is not None},
+        )
+
+    def _length(self, place: int) -> int | None:
+        return int(self._lengths[place]) if self._lengths else None
+
+    def _total(self, row: int) -> float | None:
+        """The weighted sum of what the functions said; none where none said anything."""
+        if self._totals:
+            return _short(self._totals[row])
+        weighed = [
+            weight * score for weight, score in zip(self._weights, self._rewards[row], strict=True) if _is_said(score)
+        ]
+        return _short(math.fsum(weighed)) if weighed else None
+
+    def _facts(self, row: int) -> Mapping[str, Any]:
+        batch = self._batch
+        return batch.facts[row - batch.own.start] if batch.facts and row in batch.own else {}
+
+    def _trace(self, row: int, ids: Sequence[int]) -> TokenTrace:
+        batch, place, size = self._batch, row - self._batch.own.start, len(ids)
+        given = {name: values[place] for name, values in batch.columns.items()} | batch.traced[row]
+        # Where the trainer did not compute them before the update, its first pass of the update has them.
+        given.setdefault("logprobs", given.get("new_logprobs"))
+        columns: dict[str, Any] = {name: _rounded(values, size) for name, values in given.items() if values is not None}
+        advantage = self._advantages[row] if self._advantages else None
+        if isinstance(advantage, float):
+            columns["advantages"] = (_short(advantage),) * size
+        elif advantage:
+            columns["advantages"] = tuple(map(_short, advantage[:size]))
+        if self._trained_tokens is not None:
+            columns["trained"] = tuple(map(bool, self._trained_tokens[place][:size].tolist()))
+        if batch.tool_mask is not None:
+            columns["turns"] = _turn_numbers(batch.tool_mask[place][:size].tolist())
+        texts = tuple(map(self._decode, ids)) if self._decode is not None else ()
+        return TokenTrace(ids=tuple(ids), texts=texts, **columns)
+
+
+def turns_of(completion: Any) -> tuple[Turn, ...]:
+    """A completion, a text or messages, as turns.
+
+    >>> [turn.text for turn in turns_of("4")], turns_of([{"role": "assistant", "content": "4"}])[0].text
+    (['4'], '4')
+    """
+    return tuple(conversation(completion)[1]) if are_messages(completion) else (Turn(text=text_of(completion)),)
+
+
+def _turn_numbers(mask: Sequence[int]) -> tuple[int, ...]:
+    """The turn of each token: the model's own words after a tool's begin the next one.
+
+    >>> _turn_numbers([1, 1, 0, 0, 1, 0, 1])
+    (0, 0, 0, 0, 1, 1, 2)
+    """
+    numbers, turn, before = [], 0, 1
+    for own in mask:
+        turn += own > before
+        numbers.append(turn)
+        before = own
+    return tuple(numbers)
+
+
+def _chosen_and_rejected(pair: list[Rollout]) -> list[Rollout]:
+    """The first is chosen where it is at least as good: as TRL decides."""
+    if len(pair) != 2 or pair[0].reward is None or pair[1].reward is None:
+        return pair
+    first, second = ("chosen", "rejected") if pair[0].reward >= pair[1].reward else ("rejected", "chosen")
+    return [replace(pair[0], outcome=first), replace(pair[1], outcome=second)]
+
+
+def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and deviation over the population."""
+    if not rewards:
+        return None, None
+    mean = math.fsum(rewards) / len(rewards)
+    return mean, math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+
+
+def _product(masks: Sequence[Any]) -> Any:
+    whole = None
+    for mask in masks:
+        whole = mask if whole is None else whole * mask
+    return whole
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Two functions of one name are told apart.
+
+    >>> _distinct(["format", "exact", "format"])
+    ['format', 'exact', 'format 2']
+    """
+    seen: Counter[str] = Counter()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return told
+
+
+def _is_said(score: Any) -> bool:
+    return score is not None and not math.isnan(score)
+
+
+def _short(number: float) -> float:
+    """The number without the digits that 32 bits do not hold.
+
+    >>> _short(0.30000001192092896)
+    0.3
+    """
+    return float(f"{number:.{DIGITS}g}")
+
+
+def _rounded(values: Any, size: int) -> tuple[float, ...]:
+    return tuple(values[:size].double().round(decimals=DECIMALS).tolist())
+
+
+def _listed(values: Any) -> list[Any]:
+    if values is None:
+        return []
+    return list(values.tolist() if hasattr(values, "tolist") else values)
