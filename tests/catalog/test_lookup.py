@@ -180,7 +180,8 @@ def test_every_name_rollout_statistics_give_is_explained():
     given = rollout.stats(success=[True, False, True, True], group_ids=[0, 0, 1, 1], pass_k=(1, 2))
     named = [name for name in given if "_k/" in name]
     assert len(named) >= 6
-    assert {catalog.explain(name).id for name in named} == {"eval.pass_at_k", "eval.pass_hat_k"}
+    found = {catalog.explain(name).id for name in named}
+    assert found == {"eval.pass_at_k", "eval.pass_hat_k", "eval.pass_gap_at_k"}
 
 
 @pytest.mark.parametrize("name", ["eval.pass_at_k/", "eval.pass_at_k/eight", "eval.score/8", "nonsense@8", "pass@"])

@@ -150,12 +150,14 @@ def _policy(found: dict[str, float | None], rows: list[list[Token]], given: Mapp
     found |= {k: v for k, v in _all("policy.logp.sequence", sums).items() if not k.endswith("std")}
     perplexities = [math.exp(-mean(row)) for row in _each(rows, lambda token: token["logprobs"])]
     found["policy.perplexity.train"] = mean(perplexities)
+    found["policy.log_perplexity.train"] = mean([-mean(row) for row in _each(rows, lambda token: token["logprobs"])])
     for name, metric in (("old", "old"), ("ref", "ref"), ("rollout", "rollout")):
         if given.get(f"{name}_logprobs") is not None:
             found[f"policy.logp.{metric}.mean"] = mean(_flat(rows, lambda token, n=name: token[f"{n}_logprobs"]))
     if given.get("entropy") is not None:
         found |= _all("entropy", _flat(rows, lambda token: token["entropy"]))
         found["entropy.sequence.mean"] = mean([mean(row) for row in _each(rows, lambda token: token["entropy"])])
+        _entropy_by_place(found, rows, given)
     if given.get("exact_kl_old") is not None:
         found["policy.kl_old.exact"] = mean(_flat(rows, lambda token: token["exact_kl_old"]))
     has_old = given.get("old_logprobs") is not None
@@ -163,6 +165,8 @@ def _policy(found: dict[str, float | None], rows: list[list[Token]], given: Mapp
         _ratios(found, rows, s)
     if given.get("advantages") is None:
         return
+
+    found["policy.logp_advantage_cov"] = _covariance(logp, _flat(rows, lambda token: token["advantages"]))
 
     def loss(token: Token) -> float:
         a = token["advantages"]
@@ -185,6 +189,19 @@ def _policy(found: dict[str, float | None], rows: list[list[Token]], given: Mapp
         found["train.loss"] = mean([one + more for one, more in zip(losses, extra, strict=True)])
     if has_old:
         _clips(found, rows, s)
+
+
+def _entropy_by_place(found: dict[str, float | None], rows: list[list[Token]], given: Mapping[str, Any]) -> None:
+    thirds: dict[str, list[float]] = {"start": [], "middle": [], "end": []}
+    for row in rows:
+        for place, token in enumerate(row):
+            third = "start" if 3 * place < len(row) else "middle" if 3 * place < 2 * len(row) else "end"
+            thirds[third].append(token["entropy"])
+    found |= {f"entropy.position.{third}": mean(numbers) for third, numbers in thirds.items()}
+    if given.get("advantages") is not None:
+        tokens = [token for row in rows for token in row]
+        found["entropy.positive.mean"] = mean([token["entropy"] for token in tokens if token["advantages"] > 0])
+        found["entropy.negative.mean"] = mean([token["entropy"] for token in tokens if token["advantages"] < 0])
 
 
 def _penalty(token: Token, s: Settings) -> float:
@@ -276,6 +293,13 @@ def _mismatch(found: dict[str, float | None], rows: list[list[Token]], given: Ma
     of_rows = _each(rows, gap)
     found["mismatch.seq_mult_prob_error.max"] = greatest([mean([math.exp(abs(d)) for d in row]) for row in of_rows])
     found["mismatch.ppl_ratio"] = mean([math.exp(-mean(row)) for row in of_rows])
+    found["mismatch.extreme_ratio_fraction"] = mean([share(w < 0.5 or w > 2.0, w) for w in weights])
+    apart = [-mean(row) for row in of_rows]
+    found |= {k: v for k, v in _all("mismatch.log_ppl_gap", apart).items() if not k.endswith("std")}
+    found["mismatch.log_ppl_gap.abs_mean"] = mean([abs(gap) for gap in apart])
+    sampled = [-mean(row) for row in _each(rows, lambda token: token["rollout_logprobs"])]
+    found["policy.log_perplexity.rollout"] = mean(sampled)
+    found["policy.perplexity.rollout"] = mean([math.exp(one) for one in sampled])
     whole = [math.exp(math.fsum(row)) for row in of_rows]
     found |= _all("mismatch.is_weight_sequence", whole, ddof=0)
     found["mismatch.effective_sample_size.sequence"] = effective(whole)
@@ -283,8 +307,16 @@ def _mismatch(found: dict[str, float | None], rows: list[list[Token]], given: Ma
     if s.weight_cap is not None or s.weight_floor is not None:
         cut = [_cut(w, s.weight_floor, s.weight_cap) for w in weights]
         found["mismatch.is_truncated_fraction"] = mean([share(c != w, w) for c, w in zip(cut, weights, strict=True)])
-        found["mismatch.is_weight_truncated.mean"] = mean(cut)
-        found["mismatch.is_weight_truncated.std"] = deviation(cut)
+        found |= _all("mismatch.is_weight_truncated", cut, ddof=0)
+        if s.weight_cap is not None:
+            found["mismatch.is_truncated_fraction.upper"] = mean([share(w > s.weight_cap, w) for w in weights])
+        if s.weight_floor is not None:
+            found["mismatch.is_truncated_fraction.lower"] = mean([share(w < s.weight_floor, w) for w in weights])
+        touched = [
+            greatest([share(_cut(w, s.weight_floor, s.weight_cap) != w, w) for w in map(math.exp, row)])
+            for row in of_rows
+        ]
+        found["mismatch.is_truncated_fraction.sequence"] = mean(touched)
         found["mismatch.effective_sample_size.truncated"] = effective(cut)
     p = _flat(rows, lambda token: math.exp(token[trained]))
     q = _flat(rows, lambda token: math.exp(token["rollout_logprobs"]))
@@ -293,15 +325,19 @@ def _mismatch(found: dict[str, float | None], rows: list[list[Token]], given: Ma
     found["mismatch.prob_pearson"] = _correlation(p, q)
 
 
+def _covariance(x: Sequence[float], y: Sequence[float]) -> float | None:
+    if not x:
+        return None
+    return math.fsum((a - mean(x)) * (b - mean(y)) for a, b in zip(x, y, strict=True)) / len(x)
+
+
 def _correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     if not x:
         return None
-    middle_x, middle_y = mean(x), mean(y)
-    together = math.fsum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / len(x)
     scale = deviation(x) * deviation(y)
     if scale == 0:
         return None
-    return together / scale
+    return _covariance(x, y) / scale
 
 
 def _values(found: dict[str, float | None], rows: list[list[Token]], given: Mapping[str, Any], s: Settings) -> None:
@@ -375,6 +411,17 @@ def _rollouts(found: dict[str, float | None], rows: list[list[Token]], given: Ma
         found["reward.accuracy"] = mean([float(one) for one in won])
         found["length.correct.mean"] = mean([n for n, one in zip(lengths, won, strict=True) if one])
         found["length.incorrect.mean"] = mean([n for n, one in zip(lengths, won, strict=True) if not one])
+    took = None if given.get("seconds") is None else [float(one) for one in given["seconds"]]
+    if took is not None:
+        found["agent.trajectory_time.mean"] = mean(took)
+    if given.get("trained") is not None:
+        used = [bool(one) for one in given["trained"]]
+        found["discard.fraction"] = mean([float(not one) for one in used])
+        for what, x in (("length", lengths), ("time", took)):
+            if x is not None:
+                kept, lost = ([one for one, is_used in zip(x, used, strict=True) if is_used is side] for side in (True, False))
+                found[f"discard.{what}.trained.mean"], found[f"discard.{what}.discarded.mean"] = mean(kept), mean(lost)
+                found[f"discard.{what}_ratio"] = mean(kept) / mean(x) if kept and mean(x) else None
     if given.get("scores") is not None:
         positive = [float(score) > 0 for score in given["scores"]]
         found["sft.loss"] = mean(_flat(rows, lambda token: -token["logprobs"]))

@@ -75,6 +75,8 @@ def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.n
         "success": draw.random(rows) > 0.5,
         "truncated": draw.random(rows) > 0.6,
         "group_ids": np.array([0, 0, 1, 1, 1, 2, 3]),
+        "trained": draw.random(rows) > 0.4,
+        "seconds": draw.exponential(20.0, rows),
     }
 
 

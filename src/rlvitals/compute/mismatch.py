@@ -1,7 +1,7 @@
 """How far the engine that sampled the tokens and the trainer that learns from them disagree.
 
 With w = p_train / p_rollout on the sampled tokens: KL(rollout || train) by its estimators, the importance weights, the
-effective sample size and the chi-square distance. Part of `policy.stats(rollout_logprobs=...)`.
+effective sample size, the chi-square distance and the perplexities. Part of `policy.stats(rollout_logprobs=...)`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED = Bounds()
+
+EXTREME = math.log(2.0)
+"""Log-probs further apart than this give a weight below 1/2 or above 2."""
 
 
 def sequence_weights(logprobs: Array, rollout_logprobs: Array, mask: Array) -> Array:
@@ -91,15 +94,29 @@ def add(sheet: Sheet, train: Array, rollout: Array, mask: Array, bounds: Bounds 
     )  # fmt: skip
     sheet.derive("mismatch.effective_sample_size", effective_sample_size, row)
     sheet.moments(weight * weight - 1.0, mask, mean="mismatch.chi2.token")
+    sheet.moments(share(xp.abs(difference) > EXTREME, difference), mask, mean="mismatch.extreme_ratio_fraction")
     error = xp.exp(xp.abs(difference))
     filled = real(mask.sum(axis=-1) > 0)
     sheet.moments(error, mask, mean="mismatch.token_mult_prob_error")
     sheet.moments(masked_mean(error, mask, axis=-1), filled, max="mismatch.seq_mult_prob_error.max")
-    sheet.moments(xp.exp(masked_mean(-difference, mask, axis=-1)), filled, mean="mismatch.ppl_ratio")
+    _add_perplexities(sheet, masked_mean(-difference, mask, axis=-1), -masked_mean(rollout, mask, axis=-1), filled)
     _add_sequences(sheet, sequence_weights(train, rollout, mask), filled)
     if bounds != UNBOUNDED:
-        _add_truncated(sheet, weight, mask, bounds)
+        _add_truncated(sheet, weight, mask, filled, bounds)
     _add_probabilities(sheet, train, rollout, mask)
+
+
+def _add_perplexities(sheet: Sheet, gap: Array, log_perplexity: Array, filled: Array) -> None:
+    """Of each sequence with tokens: how much more perplexed the trainer is, and how perplexed the engine is."""
+    xp = library(gap)
+    sheet.moments(xp.exp(gap), filled, mean="mismatch.ppl_ratio")
+    sheet.moments(
+        gap, filled,
+        mean="mismatch.log_ppl_gap.mean", max="mismatch.log_ppl_gap.max", min="mismatch.log_ppl_gap.min",
+    )  # fmt: skip
+    sheet.moments(xp.abs(gap), filled, mean="mismatch.log_ppl_gap.abs_mean")
+    sheet.moments(log_perplexity, filled, mean="policy.log_perplexity.rollout")
+    sheet.moments(xp.exp(log_perplexity), filled, mean="policy.perplexity.rollout")
 
 
 def _add_sequences(sheet: Sheet, weights: Array, filled: Array) -> None:
@@ -113,13 +130,21 @@ def _add_sequences(sheet: Sheet, weights: Array, filled: Array) -> None:
     sheet.moments(weights * weights - 1.0, filled, mean="mismatch.chi2.sequence")
 
 
-def _add_truncated(sheet: Sheet, weight: Array, mask: Array, bounds: Bounds) -> None:
+def _add_truncated(sheet: Sheet, weight: Array, mask: Array, filled: Array, bounds: Bounds) -> None:
     low, high = bounds
-    outside = (weight < (-math.inf if low is None else low)) | (weight > (math.inf if high is None else high))
-    sheet.moments(share(outside, weight), mask, mean="mismatch.is_truncated_fraction")
+    below = share(weight < (-math.inf if low is None else low), weight)
+    above = share(weight > (math.inf if high is None else high), weight)
+    sheet.moments(below + above, mask, mean="mismatch.is_truncated_fraction")
+    if low is not None:
+        sheet.moments(below, mask, mean="mismatch.is_truncated_fraction.lower")
+    if high is not None:
+        sheet.moments(above, mask, mean="mismatch.is_truncated_fraction.upper")
+    touched = row_sum(below + above, mask)
+    sheet.moments(share(touched > 0, touched), filled, mean="mismatch.is_truncated_fraction.sequence")
     row = sheet.moments(
         truncated_weights(weight, bounds), mask,
         mean="mismatch.is_weight_truncated.mean", std="mismatch.is_weight_truncated.std",
+        max="mismatch.is_weight_truncated.max", min="mismatch.is_weight_truncated.min",
     )  # fmt: skip
     sheet.derive("mismatch.effective_sample_size.truncated", effective_sample_size, row)
 

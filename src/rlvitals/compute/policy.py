@@ -23,6 +23,7 @@ from rlvitals.compute.names import naming
 from rlvitals.compute.packing import Packed, Sheet, reading
 from rlvitals.compute.shapes import per_sequence, per_token, token_rows
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.values import Value
 
 
 def ratio(logprobs: Array, old_logprobs: Array) -> Array:
@@ -117,6 +118,29 @@ def policy_gradient_loss(
     return -gain
 
 
+def covariance(x: Value, y: Value, sums: Value) -> float:
+    """Covariance of x and y (dividing by n) from the moments of x, of y and of x + y.
+
+    >>> from rlvitals import values
+    >>> covariance(values.mean([0.0, 2.0]), values.mean([1.0, 5.0]), values.mean([1.0, 7.0]))
+    2.0
+    """
+    return (sums.m2 - x.m2 - y.m2) / (2.0 * x.count)
+
+
+def response_part(mask: Array, parts: int) -> Array:
+    """In which of some equal parts of its response each token lies, from 0. Only tokens that count are counted.
+
+    >>> response_part([[0, 1, 1, 1, 1, 1, 1]], 3)
+    array([[0., 0., 0., 1., 1., 2., 2.]])
+    """
+    kept = real(mask)
+    xp = library(kept)
+    before = xp.cumsum(kept, axis=-1) - kept
+    count = kept.sum(axis=-1)[..., None]
+    return xp.floor(parts * before / xp.where(count > 0, count, 1.0 + 0.0 * count))
+
+
 @np.errstate(over="ignore", invalid="ignore")  # a ratio that overflows is inf in the log, as with torch
 def pack(
     *,
@@ -163,17 +187,22 @@ def pack(
     batch = _Batch(Sheet(naming(names, "policy")), m, aggregation, group_ids, horizon)
     clip = _Clip(clip_low, clip_high, dual_clip)
     batch.over_tokens(lp, mean="policy.logp.mean")
-    batch.over_sequences(library(lp).exp(-masked_mean(lp, m, axis=-1)), mean="policy.perplexity.train")
+    log_perplexity = -masked_mean(lp, m, axis=-1)
+    batch.over_sequences(log_perplexity, mean="policy.log_perplexity.train")
+    batch.over_sequences(library(lp).exp(log_perplexity), mean="policy.perplexity.train")
     _show_samples(batch, weight)
     r = None if old is None else _show_old(batch, lp, old, clip, is_token_level=ratio_level == "token")
     penalty = None if ref is None else _show_reference(batch, lp, ref, kl=kl, clamp=kl_clamp, coefficient=kl_coef)
     for exact, metric in ((kl_r, "kl_ref.exact"), (kl_o, "policy.kl_old.exact")):
         if exact is not None:
             batch.averaged(exact, metric)
+    adv = None if advantages is None else per_token(advantages, lp, m)
     if ent is not None:
-        batch.over_tokens(ent, mean="entropy.mean", max="entropy.max", min="entropy.min")
-    if advantages is not None:
-        loss = _show_loss(batch, lp, r, per_token(advantages, lp, m), clip=clip, weights=weight)
+        _show_entropy(batch, ent, adv)
+    if adv is not None:
+        rows = (batch.over_tokens(x) for x in (lp, adv, lp + adv))
+        batch.sheet.derive("policy.logp_advantage_cov", covariance, *rows)
+        loss = _show_loss(batch, lp, r, adv, clip=clip, weights=weight)
         if kl_coef is not None or entropy_coef is not None:
             _require(kl_coef, ref, "kl_coef", "ref_logprobs")
             _require(entropy_coef, ent, "entropy_coef", "entropy")
@@ -282,6 +311,17 @@ def _show_loss(batch: _Batch, lp: Array, r: Array, a: Array, *, clip: _Clip, wei
         return loss
     batch.averaged(loss * weights[:, None], "policy.loss.weighted")
     return loss * weights[:, None]
+
+
+def _show_entropy(batch: _Batch, ent: Array, a: Array) -> None:
+    """Show the entropy over all tokens, by thirds of each response, and by the sign of the advantage."""
+    batch.over_tokens(ent, mean="entropy.mean", max="entropy.max", min="entropy.min")
+    third = response_part(batch.mask, 3)
+    for place, part in enumerate(("start", "middle", "end")):
+        batch.sheet.moments(ent, batch.mask * (third == place), mean=f"entropy.position.{part}")
+    if a is not None:
+        batch.sheet.moments(ent, batch.mask * (a > 0), mean="entropy.positive.mean")
+        batch.sheet.moments(ent, batch.mask * (a < 0), mean="entropy.negative.mean")
 
 
 def _show_samples(batch: _Batch, weights: Array) -> None:

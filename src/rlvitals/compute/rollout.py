@@ -1,4 +1,4 @@
-"""What the policy produced: lengths, truncation, scores, groups of one prompt, pass@k, repetition.
+"""What the policy produced: lengths, truncation, discards, scores, groups of one prompt, pass@k, repetition.
 
 >>> seen = stats(response_lengths=[3, 8], finish_reasons=["stop", "length"], names="roll")
 >>> seen["tokens/response_length/mean"].number, seen["length.truncated_fraction"].number
@@ -123,6 +123,8 @@ def pack(
     max_response_length: int | None = None,
     scores: Array = None,
     success: Array = None,
+    trained: Array = None,
+    seconds: Array = None,
     components: Mapping[str, Array] | None = None,
     component_weights: Mapping[str, float] | None = None,
     score_low: float | None = None,
@@ -143,13 +145,16 @@ def pack(
     of that length counts as truncated, also one that happened to end there. `scores` are rewards before clipping,
     `score_low` and `score_high` the limits they are clipped to. `components` are parts of the reward by name, NaN where
     one does not apply; with `component_weights` their weighted sum is the score where none is given. `success` is true
-    or false for each; groups are solved, failed or mixed by it. `stage="eval"` names the scores of an evaluation
-    (`eval.score.mean`).
+    or false for each; groups are solved, failed or mixed by it. `trained` is true for the rollouts that reach the loss:
+    give all that were generated, and the lengths and `seconds` of the two kinds are compared. `stage="eval"` names the
+    scores of an evaluation (`eval.score.mean`).
     """
     if scores is None and components and component_weights:
         scores = weighted_reward(components, component_weights)
-    lengths, prompts, scores, won = gather(
-        _lengths(response_lengths, response_mask), _lengths(prompt_lengths, prompt_mask), _flat(scores), _flat(success)
+    lengths, prompts, scores, won, used, took = gather(
+        _lengths(response_lengths, response_mask),
+        _lengths(prompt_lengths, prompt_mask),
+        *map(_flat, (scores, success, trained, seconds)),
     )
     won = None if won is None else real(won > 0)
     sheet = Sheet(naming(names, "rollout"))
@@ -167,6 +172,10 @@ def pack(
         if lengths is not None:
             sheet.moments(lengths, won, mean="length.correct.mean")
             sheet.moments(lengths, 1.0 - won, mean="length.incorrect.mean")
+    if took is not None:
+        sheet.moments(took, mean="agent.trajectory_time.mean")
+    if used is not None:
+        show_discards(sheet, used, lengths, took)
     if scores is not None:
         _show_scores(sheet, scores, score_low, score_high, stage)
     _show_components(sheet, components or {}, component_weights or {})
@@ -232,6 +241,22 @@ def _show_lengths(sheet: Sheet, lengths: Array, is_cut: Array) -> None:
         )
 
 
+def show_discards(sheet: Sheet, trained: Array, lengths: Array = None, seconds: Array = None) -> None:
+    """Show how many rollouts are not trained on, and whether those were longer or slower."""
+    used = real(gather(trained)[0] > 0)
+    sheet.moments(1.0 - used, mean="discard.fraction")
+    for numbers, what in ((lengths, "length"), (seconds, "time")):
+        if numbers is not None:
+            everything = sheet.moments(numbers)
+            kept = sheet.moments(numbers, used, mean=f"discard.{what}.trained.mean")
+            sheet.moments(numbers, 1.0 - used, mean=f"discard.{what}.discarded.mean")
+            sheet.derive(f"discard.{what}_ratio", _ratio_of_means, kept, everything)
+
+
+def _ratio_of_means(part: Value, whole: Value) -> float | None:
+    return part.mean / whole.mean if whole.mean else None
+
+
 def _show_scores(sheet: Sheet, scores: Array, low: float | None, high: float | None, stage: str) -> None:
     if stage == "eval":
         sheet.moments(scores, mean="eval.score.mean", max="eval.score.max", min="eval.score.min")
@@ -289,6 +314,8 @@ def _show_pass(sheet: Sheet, won: Array, group_ids: Array, ks: Sequence[int]) ->
         row = sheet.moments(hit, enough, mean=f"eval.pass_at_k/{k}")
         sheet.derive(f"eval.pass_at_k/{k}/low", _low, row)
         sheet.derive(f"eval.pass_at_k/{k}/high", _high, row)
+        if k > 1:
+            sheet.moments(hit - rates.mean, enough, mean=f"eval.pass_gap_at_k/{k}")
         every = pass_hat_k(rates.size, rates.mean * rates.size, k)
         sheet.moments(every, enough, mean=f"eval.pass_hat_k/{k}")
 
