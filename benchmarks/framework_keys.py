@@ -149,6 +149,8 @@ class _Keys:
                 return ()
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 sides = [self._piece(left), self._piece(right)]
+                if any(isinstance(side, ast.Constant) and not isinstance(side.value, str) for side in (left, right)):
+                    return ()  # a sum of numbers
                 if not any(isinstance(side, ast.Constant | ast.JoinedStr | ast.BinOp) for side in (left, right)):
                     return ()
                 return tuple("".join(chosen) for chosen in product(*sides)) if _count(sides) <= MOST_EXPANDED else ()
@@ -212,7 +214,7 @@ def _dotted(node: ast.AST) -> str:
             return _dotted(value)
         case ast.Call(func=func):
             return _dotted(func)
-        case ast.Tuple(elts=[first, *_]):
+        case ast.Tuple(elts=[first, *_]) | ast.BinOp(left=first):
             return _dotted(first)
         case ast.Await(value=value) | ast.Starred(value=value):
             return _dotted(value)

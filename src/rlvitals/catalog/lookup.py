@@ -77,8 +77,13 @@ _MEASURED = re.compile(
 )
 """Names that `run.phase`, `run.timer`, `run.count` and the samples of the machine bring into any framework's run, so
 that they point to none."""
-_SPANNING = {"metric_infix"}
-"""Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
+_SPECIAL = {
+    "metric_infix": ".+",
+    "statistic": r"(?:mean|avg|median|min|max|sum|std|stddev|count|tp?\d+|p\d+)",
+}
+"""Placeholders that stand for something else than one segment: several (ROLL's `actor_train/train_step`), or what a
+reducer is called.
+"""
 
 
 class Catalog:
@@ -474,7 +479,7 @@ class _Pattern:
             pieces = _PLACEHOLDER.split(self.alias.name)
             self._regex = re.compile(
                 "".join(
-                    re.escape(piece) if position % 2 == 0 else (".+" if piece in _SPANNING else "[^/]+")
+                    re.escape(piece) if position % 2 == 0 else _SPECIAL.get(piece, "[^/]+")
                     for position, piece in enumerate(pieces)
                 )
             )
