@@ -102,9 +102,10 @@ class _Keys:
             yield from self.walk(child, target)
 
     def _stored(self, target: ast.expr) -> Iterator[Key]:
-        """`metrics[mode]["name"] = value`."""
-        if isinstance(target, ast.Subscript):
+        """`metrics[mode]["name"] = value`, `rates["name"][0] += value`."""
+        while isinstance(target, ast.Subscript):
             yield from self._found(target.slice, _dotted(target.value))
+            target = target.value
 
     def _called(self, node: ast.Call, target: str) -> Iterator[Key]:
         called = _dotted(node.func)
