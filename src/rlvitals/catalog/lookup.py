@@ -65,7 +65,7 @@ _ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")
 _NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
 _ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
 """`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
-_GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
+_GENERIC = {"train", "eval", "val", "rollout", "test", "rewards", "env", "time", "timing", "inference", "all"}
 _ANYBODYS = frozenset({
     "loss", "reward", "mean_reward", "accuracy", "margin", "kl", "entropy", "lr", "epoch", "step", "score",
 })  # fmt: skip
@@ -466,7 +466,7 @@ class _Pattern:
         self.literal = len(_PLACEHOLDER.sub("", alias.name))
         """How much of it is fixed: the most literal pattern wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}
-        self.is_loose = fixed <= _GENERIC and alias.name.count("/") < 2
+        self.is_loose = fixed <= _GENERIC and (alias.name.count("/") < 2 or alias.name.endswith("{statistic}"))
         """So general that it may speak only for its own framework (`train/{extra_log_key}`)."""
         self._regex: re.Pattern[str] | None = None
 
