@@ -1,8 +1,8 @@
 """Finds string keys in Python source that may be metric names: what `framework_names.py` collects from.
 
-Only the syntax tree is read; nothing of a framework is imported. A key is found where it is written: in a dictionary, in an
-assignment to a subscript, or as an argument of a call. It is kept with its container, the variable or function it goes
-into, because that tells metrics from settings.
+Only the syntax tree is read; nothing of a framework is imported. A key is found where it is written: in a dictionary,
+in an assignment to a subscript, or as an argument of a call. It is kept with its container, the variable or function it
+goes into, because that tells metrics from settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Key:
     name: str
     """With `{x}` for every part that is not a literal."""
     container: str
-    """The variable or function that takes it: `metrics`, `self._metrics`, `return of compute_loss`, `call to scalar`."""
+    """What takes it: a variable (`metrics`, `self._metrics`) or a function (`return of f`, `call to scalar`)."""
     scope: str
     """The class and function around it, as `Class.function`."""
     line: int
@@ -145,7 +145,7 @@ class _Keys:
                 return (text,)
             case ast.JoinedStr(values=parts):
                 pieces = [self._piece(part) for part in parts]
-                if len(pieces) and _count(pieces) <= MOST_EXPANDED:
+                if pieces and _count(pieces) <= MOST_EXPANDED:
                     return tuple("".join(chosen) for chosen in product(*pieces))
                 return ()
             case ast.BinOp(left=left, op=ast.Add(), right=right):

@@ -1,4 +1,4 @@
-"""The catalogue against the names that frameworks emit, as `benchmarks/framework_names.tsv` lists them from their code."""
+"""The catalogue against the names that frameworks emit: `benchmarks/framework_names.tsv`, made from their code."""
 
 from __future__ import annotations
 
@@ -60,7 +60,16 @@ WHATEVER_USERS_RETURN = {"train/{extra_log_key}"}
 
 def test_no_pattern_explains_just_any_name(names):
     """A pattern that fits anything would make the figures worthless."""
-    nonsense = ("zqx", "actor/zqx", "critic/zqx", "train/zqx", "rollout/zqx", "perf/zqx", "zqx/qqj", "actor/zqx/qqj/max")
+    nonsense = (
+        "zqx",
+        "actor/zqx",
+        "critic/zqx",
+        "train/zqx",
+        "rollout/zqx",
+        "perf/zqx",
+        "zqx/qqj",
+        "actor/zqx/qqj/max",
+    )
     for framework in {name.trainer for name in names}:
         for name in nonsense:
             own = [match.alias.name for match in catalog.reader(framework).matches(name) if match.in_framework]
@@ -68,7 +77,7 @@ def test_no_pattern_explains_just_any_name(names):
 
 
 def test_a_name_of_the_framework_itself_is_not_explained_as_one_of_its_users(names):
-    """`env/all/{key}` is for what an environment returns; what the framework's code spells out has an entry of its own."""
+    """`env/all/{key}` is for what an environment returns; what the code spells out has an entry of its own."""
     open_end = re.compile(r"(?!timing_per_token_ms)[^{}]*/\{(?!statistic)[^{}]+\}")
     explained = [
         (name.trainer, name.pattern, match.alias.name)
@@ -89,7 +98,7 @@ def test_a_name_of_the_framework_itself_is_not_explained_as_one_of_its_users(nam
         ('metrics.update({f"{prefix}/max": 1})', {("{prefix}/max", "metrics")}),
         ('for name in ("a", "b"):\n    out[f"x/{name}"] = 1', {("x/a", "out"), ("x/b", "out")}),
         ('def f():\n    return {"loss": 1}', {("loss", "return of f")}),
-        ('tracker.stat(entropy=1)', {("entropy", "call to tracker.stat keywords")}),
+        ("tracker.stat(entropy=1)", {("entropy", "call to tracker.stat keywords")}),
         ('m[f"mtp_{i + 1}_loss"] = 1', {("mtp_{i}_loss", "m")}),
         ('KEYS = ["a"]\nout = {f"p/{k}": 0 for k in KEYS}', {("a", "list KEYS"), ("p/a", "out")}),
         ("class Times:\n    setup: float = 0", {("setup", "field of Times")}),

@@ -173,6 +173,8 @@ class Metric:
     symptoms: tuple[Symptom, ...] = ()
     notes: str = ""
     names: tuple[Alias, ...] = ()
+    is_collective: bool = False
+    """Whether it stands for many series of a run, such as the times of various stages: its title tells none of them."""
 
 
 @dataclass(frozen=True, slots=True)

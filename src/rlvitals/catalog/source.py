@@ -139,6 +139,7 @@ def _metric(raw: Mapping[str, Any], family: str, where: str) -> Metric:
         bands=tuple(_band(band, at) for band in raw.get("bands") or []),
         symptoms=tuple(_symptom(symptom, at) for symptom in raw.get("symptoms") or []),
         names=tuple(alias for framework, given in names.items() for alias in _aliases(framework, given, at)),
+        is_collective=bool(raw.get("is_collective", False)),
         **{key: str(raw.get(key, "")).strip() for key in ("what", "formula", "estimator", "notes")},
     )
 
@@ -151,7 +152,10 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
             raise CatalogError(f"{here}: expected a name or a mapping with 'name', found {item!r}")
         _known(raw, {"name", "when", "caveat", "definition", "trap"}, here)
         texts = {key: str(raw.get(key, "")).strip() for key in ("name", "when", "definition", "trap")}
-        yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
+        caveat = _caveat(raw["caveat"], here) if raw.get("caveat") else None
+        if caveat is None and "{statistic}" in texts["name"]:
+            caveat = Caveat("statistic", "the last part of the name says which")
+        yield Alias(framework, caveat=caveat, **texts)
 
 
 def _caveat(raw: Any, at: str) -> Caveat:

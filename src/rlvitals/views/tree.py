@@ -77,7 +77,7 @@ def described(view: StoredRun, name: str) -> Described:
     return {
         "name": name,
         "concept": meaning.metric.id if meaning else None,
-        "title": metric.title if metric else name,
+        "title": view.reader.title(name, evaluated=view.is_evaluated(name)),
         "unit": metric.unit if metric else "",
         "direction": metric.direction if metric else "none",
     }
