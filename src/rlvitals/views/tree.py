@@ -28,8 +28,8 @@ MOST_COUNTED = 4_000_000
 GLIMPSED_ROWS = 64
 
 READ_FIRST = (
-    "reward", "preference", "eval", "group", "agent", "policy", "kl_ref", "entropy", "advantage", "value", "length",
-    "optim", "sft", "textscore", "off_policy", "engine", "moe",
+    "reward", "judging", "preference", "eval", "group", "agent", "policy", "kl_ref", "entropy", "advantage", "value",
+    "length", "optim", "sft", "textscore", "off_policy", "engine", "moe",
 )  # fmt: skip
 """Chapters in the order people look at them; then come names that the catalogue does not know."""
 
