@@ -44,9 +44,13 @@ ODD_REFERENCE_ALIASES = {"(not logged)", "eval accuracy"}
 """Not names: a remark, and a description of a JSON field that is listed under its own name."""
 
 
-CORRECTED_ALIASES = {("slime", "train/ois"), ("skyrl", "vllm/train/{metric}")}
+CORRECTED_ALIASES = {
+    ("slime", "train/ois"),
+    ("skyrl", "vllm/train/{metric}"),
+    ("roll", "actor/cispo_clipped_ratio_mean"),
+}
 """Where the code says something else than the reference: slime's is the ratio of new to old policy, not of trainer to
-engine; SkyRL's are many statistics of the engine, each under its own name."""
+engine; SkyRL's are many statistics of the engine, each under its own name; ROLL's is a mean ratio and no share."""
 
 
 def test_every_framework_alias_of_the_reference_finds_its_concept(shared):
