@@ -44,6 +44,15 @@ ODD_REFERENCE_ALIASES = {"(not logged)", "eval accuracy"}
 """Not names: a remark, and a description of a JSON field that is listed under its own name."""
 
 
+CORRECTED_ALIASES = {
+    ("slime", "train/ois"),
+    ("skyrl", "vllm/train/{metric}"),
+    ("roll", "actor/cispo_clipped_ratio_mean"),
+}
+"""Where the code says something else than the reference: slime's is the ratio of new to old policy, not of trainer to
+engine; SkyRL's are many statistics of the engine, each under its own name; ROLL's is a mean ratio and no share."""
+
+
 def test_every_framework_alias_of_the_reference_finds_its_concept(shared):
     import yaml
 
@@ -52,7 +61,7 @@ def test_every_framework_alias_of_the_reference_finds_its_concept(shared):
     for metric in reference["metrics"]:
         for framework, names in metric["aliases"].items():
             for name in names if isinstance(names, list) else [names]:
-                if name in ODD_REFERENCE_ALIASES:
+                if name in ODD_REFERENCE_ALIASES or (framework, name) in CORRECTED_ALIASES:
                     continue
                 checked += 1
                 scope = None if framework == "documents" else framework
@@ -118,7 +127,7 @@ def test_a_pattern_does_not_swallow_names_of_other_frameworks():
 
 def test_an_unknown_name_names_its_nearest():
     with pytest.raises(UnknownMetric, match="rewards/margins") as caught:
-        rlvitals.explain("rewards/margin")
+        rlvitals.explain("rewards/marginss")
     assert "rewards/margins" in caught.value.nearest
 
 
@@ -226,6 +235,6 @@ def test_every_pattern_is_found_by_a_name_made_from_it():
         for alias in metric.names:
             if "{" not in alias.name:
                 continue
-            name = re.sub(r"\{[^{}]+\}", "thing7", alias.name)
+            name = re.sub(r"\{[^{}]+\}", "thing7", alias.name.replace("{statistic}", "max"))
             fitting = {match.metric.id for match in catalog.reader(alias.framework).matches(name)}
             assert fitting, (alias.framework, name)

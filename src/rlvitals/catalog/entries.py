@@ -41,6 +41,7 @@ CaveatKind = Literal[
     "clamp",  # cut to a range
     "window",  # aggregated over the logging window
     "derived",  # must be computed from several keys
+    "statistic",  # another statistic of the same values: an extreme, a spread, a quantile, a sum
     "different",  # a related but different quantity
     "suspect",  # known to be wrong at the source
 ]
@@ -48,7 +49,7 @@ CaveatKind = Literal[
 CONVERTIBLE: frozenset[str] = frozenset({"sign", "scale", "complement"})
 """The caveats after which two series are the same quantity again."""
 
-OTHER_QUANTITIES: frozenset[str] = frozenset({"count", "different", "derived"})
+OTHER_QUANTITIES: frozenset[str] = frozenset({"count", "different", "derived", "statistic"})
 """The caveats with which a number is not the quantity that the concept names."""
 
 DIRECTIONS, REDUCTIONS, TIERS, STAGES, KINDS, CAVEATS = (
@@ -173,6 +174,8 @@ class Metric:
     symptoms: tuple[Symptom, ...] = ()
     notes: str = ""
     names: tuple[Alias, ...] = ()
+    is_collective: bool = False
+    """Whether it stands for many series of a run, such as the times of various stages: its title tells none of them."""
 
 
 @dataclass(frozen=True, slots=True)

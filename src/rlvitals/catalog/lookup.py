@@ -80,7 +80,7 @@ _ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")
 _NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
 _ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
 """`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
-_GENERIC = {"train", "eval", "val", "rollout", "test", "rewards"}
+_GENERIC = {"train", "eval", "val", "rollout", "test", "rewards", "env", "time", "timing", "inference", "all"}
 _ANYBODYS = frozenset({
     "loss", "reward", "mean_reward", "accuracy", "margin", "kl", "entropy", "lr", "epoch", "step", "score",
 })  # fmt: skip
@@ -92,8 +92,13 @@ _MEASURED = re.compile(
 )
 """Names that `run.phase`, `run.timer`, `run.count` and the samples of the machine bring into any framework's run, so
 that they point to none."""
-_SPANNING = {"metric_infix"}
-"""Placeholders that may stand for several segments: ROLL's `actor_train/train_step`."""
+_SPECIAL = {
+    "metric_infix": ".+",
+    "statistic": r"(?:mean|avg|median|min|max|sum|std|stddev|count|tp?\d+|p\d+)",
+}
+"""Placeholders that stand for something else than one segment: several (ROLL's `actor_train/train_step`), or what a
+reducer is called.
+"""
 
 
 class Catalog:
@@ -515,7 +520,7 @@ class _Pattern:
         self.literal = len(PLACEHOLDER.sub("", alias.name))
         """How much of it is fixed: the most literal pattern wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}
-        self.is_loose = fixed <= _GENERIC and alias.name.count("/") < 2
+        self.is_loose = fixed <= _GENERIC and (alias.name.count("/") < 2 or alias.name.endswith("{statistic}"))
         """So general that it may speak only for its own framework (`train/{extra_log_key}`)."""
         self._regex: re.Pattern[str] | None = None
 
@@ -557,7 +562,7 @@ class _Pattern:
 
 def _group(placeholder: str) -> str:
     """The expression for a placeholder: a group of its key where it stands for a label."""
-    expression = ".+" if placeholder in _SPANNING or placeholder.endswith("*") else "[^/]+"
+    expression = ".+" if placeholder.endswith("*") else _SPECIAL.get(placeholder, "[^/]+")
     key = slices.label_key(placeholder)
     return f"(?P<{key}>{expression})" if key else expression
 

@@ -117,6 +117,11 @@ class Reader:
             return None
         return found.metric if found.in_framework or self._is_unambiguous(name) else None
 
+    def title(self, name: str, *, evaluated: bool = False) -> str:
+        """What people call it: its concept's title, or the name itself where that says more."""
+        metric = self.named(name, evaluated=evaluated)
+        return name if metric is None or metric.is_collective else metric.title
+
     def _is_unambiguous(self, name: str) -> bool:
         return len({match.metric.id for match in self.matches(name)}) == 1
 

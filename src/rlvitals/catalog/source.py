@@ -140,6 +140,7 @@ def _metric(raw: Mapping[str, Any], family: str, where: str) -> Metric:
         bands=tuple(_band(band, at) for band in raw.get("bands") or []),
         symptoms=tuple(_symptom(symptom, at) for symptom in raw.get("symptoms") or []),
         names=tuple(alias for framework, given in names.items() for alias in _aliases(framework, given, at)),
+        is_collective=bool(raw.get("is_collective", False)),
         **{key: str(raw.get(key, "")).strip() for key in ("what", "formula", "estimator", "notes")},
     )
 
@@ -155,7 +156,10 @@ def _aliases(framework: str, given: Any, at: str) -> Iterable[Alias]:
         labels = [key for word in PLACEHOLDER.findall(texts["name"]) if (key := label_key(word))]
         if len(labels) > len(set(labels)):
             raise CatalogError(f"{here}: {texts['name']!r} has two places for one label; a label has one")
-        yield Alias(framework, caveat=_caveat(raw["caveat"], here) if raw.get("caveat") else None, **texts)
+        caveat = _caveat(raw["caveat"], here) if raw.get("caveat") else None
+        if caveat is None and "{statistic}" in texts["name"]:
+            caveat = Caveat("statistic", "the last part of the name says which")
+        yield Alias(framework, caveat=caveat, **texts)
 
 
 def _caveat(raw: Any, at: str) -> Caveat:

@@ -163,8 +163,7 @@ class Watched:
 
     def title(self, name: str) -> str:
         """What people call it."""
-        metric = self.reader.named(name)
-        return metric.title if metric else name
+        return self.reader.title(name)
 
     def explanation(self, name: str) -> catalog.Explanation | None:
         """What the catalogue says of it; None for a name nobody knows."""

@@ -79,7 +79,7 @@ def described(view: StoredRun, name: str) -> Described:
     """What a metric is: its name, concept, title, unit and direction."""
     meaning, metric = view.meaning(name), view.reader.named(name, evaluated=view.is_evaluated(name))
     label = slices.text(meaning.labels) if meaning else ""
-    title = metric.title if metric else name
+    title = view.reader.title(name, evaluated=view.is_evaluated(name))
     return {
         "name": name,
         "concept": meaning.metric.id if meaning else None,
