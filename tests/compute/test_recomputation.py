@@ -1,0 +1,286 @@
+"""A step's statistics from recorded tokens: updates computed by hand agree with them, and planted faults are found and
+named.
+
+The trainer here is a loop of plain torch operations, written without `rlvitals.compute`, whose log holds what it
+really computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from rlvitals.compute.recomputation import LossSettings, recheck
+from rlvitals.records import TRAINED_ROLLOUTS, Group, Rollout, TokenTrace
+from rlvitals.store.rollout_forms import rounded
+
+CLIP, KL = (0.2, 0.28), 0.05
+MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+HORIZON, VOCABULARY, GROUP, SIZE = 64, 23, 4, 2
+
+
+class Update:
+    """One update of a tiny model: its tokens, and the numbers a trainer would log."""
+
+    def __init__(self, seed=0, mode="token-mean", dtype=torch.float32, *, groups=4, fault="", has_kl=True):
+        draw = torch.Generator().manual_seed(seed)
+        rows = groups * GROUP
+        self.mode, self.dtype, self.fault, self.has_kl = mode, dtype, fault, has_kl
+        self.lengths = torch.randint(3, 40, (rows,), generator=draw)
+        width = int(self.lengths.max()) + 1
+        self.ids = torch.randint(0, VOCABULARY, (rows, width + 1), generator=draw)
+        inside = torch.arange(width) < self.lengths[:, None]
+        self.inside = inside
+        tool = (torch.arange(width) % 11 >= 8) & (self.lengths[:, None] > 15)  # what a tool gave back
+        self.mask = (inside & ~tool).double()
+        start = torch.randn(VOCABULARY, VOCABULARY, generator=draw)
+
+        def read(noise):
+            logits = start + noise * torch.randn(VOCABULARY, VOCABULARY, generator=draw)
+            every = logits[self.ids[:, :-1]].log_softmax(-1)
+            picked = every.gather(-1, self.ids[:, 1:, None])[..., 0]
+            return picked.to(dtype).double(), -(every.exp() * every).sum(-1).to(dtype).double()
+
+        self.new, self.entropies = (x * inside for x in read(0.3))  # padding has zeros
+        self.old, self.engine, self.reference = (read(noise)[0] * inside for noise in (0.0, 0.02, 0.5))
+        self.rewards = torch.rand(groups, GROUP, generator=draw).double()
+        apart = self.rewards - self.rewards.mean(dim=1, keepdim=True)
+        self.advantages = (apart / self.rewards.std(dim=1, keepdim=True, correction=0)).flatten()[
+            :, None
+        ] + 0 * self.mask
+
+    def averaged(self, x, mask):
+        sums, lengths = (x * mask).sum(1), mask.sum(1)
+        if self.mode == "token-mean":
+            return sums.sum() / lengths.sum()
+        if self.mode == "seq-mean-token-mean":
+            return (sums / lengths.clamp(min=1)).mean()
+        return (sums / HORIZON).mean()
+
+    def cut(self, x, mask):
+        """Over micro-batches, as a trainer accumulates them."""
+        if self.fault != "microbatch":
+            return self.averaged(x, mask)
+        parts = zip(x.split(SIZE), mask.split(SIZE), strict=True)
+        return torch.stack([self.averaged(part, kept) for part, kept in parts]).mean()
+
+    def log(self):
+        low, high = CLIP
+        mask = self.mask
+        if self.fault.startswith("mask"):
+            mask = torch.cat([torch.zeros(len(mask), 1), mask[:, :-1]], dim=1)
+        if self.fault == "mask inside":
+            mask = mask * self.inside
+        advantages = -self.advantages if self.fault == "sign" else self.advantages
+        ratio = (self.new - self.old).exp()
+        gain = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+        apart = self.reference - self.new
+        k3 = apart.exp() - apart - 1
+        losses = -gain + (KL * k3 if self.has_kl else 0)
+        loss = self.cut(losses.to(self.dtype).double(), mask) * (8 if self.fault == "scale" else 1)
+        binds = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+        gap = (self.old - self.engine).abs()
+        used = mask > 0
+        row = {
+            "train.loss": loss, "policy.ratio.mean": ratio[used].mean(), "policy.ratio.max": ratio[used].max(),
+            "policy.ratio.min": ratio[used].min(), "entropy.mean": self.entropies[used].mean(),
+            "mismatch.logp_abs_diff.mean": gap[used].mean(), "mismatch.logp_abs_diff.max": gap[used].max(),
+        }  # fmt: skip
+        if self.fault != "sign":
+            row["policy.clip_fraction"] = binds[used].double().mean()
+        if self.has_kl:
+            row["kl_ref.k3"] = k3[used].mean()
+            row["kl_ref.k1"] = (-apart)[used].mean()
+        return {name: float(number.to(self.dtype)) for name, number in row.items()}
+
+    def groups(self, kept=None):
+        """The record, rounded as it is written; of the first so many rollouts where not all are kept."""
+        rollouts = []
+        for row, length in enumerate(self.lengths.tolist()):
+            column = lambda x, row=row, length=length: tuple(x[row, :length].tolist())  # noqa: E731
+            trace = TokenTrace(
+                ids=tuple(self.ids[row, 1 : length + 1].tolist()), trained=tuple(map(bool, column(self.mask))),
+                logprobs=column(self.old), engine_logprobs=column(self.engine), new_logprobs=column(self.new),
+                reference_logprobs=column(self.reference) if self.has_kl else (),
+                entropies=column(self.entropies), advantages=column(self.advantages),
+            )  # fmt: skip
+            reward, advantage = float(self.rewards.flatten()[row]), float(self.advantages[row, 0])
+            is_kept = kept is None or row < kept
+            rollouts.append(Rollout(reward=reward, advantage=advantage, trace=trace if is_kept else None))
+        meta = {TRAINED_ROLLOUTS: len(rollouts)}
+        parts = [tuple(rollouts[at : at + GROUP]) for at in range(0, len(rollouts), GROUP)]
+        return [rounded(Group(rollouts=part, kept=True, meta=meta, step=7)) for part in parts]
+
+    @property
+    def config(self):
+        return {
+            "aggregation": self.mode, "clip_low": CLIP[0], "clip_high": CLIP[1], "max_context": HORIZON,
+            "gradient_accumulation_steps": 8, **({"kl_coef": KL} if self.has_kl else {}),
+        }  # fmt: skip
+
+
+@cache
+def checked(kept=None, config=True, **given):
+    update = Update(**given)
+    return recheck(update.groups(kept), update.log(), config=update.config if config else {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_right_update_has_no_difference(mode, dtype):
+    for seed in range(6):
+        found = checked(seed=seed, mode=mode, dtype=dtype)
+        assert (found.is_whole, found.rollouts, found.differences) == (True, 16, ())
+        assert set(found.compared) == {
+            "train.loss", "policy.ratio.mean", "policy.ratio.max", "policy.ratio.min", "entropy.mean", "kl_ref.k3",
+            "kl_ref.k1", "policy.clip_fraction", "mismatch.logp_abs_diff.mean", "mismatch.logp_abs_diff.max",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("scale", "loss_scale"),
+        ("mask", "mask_shift"),
+        ("mask inside", "mask_shift"),
+        ("sign", "advantage_sign"),
+        ("microbatch", "microbatch_weighting"),
+    ],
+)
+def test_a_planted_fault_is_found_and_named(fault, cause, mode):
+    if fault == "microbatch" and mode != "token-mean":
+        pytest.skip("rollouts count the same in every micro-batch of one size: the mean of means is the mean")
+    for seed in range(4):
+        update = Update(seed=seed, mode=mode, fault=fault)
+        row, right = update.log(), Update(seed=seed, mode=mode).log()
+        found = recheck(update.groups(), row, config=update.config)
+        if not found.differences:  # with means of 0 in every group a sign hardly shows in the loss
+            assert fault == "sign"
+            assert abs(row["train.loss"] - right["train.loss"]) < 0.005
+            continue
+        assert found.cause == cause, seed
+        for each in found.differences:
+            assert each.logged == row[each.name]
+            assert each.recomputed == pytest.approx(right[each.name], abs=2e-4)
+
+
+def test_the_facts_name_the_factor_the_shift_and_the_micro_batches():
+    assert checked(fault="scale").facts == {
+        "factor": 8,
+        "count_of": "the steps of gradient accumulation",
+    }
+    assert checked(fault="mask").facts == {"shift": 1}
+    assert checked(fault="microbatch").facts == {"microbatches": 8, "microbatch_size": SIZE}
+
+
+def test_without_settings_any_usual_way_of_averaging_agrees_and_a_fault_is_still_found():
+    for mode in MODES[:2]:
+        assert checked(mode=mode, has_kl=False, config=False).differences == ()
+    assert checked(fault="mask", config=False, has_kl=False).cause == "mask_shift"
+
+
+def test_micro_batches_are_known_where_rollouts_say_theirs():
+    update = Update(seed=3, fault="microbatch")
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
+    groups = [
+        replace(
+            group,
+            rollouts=tuple(
+                replace(rollout, meta={"microbatch": int(order[at * GROUP + number]) // SIZE})
+                for number, rollout in enumerate(group.rollouts)
+            ),
+        )
+        for at, group in enumerate(update.groups())
+    ]
+    row = update.log()
+    losses = Update(seed=3)
+    parts = [[place for place in range(16) if int(order[place]) // SIZE == part] for part in range(8)]
+    gain = torch.minimum(
+        (losses.new - losses.old).exp() * losses.advantages,
+        (losses.new - losses.old).exp().clamp(0.8, 1.28) * losses.advantages,
+    )
+    apart = losses.reference - losses.new
+    of_tokens = -gain + KL * (apart.exp() - apart - 1)
+    means = [(of_tokens * losses.mask)[part].sum() / losses.mask[part].sum() for part in parts]
+    row["train.loss"] = float(torch.stack(means).mean())
+    found = recheck(groups, row, config=update.config)
+    assert (found.cause, found.facts["microbatches"]) == ("microbatch_weighting", 8)
+
+
+def test_advantages_against_the_rewards_of_their_group_are_found_in_any_rollouts():
+    update = Update(seed=1)
+    groups = [
+        replace(group, rollouts=tuple(replace(each, advantage=-each.advantage, trace=None) for each in group.rollouts))
+        for group in update.groups()
+    ]
+    one = update.groups()[0].rollouts[0]
+    turned = replace(one.trace, advantages=tuple(-number for number in one.trace.advantages))
+    groups[0] = replace(groups[0], rollouts=(replace(one, trace=turned), *groups[0].rollouts[1:]))
+    found = recheck(groups, {}, config=update.config)
+    assert (found.cause, found.is_whole) == ("advantage_sign", False)
+    assert found.differences[0].logged == pytest.approx(-found.differences[0].recomputed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chosen_rollouts_agree_within_the_error_of_sampling(seed):
+    found = checked(seed=seed, groups=16, kept=20)
+    assert (found.is_whole, found.rollouts, found.differences) == (False, 20, ())
+    assert {"entropy.mean", "train.loss", "policy.ratio.max", "mismatch.logp_abs_diff.max"} <= set(found.compared)
+
+
+def test_chosen_rollouts_cannot_lie_beyond_a_logged_extreme():
+    update = Update(seed=2, groups=16)
+    row = update.log() | {"policy.ratio.max": 1.01}
+    (one,) = recheck(update.groups(kept=2), row, config=update.config).differences
+    assert (one.name, one.logged) == ("policy.ratio.max", 1.01)
+    assert one.recomputed == pytest.approx(
+        float((update.new - update.old)[:2][update.mask[:2] > 0].exp().max()), rel=1e-4
+    )
+
+
+def test_a_loss_far_from_that_of_chosen_rollouts_is_found():
+    update = Update(seed=4, groups=16)
+    row = update.log() | {"train.loss": 25.0}
+    found = recheck(update.groups(kept=32), row, config=update.config)
+    assert [each.name for each in found.differences] == ["train.loss"]
+
+
+def test_several_passes_leave_only_what_the_sampler_saw():
+    update = Update()
+    found = recheck(update.groups(), update.log(), config=update.config | {"grpo_epochs": 2})
+    assert set(found.compared) == {"mismatch.logp_abs_diff.mean", "mismatch.logp_abs_diff.max"}
+
+
+def test_unknown_clip_bounds_leave_out_what_depends_on_them():
+    update = Update()
+    config = {"aggregation": "token-mean", "kl_coef": KL}
+    assert not {"policy.clip_fraction", "train.loss"} & set(
+        recheck(update.groups(), update.log(), config=config).compared
+    )
+
+
+def test_a_difference_is_told_in_the_sign_of_its_name():
+    """ROLL's policykl is minus the catalogue's k1."""
+    update = Update(has_kl=False)
+    used = update.mask > 0
+    right = float((update.new - update.old)[used].mean())
+    row = {"actor/policykl": right}
+    known = {"config": update.config, "framework": "roll", "algorithm": "grpo"}
+    assert recheck(update.groups(), row, **known).differences == ()
+    (one,) = recheck(update.groups(), {"actor/policykl": right + 1.0}, **known).differences
+    assert one.recomputed == pytest.approx(right, abs=1e-4) or one.recomputed > 0
+
+
+def test_without_tokens_there_is_nothing_to_compare():
+    assert recheck([Group(rollouts=(Rollout(reward=1.0),))], {"train.loss": 1.0}) is None
+
+
+def test_settings_are_found_under_the_names_of_frameworks():
+    verl = LossSettings.of({"loss_agg_mode": "seq-mean-token-mean", "clip_ratio": 0.3, "clip_ratio_high": 0.4})
+    assert (verl.modes, verl.clip_low, verl.clip_high) == (("seq-mean-token-mean",), 0.3, 0.4)
+    trl = LossSettings.of({"loss_type": "dapo", "epsilon": 0.2, "beta": 0.04, "num_iterations": 2})
+    assert (trl.modes, trl.clip_high, trl.kl_coef, trl.passes) == (("token-mean",), 0.2, 0.04, 2)
