@@ -120,9 +120,9 @@ class LossSettings:
         mode = next((_MODE_NAMES[name] for name in named if isinstance(name, str) and name in _MODE_NAMES), None)
         size = number("microbatch_size", "per_device_train_batch_size", "ppo_micro_batch_size_per_gpu")
         counted = {
-            "the steps of gradient accumulation": number("gradient_accumulation_steps"),
-            "the processes": number("world_size", "num_processes"),
-            "the rollouts of a group": number("rollouts_per_group", "num_generations"),
+            "steps of gradient accumulation": number("gradient_accumulation_steps"),
+            "processes": number("world_size", "num_processes"),
+            "rollouts of a group": number("rollouts_per_group", "num_generations"),
         }
         return LossSettings(
             modes=(mode,) if mode else MODES,
@@ -184,7 +184,10 @@ class _Entry(NamedTuple):
 class _Pair(NamedTuple):
     entry: _Entry
     recomputed: float
+    """By the definition of its own name."""
     agrees: bool
+    off: float = 0.0
+    """Distance to the nearest definition."""
 
     @property
     def difference(self) -> Difference:
@@ -367,13 +370,18 @@ def _whole(tokens: _Tokens, row: Sequence[_Entry]) -> list[_Pair]:
 
 def _nearest(entry: _Entry, stats: Stats, rollouts: int) -> _Pair | None:
     """A logged number and the recomputed one that comes nearest; None where there is none."""
-    values = [value for metric in _SAME.get(entry.metric, (entry.metric,)) for value in stats.get(metric, ())]
-    known = [(value, number) for value in values if (number := value.number) is not None and math.isfinite(number)]
+    known = [
+        (metric, value, number)
+        for metric in dict.fromkeys((entry.metric, *_SAME.get(entry.metric, ())))
+        for value in stats.get(metric, ())
+        if (number := value.number) is not None and math.isfinite(number)
+    ]
     if not known:
         return None
-    agrees = any(abs(entry.number - number) <= _tolerance(value, rollouts) for value, number in known)
-    nearest = min((number for _, number in known), key=lambda number: abs(number - entry.number))
-    return _Pair(entry, nearest, agrees)
+    agrees = any(abs(entry.number - number) <= _tolerance(value, rollouts) for _, value, number in known)
+    off = min(abs(entry.number - number) for _, _, number in known)
+    own = [number for metric, _, number in known if metric == known[0][0]]
+    return _Pair(entry, min(own, key=lambda number: abs(number - entry.number)), agrees, off)
 
 
 def _tolerance(value: Value, rollouts: int) -> float:
@@ -434,25 +442,33 @@ def _explained(
 ) -> dict[str, Any]:
     """The fault under which the numbers come out as they were logged; of several the one that fits best."""
     faults = list(_scaled(tokens, apart))
+    entries = [pair.entry for pair in apart]
     if is_whole:
-        faults += _misused(tokens, [pair.entry for pair in apart], rollouts)
+        faults += _misused(tokens, entries)
+        if not faults or min(faults).residual > ROUNDING:  # the ways of cutting a batch are many
+            faults += _cut(tokens, entries, rollouts)
     if not faults:
         return {}
     best = min(faults)
     return {"cause": best.cause, "facts": best.facts}
 
 
-def _misused(
-    tokens: _Tokens, entries: Sequence[_Entry], rollouts: Sequence[tuple[Rollout, TokenTrace]]
-) -> Iterator[_Fault]:
+def _misused(tokens: _Tokens, entries: Sequence[_Entry]) -> Iterator[_Fault]:
     """The tokens used in another way than they should be."""
-    count = len(rollouts)
+    count = len(tokens.mask)
     if all(entry.metric in _LOSSES for entry in entries) and tokens.advantages is not None:
         yield from _fitting(tokens.opposed().stats(), entries, count, "advantage_sign")
     for by in (1, -1):
         for is_padding_used in (True, False) if by > 0 else (False,):
             moved = tokens.shifted(by, is_padding_used=is_padding_used)
             yield from _fitting(moved.stats(), entries, count, "mask_shift", shift=by)
+
+
+def _cut(
+    tokens: _Tokens, entries: Sequence[_Entry], rollouts: Sequence[tuple[Rollout, TokenTrace]]
+) -> Iterator[_Fault]:
+    """Micro-batches that count the same, however many tokens they hold."""
+    count = len(tokens.mask)
     for size, parts in _microbatches(tokens, rollouts):
         stats = _mean_of_means([tokens.take(part).stats() for part in parts])
         yield from _fitting(
@@ -465,7 +481,7 @@ def _fitting(
 ) -> Iterator[_Fault]:
     pairs = [_nearest(entry, stats, rollouts) for entry in entries]
     if all(pair is not None and pair.agrees for pair in pairs):
-        yield _Fault(max(abs(pair.entry.number - pair.recomputed) for pair in pairs if pair), cause, facts)
+        yield _Fault(max(pair.off for pair in pairs if pair), cause, facts)
 
 
 def _scaled(tokens: _Tokens, apart: Sequence[_Pair]) -> Iterator[_Fault]:
@@ -482,8 +498,8 @@ def _scaled(tokens: _Tokens, apart: Sequence[_Pair]) -> Iterator[_Fault]:
         return
     counts = {
         **tokens.settings.counts,
-        "the rollouts of the step": len(tokens.mask),
-        "the trained tokens of the step": int(tokens.mask.sum()),
+        "rollouts of the step": len(tokens.mask),
+        "trained tokens of the step": int(tokens.mask.sum()),
     }
     what = next((what for what, count in counts.items() if count == near), "")
     facts: dict[str, float | str] = {"factor": whole, **({"count_of": what} if what else {})}

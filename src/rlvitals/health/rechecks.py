@@ -6,6 +6,7 @@ same order lead to the same events, while a run trains and afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlvitals.health.wording import fill
@@ -82,6 +83,10 @@ class Rechecks:
     def standing(self) -> frozenset[str]:
         """The rules in alarm."""
         return frozenset(self._standing)
+
+    def stand(self, rules: Iterable[str]) -> None:
+        """These are in alarm."""
+        self._standing |= dict.fromkeys(rules, 0)
 
     def take(self, checked: Recheck) -> list[HealthEvent]:
         """What a comparison leads to. Steps come in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
 
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.health.history import by_gravity
@@ -15,7 +14,6 @@ from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.epochs import Epochs, gather
 from rlvitals.views.query import StoredRun
-from rlvitals.views.rollouts import RunRollouts
 from rlvitals.views.thinning import thin
 
 CARD_POINTS = 40
@@ -33,11 +31,6 @@ class RunView(StoredRun):
         """The groups of rollouts of a step, of the newest that has some unless one is given. See `rollout_log`."""
         wanted = self.rollout_log.last_step if step is None else step
         return [] if wanted is None else self.rollout_log.at(wanted)
-
-    @cached_property
-    def rollout_log(self) -> RunRollouts:
-        """The run's rollouts, to be asked for the worst, for a text, step by step."""
-        return RunRollouts(self._dir, self._lineage)
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the verdict, its vital signs, what was found."""

@@ -174,6 +174,9 @@ class Updates:
         packs: list[Any] = []
         norms: list[Tensor] = []
         logprobs, entropies = torch.zeros_like(batch.own), torch.zeros_like(batch.own)
+        # Sums over the horizon are added up over all parts of the step, so each is divided by all rows that come up.
+        trained = self._accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
+        visits = max(float(trained), 1.0) * settings.grpo_epochs
         with self._run.phase("train_step") as phase:
             phase.tokens(int(batch.ids_mask.sum()) * settings.grpo_epochs)
             for epoch in range(settings.grpo_epochs):
@@ -186,7 +189,7 @@ class Updates:
                             logprobs[here, : now.logprobs.shape[1]] = now.logprobs.detach().float()
                             entropies[here, : now.entropy.shape[1]] = now.entropy.detach().float()
 
-                    norms.append(self._update(batch.take(places), packs, has_old=has_old, note=note))
+                    norms.append(self._update(batch.take(places), packs, has_old=has_old, note=note, visits=visits))
         self.seen = Seen(
             batch.own,
             batch.old_logprobs if has_old else logprobs,
@@ -200,11 +203,17 @@ class Updates:
         return {**row, **norm, "tokens_trained": values.total([float(batch.own.sum())])}
 
     def _update(
-        self, batch: Batch, packs: list[Any], *, has_old: bool, note: Callable[[Tensor, Any], None] | None = None
+        self,
+        batch: Batch,
+        packs: list[Any],
+        *,
+        has_old: bool,
+        note: Callable[[Tensor, Any], None] | None = None,
+        visits: float | None = None,
     ) -> Tensor:
         """One step of the optimizer; returns the norm of the gradient before it is clipped. `has_old`: the policy has
         moved since the batch was collected, and the batch holds what it said then. `note` takes the rows of a forward
-        pass and what it said of their tokens.
+        pass and what it said of their tokens; `visits` is how many rows the step trains on in all of its updates.
         """
         settings, accelerator = self._settings, self._accelerator
         counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
@@ -215,7 +224,7 @@ class Updates:
         parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
         for number, places in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else accelerator.no_sync(self._model):
-                loss, seen, now = self._loss(batch.take(places), has_old)
+                loss, seen, now = self._loss(batch.take(places), has_old, visits or rows)
                 accelerator.backward(loss)
             packs.append(seen)
             if note is not None:
@@ -224,7 +233,7 @@ class Updates:
             (norm,) = sharded.update(self._optimizer, settings.max_grad_norm)
         return norm
 
-    def _loss(self, batch: Batch, has_old: bool) -> tuple[Tensor, Any, Any]:
+    def _loss(self, batch: Batch, has_old: bool, visits: float) -> tuple[Tensor, Any, Any]:
         """GRPO's loss over some rows, the statistics of the update, and what the model says of the tokens."""
         s, has_kl = self._settings, self._reference is not None
         now = answer_stats(self._model, batch.rows, temperature=s.temperature)
@@ -238,7 +247,7 @@ class Updates:
             logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs if has_kl else None,
             rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
             entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-            aggregation=s.aggregation, horizon=self._horizon * len(batch.ids),
+            aggregation=s.aggregation, horizon=self._horizon * visits,
             kl_coef=s.kl_coef if has_kl else None, entropy_coef=s.entropy_coef, names=s.names,
         )  # fmt: skip
         return losses.summed(of_tokens, batch.own, batch.weights), seen, now
