@@ -328,6 +328,11 @@ class TokenTrace:
     versions: tuple[int, ...] = ()
     """The step of the weights that wrote the token."""
 
+    @property
+    def length(self) -> int:
+        """How many tokens it holds."""
+        return max(len(getattr(self, name)) for name in self.__slots__)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:

@@ -465,6 +465,7 @@ export interface RolloutFacts {
   seed?: number;
   policy_version?: number;
   trace?: TraceFacts;
+  traced?: number;
   meta?: Record<string, unknown>;
 }
 
