@@ -81,7 +81,7 @@ def test_the_finding_is_in_check_in_the_report_in_health_and_at_its_address(tmp_
     assert told["causes"] == [
         "the logged loss is 8 times the recomputed one, which is the number of steps of gradient accumulation"
     ]
-    for command in (["check", str(tmp_path / "run")], ["report", str(tmp_path / "run")]):
+    for command in (["check", str(tmp_path / "run")], ["report", str(tmp_path / "run"), "--markdown", "--output", "-"]):
         main(command)
         assert "the scale of the loss is off" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "run/logs/findings.jsonl").unlink()

@@ -496,12 +496,12 @@ export interface TraceFacts {
   texts?: string[];
   turns?: number[];
   trained?: boolean[];
-  logprobs?: number | "nan" | "inf" | "-inf"[];
-  engine_logprobs?: number | "nan" | "inf" | "-inf"[];
-  new_logprobs?: number | "nan" | "inf" | "-inf"[];
-  reference_logprobs?: number | "nan" | "inf" | "-inf"[];
-  entropies?: number | "nan" | "inf" | "-inf"[];
-  advantages?: number | "nan" | "inf" | "-inf"[];
+  logprobs?: (number | "nan" | "inf" | "-inf")[];
+  engine_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  new_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  reference_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  entropies?: (number | "nan" | "inf" | "-inf")[];
+  advantages?: (number | "nan" | "inf" | "-inf")[];
   versions?: number[];
 }
 
