@@ -79,6 +79,14 @@ def test_without_settings_any_usual_way_of_averaging_agrees_and_a_fault_is_still
     assert checked(fault="mask", config=False, has_kl=False).cause == "mask_shift"
 
 
+def test_sums_over_a_horizon_that_is_not_known_are_left_out():
+    update = Update(mode="seq-mean-token-sum-norm")
+    config = {name: value for name, value in update.config.items() if name != "max_context"}
+    found = recheck(update.groups(), update.log(), config=config)
+    assert ("train.loss" in found.compared, found.differences) == (False, ())
+    assert "entropy.mean" in found.compared
+
+
 def test_micro_batches_are_known_where_rollouts_say_theirs():
     update = Update(seed=3, fault="microbatch")
     order = torch.randperm(16, generator=torch.Generator().manual_seed(1))

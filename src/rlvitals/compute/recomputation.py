@@ -47,10 +47,11 @@ SCALE_ROOM = 0.02
 OPPOSITE = -0.99
 """Correlation of advantages and rewards within groups from which on the sign is the wrong one."""
 
-MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+SUM_NORM = "seq-mean-token-sum-norm"
+MODES = ("token-mean", "seq-mean-token-mean", SUM_NORM)
 
 _MODE_NAMES = {
-    "grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dapo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm",
+    "grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dapo": "token-mean", "dr_grpo": SUM_NORM,
     **{mode: mode for mode in MODES},
 }  # fmt: skip
 """What trainers call the ways of averaging a loss."""
@@ -98,6 +99,7 @@ class LossSettings:
     kl_coef: float | None = None
     entropy_coef: float | None = None
     horizon: float | None = None
+    """What sums are divided by."""
     passes: int = 1
     """Times that each batch is gone through."""
     microbatch_size: int | None = None
@@ -312,6 +314,8 @@ class _Tokens:
         """What each metric is, by every way of averaging that comes into question."""
         found: dict[str, list[Value]] = {}
         for mode in self.settings.modes:
+            if mode == SUM_NORM and self.settings.horizon is None:
+                continue  # divided by nobody knows what
             for metric, value in self._stats(mode).items():
                 found.setdefault(metric, []).append(value)
         if "token-mean" not in self.settings.modes:  # of anything but the loss it is the usual one

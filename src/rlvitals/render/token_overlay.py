@@ -71,8 +71,8 @@ def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
             about = "log-prob of the trainer less that of the engine, in nats"
             return Scale(about, _turning(bounds), _written(trace, lambda at: _around(own[at] - engine[at], bounds)))
         case "mask" if trained := trace.trained:
-            steps = (Step(_RISING[1], "", "trained"), Step(_MASKED, " ⟦⟧", "masked"))
-            return Scale("what the loss takes", steps, lambda at: 0 if trained[at] else 1)
+            both = (Step(_RISING[1], "", "trained"), Step(_MASKED, " ⟦⟧", "masked"))
+            return Scale("what the loss takes", both, lambda at: 0 if trained[at] else 1)
         case "advantage" if advantages := trace.advantages:
             sizes = (0.005, 0.5, 1.5)
             return Scale("advantage", _turning(sizes), _written(trace, lambda at: _around(advantages[at], sizes)))
