@@ -112,6 +112,12 @@ def test_what_cannot_be_compared_disturbs_nothing(tmp_path):
     assert of_tokens(rlvitals.open_run(tmp_path / "run").health_events) == []
 
 
+def test_the_last_step_is_compared_before_the_run_is_closed(tmp_path, caplog):
+    view = recorded(tmp_path / "run", ["scale"])
+    assert [step for _, step, *_ in of_tokens(view.health_events)] == [1]
+    assert "cannot write" not in caplog.text
+
+
 def test_it_is_compared_while_the_run_goes_on(tmp_path):
     with rlvitals.start(tmp_path / "run", config=Update().config, display="none") as run:
         for step, fault in enumerate(["sign", ""], 1):

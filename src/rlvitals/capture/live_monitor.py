@@ -266,7 +266,6 @@ class LiveMonitor:
     def close(self) -> None:
         """No row comes any more. Waits a little for notifications on their way."""
         self.settle()
-        self.recheck(is_last=True)
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))

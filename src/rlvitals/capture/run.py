@@ -302,6 +302,7 @@ class Run:
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
         self._monitor.settle()
+        self._monitor.recheck(is_last=True)
         with self._lock:
             self.flush()
             if not self._recording:

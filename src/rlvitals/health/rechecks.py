@@ -127,7 +127,7 @@ def finding_of(checked: Recheck) -> Finding:
         causes = (*causes, f"only {checked.rollouts} rollouts of the step were recorded with tokens")
     return Finding(
         rule=f"recomputed_{checked.cause}",
-        kind="logprob_mismatch" if first.name.startswith("mismatch") else "data",
+        kind="data",
         severity=severity,
         step=checked.step,
         onset_step=checked.step,
