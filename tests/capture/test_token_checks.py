@@ -90,6 +90,13 @@ def test_the_finding_is_in_check_in_the_report_in_health_and_at_its_address(tmp_
     assert "recomputed_loss_scale" in json.dumps(found)
 
 
+def test_steps_that_come_faster_than_they_are_compared_are_compared_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlvitals.capture.token_checks.MOST_STEPS", 2)
+    view = recorded(tmp_path / "run", ["sign", *[""] * 8])
+    assert [step for _, step, *_ in of_tokens(view.health_events)] == [1, 4]
+    assert of_tokens(view.health_events) == of_tokens(token_events(view))
+
+
 def test_an_alarm_of_an_earlier_attempt_is_not_raised_again(tmp_path):
     recorded(tmp_path / "run", ["", "sign", "sign"])
     with rlvitals.start(tmp_path / "run", resume=True, config=Update().config, display="none") as run:

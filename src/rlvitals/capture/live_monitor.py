@@ -213,6 +213,11 @@ class LiveMonitor:
                     self._tokens.take_row(row.step, row.numbers, row.timestamp)  # its rollouts may come after it
                 self._tokens.take_groups(groups, step)
 
+    def relieve(self) -> None:
+        """Compare what waits where that is too much. For a caller that does not hold the run's lock."""
+        if self._tokens.is_used and self._tokens.is_full:
+            self.recheck()
+
     def recheck(self, *, is_last: bool = False) -> None:
         """Compute the numbers of recorded tokens again and compare them with those logged. Takes a while: for a caller
         that does not hold the run's lock. `is_last`: no further row comes.

@@ -249,6 +249,7 @@ class Run:
                     self._writer.verify()  # files are made where the run is now
                     self._append_groups(lines, number)
                     self._monitor.take_groups(taken, number)
+            self._monitor.relieve()
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.

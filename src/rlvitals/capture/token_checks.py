@@ -18,8 +18,8 @@ from rlvitals.records import Group, HealthEvent, RunInfo
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import logger
 
-MOST_STEPS = 4
-"""Steps whose tokens wait; of more the oldest are not compared."""
+MOST_STEPS, MOST_WAITING = 32, 400_000
+"""Steps and tokens that wait. Steps that come faster than they are compared are compared by those who record them."""
 
 
 WAIT_SECONDS = 2.0
@@ -53,15 +53,21 @@ class TokenChecks:
         found = {name: float(number) for name, number in numbers.items() if isinstance(number, int | float)}
         known, _ = self._rows.pop(step, ({}, 0.0))
         self._rows[step] = known | found, now
-        if len(self._rows) > 2 * MOST_STEPS:
+        if len(self._rows) > 4 * MOST_STEPS:
             del self._rows[next(iter(self._rows))]
 
     def take_groups(self, groups: Sequence[Group], step: int) -> None:
         """Rollouts, some of them with tokens. For a caller that holds the run's lock."""
         self.is_used = self._rechecks is not None
         self._groups.setdefault(step, []).extend(replace(group, step=step) for group in groups)
-        if len(self._groups) > MOST_STEPS:
+        if len(self._groups) > 2 * MOST_STEPS:  # their rows never come
             del self._groups[min(self._groups)]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits than should."""
+        traces = (rollout.trace for groups in self._groups.values() for group in groups for rollout in group.rollouts)
+        return len(self._groups) > MOST_STEPS or sum(trace.length for trace in traces if trace) > MOST_WAITING
 
     def checked(self, lock: AbstractContextManager[Any], *, is_last: bool) -> Iterator[tuple[float, list[HealthEvent]]]:
         """What the comparison of each step that is over leads to, with the time of its row. `lock` is the run's."""
