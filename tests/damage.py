@@ -27,7 +27,7 @@ import rlvitals
 from rlvitals.cli import sync
 from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.records import Group, Rollout, TokenTrace, ToolCall, Turn
 from rlvitals.store.archive import compact_logs
 from rlvitals.store.evaluations import Control, write_control
 from rlvitals.store.layout import RunDir
@@ -107,7 +107,11 @@ def _group(topic: str, step: int) -> Group:
     def rollout(number: int) -> Rollout:
         call = ToolCall("search", {"query": topic}, f"found {topic}")
         turns = (Turn(f"Looking for the {topic}.", (call,), tokens=5), Turn(f"It is number {number}."))
-        return Rollout(turns, reward=number / 2, outcome="correct" if number else "wrong", stop="answered")
+        trace = (
+            TokenTrace(ids=(1, 2), texts=("It", " is"), trained=(True, False), logprobs=(-0.5, 0.0)) if number else None
+        )
+        outcome = "correct" if number else "wrong"
+        return Rollout(turns, reward=number / 2, outcome=outcome, stop="answered", trace=trace)
 
     return Group(f"What is the {topic} at {step}?", (rollout(0), rollout(1)), id=topic, kept=True, max_turns=4)
 
@@ -427,6 +431,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
         ["watch", run, "--plain", "--interval", "0.01", "--until-idle", "0.02"],
         ["watch", run, "--json", "--interval", "0.01", "--until-idle", "0.02"],
         ["rollouts", run], ["rollouts", run, "--json"], ["rollouts", run, "--step", "100", "--verbose", "--full"],
+        ["rollouts", run, "--step", "100", "--group", "1", "--tokens"],
         ["rollouts", run, "--step", "100", "--group", "1", "--json"], ["rollouts", run, "--worst", "3"],
         ["rollouts", run, "--search", "river"], ["rollouts", run, "--step", "300", "--diff", "100"],
         ["rollouts", run, "--outcome", "correct", "--json"],
@@ -447,6 +452,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),
     ("rollouts", {}), ("rollouts", {"step": 100}), ("rollouts", {"step": 100, "group": "1"}),
+    ("rollouts", {"step": 100, "group": "1", "tokens": 1}),
     ("rollouts", {"worst": 1}), ("rollouts", {"search": "river"}), ("overlay", {"name": "reward"}), ("compare", {}),
 ]  # fmt: skip
 

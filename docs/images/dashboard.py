@@ -29,6 +29,7 @@ SCREENS = {
     "metrics": ("#metrics?run=kto-failing&explain=rewards%2Fmargins", ".panel canvas"),
     "health": ("#health?run=grpo-failing", ".finding canvas"),
     "rollouts": ("#rollouts?run=grpo&group=2", ".heat"),
+    "tokens": ("#rollouts?run=grpo&step=1&group=3&rollout=1&tokens=probability", ".tokens"),
     "compare": ("#compare?run=kto&with=kto-failing", "canvas"),
     "performance": ("#performance?run=ppo", ".waterfall"),
     "evaluations": ("#evaluations?run=ppo", "canvas"),

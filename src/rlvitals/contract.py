@@ -570,6 +570,9 @@ class RolloutFacts(TypedDict, total=False):
     seed: int
     policy_version: int
     trace: TraceFacts
+    """Of the rollout whose number was asked for with `tokens`."""
+    traced: int
+    """Tokens that were recorded of it; missing where none were."""
     meta: dict[str, Any]
 
 

@@ -219,8 +219,9 @@ HealthEventType = Literal["raised", "escalated", "recovered", "request", "answer
 """What a line of the health log tells: an alarm that was raised, that got graver, that is over; what was asked of the
 trainer and what it answered; that a monitor began to watch or gave up."""
 
-SeenIn = Literal["rows", "clock", "epochs"]
-"""What a finding was read from. Those of rows can be found again from the log; the others only while it trains."""
+SeenIn = Literal["rows", "clock", "epochs", "tokens"]
+"""What a finding was read from. Those of rows can be found again from the log, those of tokens from recorded rollouts;
+the others only while it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,11 @@ class TokenTrace:
     versions: tuple[int, ...] = ()
     """The step of the weights that wrote the token."""
 
+    @property
+    def length(self) -> int:
+        """How many tokens it holds."""
+        return max(len(getattr(self, name)) for name in self.__slots__)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -373,6 +379,11 @@ class Rollout:
         return _sum(turn.trainable_tokens for turn in self.turns) if given is None else given
 
 
+TRAINED_ROLLOUTS = "trained_rollouts"
+"""In the `meta` of a group: how many rollouts the update of its step took, over all groups and ranks. Where as many
+have a trace, the step's statistics can be computed again exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The rollouts of one prompt at one step."""
@@ -411,3 +422,34 @@ class Group:
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+RecheckCause = Literal["loss_scale", "mask_shift", "advantage_sign", "microbatch_weighting", "not_explained"]
+"""Why a number that a trainer logged is another than the one computed again from its tokens."""
+
+
+class Difference(NamedTuple):
+    """A number as it was logged, and as the recorded tokens give it."""
+
+    name: str
+    """Under which it was logged."""
+    logged: float
+    recomputed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """A step's statistics computed again from recorded tokens, beside what was logged."""
+
+    step: int
+    rollouts: int
+    """Those whose tokens were recorded."""
+    compared: tuple[str, ...]
+    """The logged names that could be compared."""
+    is_whole: bool
+    """Whether the tokens are all that the update took: then every number must agree to rounding."""
+    differences: tuple[Difference, ...] = ()
+    """The numbers that do not agree."""
+    cause: RecheckCause = "not_explained"
+    facts: dict[str, float | str] = field(default_factory=dict)
+    """What tells the cause: `factor`, `count_of`, `shift`, `microbatch_size`."""

@@ -24,7 +24,7 @@ import rlvitals
 from conftest import REPO
 from health_lines import finding_line
 from rlvitals.cli.main import VERBS, main
-from rlvitals.records import Finding, Group, Rollout, ToolCall, Turn
+from rlvitals.records import Finding, Group, Rollout, TokenTrace, ToolCall, Turn
 from rlvitals.store.cursors import Cursor, write_cursor
 from rlvitals.store.layout import RunDir
 
@@ -76,6 +76,7 @@ def make_run(root: Path, name: str, dress, dress_name) -> Path:
         rubric={dress("polite"): dress("yes")},
         reward_parts={dress("length"): 0.25},
         meta={dress("kind"): dress("x")},
+        trace=TokenTrace(texts=(dress("So."), "."), trained=(True, False), logprobs=(-0.1, 0.0)),
     )
     group = Group(
         prompt=dress("What?"), id=dress("q1"), answer=dress("40"), sources=(dress("m7"),), reason=dress("dull"),
@@ -205,6 +206,8 @@ watch {runs} --plain
 rollouts {one}
 rollouts {one} --step 6
 rollouts {one} --step 6 --group 1
+rollouts {one} --step 6 --group 1 --tokens
+rollouts {one} --step 6 --group 1 --tokens mask
 rollouts {one} --step 6 --verbose
 rollouts {one} --step 6 --group 1 --full
 rollouts {one} --step 6 --group {word}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.notices import Notices
+from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import History, by_gravity, verdict_of
@@ -29,6 +30,7 @@ from rlvitals.records import (
     Answer,
     Attempt,
     Finding,
+    Group,
     HealthEvent,
     HealthEventType,
     OpenPhase,
@@ -44,6 +46,7 @@ from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
 from rlvitals.store.past import past_before
 from rlvitals.store.process import renew_after_fork
+from rlvitals.store.reader import last_row
 from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
@@ -123,6 +126,7 @@ class LiveMonitor:
         self._training_rows = 0
         self._problems_told = 0
         self._is_busy = False
+        self._tokens = TokenChecks(info, settings)
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
         self._has_read_past = threading.Event()
 
@@ -147,6 +151,8 @@ class LiveMonitor:
         """See a row as it was written. For a caller that holds the run's lock."""
         if not self.is_on or self._is_busy:  # busy: a signal handler logs while we are at work
             return
+        if stream == "train" and self._tokens.is_used:
+            self._tokens.take_row(step, _numbers(metrics), now)
         if not self._has_begun:
             self._has_begun = True
             if self._attempt.number > 1:
@@ -199,6 +205,31 @@ class LiveMonitor:
         else:
             self._guarded(take)
 
+    def take_groups(self, groups: Sequence[Group], step: int) -> None:
+        """Rollouts of a step as they were recorded. Those with tokens are compared with its row: see `recheck`."""
+        if self.is_on and any(rollout.trace for group in groups for rollout in group.rollouts):
+            with self._lock:
+                if not self._tokens.is_used and (row := last_row(self._dir.train_log)) is not None:
+                    self._tokens.take_row(row.step, row.numbers, row.timestamp)  # its rollouts may come after it
+                self._tokens.take_groups(groups, step)
+
+    def relieve(self) -> None:
+        """Compare what waits where that is too much. For a caller that does not hold the run's lock."""
+        if self._tokens.is_used and self._tokens.is_full:
+            self.recheck()
+
+    def recheck(self, *, is_last: bool = False) -> None:
+        """Compute the numbers of recorded tokens again and compare them with those logged. Takes a while: for a caller
+        that does not hold the run's lock. `is_last`: no further row comes.
+        """
+        if not self._tokens.is_used or os.getpid() != self._pid:
+            return
+        with guarded(self._tokens.give_up):
+            for now, events in self._tokens.checked(self._lock, is_last=is_last):
+                with self._lock:
+                    if self.is_on and not self._is_busy:
+                        self._guarded(partial(self._take, events, now, seen_in="tokens"))
+
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
         if self._settings.actions != "act" or os.getpid() != self._pid:
@@ -216,6 +247,10 @@ class LiveMonitor:
 
     def settle(self) -> None:
         """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
+        self._settle_past()
+        self.recheck()
+
+    def _settle_past(self) -> None:
         if self._backlog is None or os.getpid() != self._pid:
             return
         self._has_read_past.wait(SETTLE_SECONDS)
@@ -388,6 +423,7 @@ class LiveMonitor:
     def _take_past(self, known: list[HealthEvent], missed: list[HealthEvent]) -> None:
         for event in known:
             self._history.take(event)
+        self._tokens.stand(History(event for event in known if event.seen_in == "tokens").standing)
         self._announce(time.time())
         self._take(missed, time.time())
 
@@ -407,7 +443,7 @@ class LiveMonitor:
                 self._show(event.finding)
         if self._policy is None or self._monitor is None:
             return
-        withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs})
+        withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing})
         if withdrawn is not None:
             self._record_answer(withdrawn, "withdrawn", "it has recovered", now)
         if not found:

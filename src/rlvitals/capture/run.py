@@ -238,17 +238,21 @@ class Run:
         there is no queue that a kill could take with it. What cannot be taken is left out with a warning; `strict`
         raises.
         """
-        from rlvitals.store.rollout_forms import groups_of
+        from rlvitals.store.rollout_forms import groups_of, rounded
         from rlvitals.store.rollouts import group_line
 
         self.flush()  # a row that waits for a device comes first
         with guarded(partial(self._not_recorded, "rollouts"), but=(BadValue,)):
             number, now = self._past_step(step), time.time()
-            lines = [group_line(group, number, self.attempt, now) for group in groups_of(groups, self._leave_out)]
+            taken = [rounded(group) for group in groups_of(groups, self._leave_out)]
+            lines = [group_line(group, number, self.attempt, now) for group in taken]
             with self._lock:
                 if lines and self._takes("rollouts"):
                     self._writer.verify()  # files are made where the run is now
                     self._append_groups(lines, number, stream)
+                    if stream == "train":
+                        self._monitor.take_groups(taken, number)
+            self._monitor.relieve()
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
@@ -302,6 +306,7 @@ class Run:
     def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
         """Close the run: everything written, the status recorded. Calling it again does nothing."""
         self._monitor.settle()
+        self._monitor.recheck(is_last=True)
         with self._lock:
             self.flush()
             if not self._recording:
@@ -500,6 +505,7 @@ class Run:
                 if self._recording:
                     has_clock = self._forwarding is not None and self._forwarding.has_clock
                     self._monitor.tick(time.time(), self._measurements.open_phases(), has_clock=has_clock)
+            self._monitor.recheck()
             if self._file_lock is not None:
                 if not self._file_lock.is_ours() and self._dir.lock.exists():
                     problem = f"{self._dir.lock} names another writer now; two processes may be recording {self.dir}"

@@ -1,4 +1,4 @@
-"""`rlvitals rollouts RUN [--step N] [--group G] [--worst K] [--search TEXT] [--diff STEP] [--full]`."""
+"""`rlvitals rollouts RUN [--step N] [--group G] [--worst K] [--search TEXT] [--diff STEP] [--tokens] [--full]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rlvitals.cli.output import add_json_flag, print_json, show
 from rlvitals.errors import ConfigError, RunError
 from rlvitals.records import Group
 from rlvitals.render.rollout_lists import render_changes, render_groups, render_hits, render_steps, text_changes
-from rlvitals.render.screen import PIPED_WIDTH
+from rlvitals.render.screen import PIPED_WIDTH, standard_output
+from rlvitals.render.token_overlay import OVERLAYS, token_transcript
 from rlvitals.render.transcript import folded, group_heading, rollout_heading, transcript
 from rlvitals.render.turn_table import turn_table
 from rlvitals.store.rollout_forms import plain
@@ -36,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart"
     )
+    parser.add_argument(
+        "--tokens", nargs="?", const=OVERLAYS[0], choices=OVERLAYS,
+        help="a group's rollouts token by token, coloured by this number (default: probability)",
+    )  # fmt: skip
     parser.add_argument("--full", action="store_true", help="whole texts, tool calls and results")
     parser.add_argument("--verbose", action="store_true", help="every group's rollouts and turn table")
     parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"hits shown (default: {SHOWN})")
@@ -47,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.worst is not None or arguments.search is not None or arguments.outcome is not None:
         _found(source, arguments)
     elif arguments.step is None:
-        if arguments.group is not None or arguments.diff is not None:
-            raise ConfigError("--group and --diff are of a step: give --step N")
+        if arguments.group is not None or arguments.diff is not None or arguments.tokens is not None:
+            raise ConfigError("--group, --tokens and --diff are of a step: give --step N")
         rows = source.overview()
         print_json({"steps": rows}) if arguments.json else show(render_steps(rows))
     elif arguments.diff is not None:
@@ -65,11 +70,34 @@ def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
     chosen = [pick(groups, arguments.group)] if arguments.group is not None else list(enumerate(groups, 1))
     if arguments.json:
         print_json({"step": arguments.step, "groups": [_facts(number, group) for number, group in chosen]})
+    elif arguments.tokens is not None:
+        if arguments.group is None:
+            raise ConfigError("--tokens is of a group: give --group G")
+        _say_tokens(*chosen[0], arguments.tokens)
     elif arguments.group is None and not arguments.verbose:
         show(render_groups(arguments.step, [(number, group, outcomes(group)) for number, group in chosen]))
     else:
         for number, group in chosen:
             _say(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
+
+
+def _say_tokens(number: int, group: Group, overlay: str) -> None:
+    """The rollouts of a group whose tokens were recorded."""
+    console = standard_output()
+    is_plain = console.no_color or console.color_system not in ("256", "truecolor")
+    told = [
+        (place, rollout, text)
+        for place, rollout in enumerate(group.rollouts, 1)
+        if (text := token_transcript(rollout, overlay, marks=is_plain)) is not None
+    ]
+    if not told:
+        traced = any(rollout.trace for rollout in group.rollouts)
+        why = f"have no {overlay}" if traced else "were recorded without their tokens (docs/tokens.md)"
+        raise RunError(f"the rollouts of group {number} {why}")
+    show(Text(group_heading(number, group)))
+    for place, rollout, text in told:
+        show(Text(rollout_heading(place, rollout)))
+        show(text)
 
 
 def _found(source: RolloutSource, arguments: argparse.Namespace) -> None:

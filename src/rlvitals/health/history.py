@@ -115,6 +115,12 @@ def _key(event: HealthEvent) -> str:
     return f"epochs:{event.rule}" if event.seen_in == "epochs" else event.rule
 
 
+def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
+    states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
+    return all(states.get(attempt, False) for attempt in attempts)
+
+
 def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
     """The verdict findings amount to, with its reason."""
     grave = by_gravity(findings)

@@ -70,6 +70,28 @@ def group_of(given: Any, note: Note) -> Group | None:
     return replace(_filled(Group, raw, note), rollouts=tuple(rollout for rollout, _ in found))
 
 
+TRACE_DIGITS = 5
+"""Decimals of the numbers of tokens that are kept: log-probs differ between two runs of one model by more."""
+
+
+def rounded(group: Group) -> Group:
+    """The group as it is written: the numbers of its tokens cut to what means something, which halves their size."""
+    if all(rollout.trace is None for rollout in group.rollouts):
+        return group
+    return replace(group, rollouts=tuple(_with_rounded_trace(rollout) for rollout in group.rollouts))
+
+
+def _with_rounded_trace(rollout: Rollout) -> Rollout:
+    if rollout.trace is None:
+        return rollout
+    columns = {
+        item.name: tuple(round(number, TRACE_DIGITS) for number in getattr(rollout.trace, item.name))
+        for item in fields(TokenTrace)
+        if str(item.type) == "tuple[float, ...]"
+    }
+    return replace(rollout, trace=replace(rollout.trace, **columns))
+
+
 def plain(record: Any) -> Any:
     """A record as plain data: fields that say nothing are left out, numbers JSON cannot hold are texts.
 

@@ -216,6 +216,11 @@ def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]
             yield group
 
 
+def has_tokens(path: Path) -> bool:
+    """Whether any rollout of a file was recorded token by token. A text that says so as well is no harm."""
+    return any(b'"trace":{' in line for _, line in read_lines(path))
+
+
 def decode_group(line: bytes) -> Group | None:
     """One line as a group; None where it is none."""
     raw = parse_group(line)

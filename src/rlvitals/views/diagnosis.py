@@ -7,14 +7,13 @@ earlier version, is judged from its rows, as `check` does; a very long one is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import cast
 
 from rlvitals.contract import AskedFacts, Findings, TakenFacts, TracedLine, finding_facts
-from rlvitals.health.history import History, verdict_of
-from rlvitals.records import Finding, HealthEvent, Verdict
+from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.records import Finding, Verdict
 from rlvitals.render.check import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
@@ -46,12 +45,6 @@ class Diagnosis:
     """In the order they were raised."""
     is_pending: bool = False
     """Whether its rows are still being judged."""
-
-
-def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
-    """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
-    states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
-    return all(states.get(attempt, False) for attempt in attempts)
 
 
 def diagnose(view: StoredRun) -> Diagnosis:

@@ -19,7 +19,7 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import History, verdict_of
+from rlvitals.health.history import History, verdict_of, was_watched
 from rlvitals.records import Row, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.findings import read_events
@@ -27,7 +27,7 @@ from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
-from rlvitals.views.diagnosis import NOT_MONITORED, was_watched
+from rlvitals.views.diagnosis import NOT_MONITORED
 from rlvitals.views.run import RunView, open_run
 
 END_ROWS = 4

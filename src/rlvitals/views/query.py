@@ -35,6 +35,7 @@ from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
+from rlvitals.views.rollouts import RunRollouts
 
 if TYPE_CHECKING:
     import pandas
@@ -184,6 +185,11 @@ class StoredRun:
     def health_events(self) -> list[HealthEvent]:
         """The events on record of the living line, in order."""
         return [event for event in read_events(self._dir) if not self._is_ghost(event)]
+
+    @cached_property
+    def own_rollouts(self) -> RunRollouts:
+        """The rollouts that the run recorded itself; see `RunView.rollout_log`."""
+        return RunRollouts(self._dir, self._lineage)
 
     @property
     def living_attempts(self) -> set[int]:

@@ -24,11 +24,12 @@ from rlvitals.errors import NotALog, RunNotFound
 from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.files import DumpFiles
 from rlvitals.records import Group
+from rlvitals.store.archive import log_state
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems
 from rlvitals.store.rollout_index import Found, RolloutFiles, RolloutIndex, RunFiles
-from rlvitals.store.rollouts import read_groups, rollout_files
+from rlvitals.store.rollouts import has_tokens, read_groups, rollout_files
 
 T = TypeVar("T")
 
@@ -151,17 +152,25 @@ class RunRollouts(_InTable):
         """What had to be passed over in the files that were read."""
         return list(self._passed_over.values())
 
-    def at(self, step: int) -> list[Group]:
-        """The groups of a step, rank by rank in the order they were recorded."""
+    def at(self, step: int, rank: int | None = None) -> list[Group]:
+        """The groups of a step, rank by rank in the order they were recorded; or those of one rank."""
         found = []
         for file in rollout_files(self._dir):
-            if file.step == step:
+            if file.step == step and rank in (None, file.rank):
                 problems = Problems()
                 found += [group for group in read_groups(file.path, problems) if group.step == step]
                 for sentence in problems.sentences:
                     self._passed_over[file.path.name] = f"{file.path.name}: {sentence}"
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
         return [with_moments(group) for group in found if group.attempt == newest]
+
+    def steps_with_tokens(self, most_bytes: int) -> list[int]:
+        """The steps of which rank 0 recorded tokens, in order; the newest where the files are larger than that."""
+        found, left = [], most_bytes
+        for file in reversed(rollout_files(self._dir)):
+            if file.rank == 0 and (left := left - log_state(file.path)[1]) >= 0 and has_tokens(file.path):
+                found.append(file.step)
+        return found[::-1]
 
     def _living(self, index: RolloutIndex) -> dict[int, int]:
         return {step: attempt for step, attempt in index.attempts if not self._is_ghost(step, attempt)}

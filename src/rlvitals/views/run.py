@@ -16,7 +16,7 @@ from rlvitals.store.remote import local_path
 from rlvitals.views.discovery import linked_dumps, near_directory
 from rlvitals.views.epochs import Epochs, gather
 from rlvitals.views.query import StoredRun
-from rlvitals.views.rollouts import DumpedRollouts, JoinedRollouts, RolloutSource, RunRollouts
+from rlvitals.views.rollouts import DumpedRollouts, JoinedRollouts, RolloutSource
 from rlvitals.views.thinning import thin
 
 CARD_POINTS = 40
@@ -41,7 +41,7 @@ class RunView(StoredRun):
     @cached_property
     def rollout_log(self) -> RolloutSource:
         """The run's rollouts, to be asked for the worst, for a text, step by step; with those of linked dumps."""
-        own = RunRollouts(self._dir, self._lineage)
+        own = self.own_rollouts
         return JoinedRollouts([own, *self.linked_rollouts]) if self.linked_rollouts else own
 
     @cached_property

@@ -19,6 +19,7 @@ from rlvitals.health.rows import Fields, rows_of_run
 from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
+from rlvitals.views.rechecks import events_on_record
 
 Rules = str | Path | Sequence[Any] | None
 
@@ -61,7 +62,7 @@ def source_of_run(view: StoredRun) -> RowSource:
         total_steps=view.info.total_steps or planned_steps(config),
         config=by_last_name(config),
         notes=[*view.problems, *notes, *unmapped],
-        recorded=view.health_events,
+        recorded=events_on_record(view),
         own_rules=rules,
         mapping=mapping,
     )

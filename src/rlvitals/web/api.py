@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import cast
+from dataclasses import asdict, replace
+from typing import Any, cast
 
 from rlvitals import catalog, contract
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
@@ -107,7 +107,9 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
         raise RunNotFound(f"there are no rollouts at step {step}")
     chosen = query.text("group")
     if chosen is not None:
-        return contract.WholeGroup(step=step, groups=[_group(*pick(groups, chosen))], total=len(groups))
+        return contract.WholeGroup(
+            step=step, groups=[_group(*pick(groups, chosen), query.whole("tokens"))], total=len(groups)
+        )
     first = page * PAGE_SIZE
     listed = [_listed(number, group) for number, group in enumerate(groups[first : first + PAGE_SIZE], first + 1)]
     return contract.GroupPage(step=step, groups=listed, total=len(groups), page=page, page_size=PAGE_SIZE)
@@ -194,11 +196,19 @@ def _epochs(view: RunView) -> contract.EpochsFacts | None:
         return None
 
 
-def _group(number: int, group: Group) -> contract.GroupFacts:
+def _group(number: int, group: Group, tokens: int | None) -> contract.GroupFacts:
+    """A group whole, but for tokens: these are of the rollout with that number alone."""
     from rlvitals.views.rollouts import outcomes
 
-    told = {"number": number, "outcomes": outcomes(group), **plain(group), "early": len(group.early_rollouts)}
-    return cast(contract.GroupFacts, told)
+    read = tuple(
+        replace(rollout, trace=rollout.trace if place == tokens else None)
+        for place, rollout in enumerate(group.rollouts, 1)
+    )
+    told: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(replace(group, rollouts=read))}
+    for facts, rollout in zip(told.get("rollouts", ()), group.rollouts, strict=True):
+        if rollout.trace is not None:
+            facts["traced"] = rollout.trace.length
+    return cast(contract.GroupFacts, told | {"early": len(group.early_rollouts)})
 
 
 def _listed(number: int, group: Group) -> contract.ListedGroup:

@@ -495,6 +495,7 @@ export interface RolloutFacts {
   seed?: number;
   policy_version?: number;
   trace?: TraceFacts;
+  traced?: number;
   meta?: Record<string, unknown>;
 }
 
@@ -525,12 +526,12 @@ export interface TraceFacts {
   texts?: string[];
   turns?: number[];
   trained?: boolean[];
-  logprobs?: number | "nan" | "inf" | "-inf"[];
-  engine_logprobs?: number | "nan" | "inf" | "-inf"[];
-  new_logprobs?: number | "nan" | "inf" | "-inf"[];
-  reference_logprobs?: number | "nan" | "inf" | "-inf"[];
-  entropies?: number | "nan" | "inf" | "-inf"[];
-  advantages?: number | "nan" | "inf" | "-inf"[];
+  logprobs?: (number | "nan" | "inf" | "-inf")[];
+  engine_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  new_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  reference_logprobs?: (number | "nan" | "inf" | "-inf")[];
+  entropies?: (number | "nan" | "inf" | "-inf")[];
+  advantages?: (number | "nan" | "inf" | "-inf")[];
   versions?: number[];
 }
 

@@ -64,7 +64,7 @@ class Declarations:
             return f"[{', '.join(map(self.text, arguments))}]"
         if origin in (list, tuple):
             item = self.text(arguments[0])
-            return f"({item})[]" if isinstance(arguments[0], types.UnionType) else f"{item}[]"
+            return f"({item})[]" if " | " in item and not item.endswith((">", "]")) else f"{item}[]"
         raise TypeError(f"{hint} has no form in the page's contract")
 
 

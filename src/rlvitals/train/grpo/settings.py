@@ -27,6 +27,7 @@ class GRPOSettings(ClippedSettings):
     groups_per_step: Count
     rollouts_per_group: Pair
     rollout_batch: Count | None
+    trace_rollouts: Whole
     max_new_tokens: Count | None
     max_context: Count | None
     reward: Literal["document", "plain"]

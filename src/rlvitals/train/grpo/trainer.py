@@ -24,9 +24,11 @@ from rlvitals.compute import groups as grouping
 from rlvitals.compute import optim, rollout
 from rlvitals.compute.names import naming
 from rlvitals.errors import ConfigError
+from rlvitals.records import Group
 from rlvitals.render import step_summary
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.evaluation import Evaluations, Sample
+from rlvitals.train.grpo import traces
 from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
 from rlvitals.train.grpo.settings import GRPOSettings, check
 from rlvitals.train.grpo.tasks import Task, Tasks, grader_of, tasks_of
@@ -132,14 +134,18 @@ class Trainer(Loop[GRPOSettings]):
         with self.run.timer("rollout"):
             played = self._collect()
         rollout_seconds = time.perf_counter() - began
-        self.run.log_groups(played.groups, step=self.step)
         everyone = self.gather(played.groups)
         row = self._describe(played)
         if self.is_verbose:
             self.say(f"{step_summary.banner(2)}\n{step_summary.group_details(everyone)}")
         began = time.perf_counter()
-        if settings.is_training:
-            row |= self._learn_from(played)
+        groups = played.groups
+        try:
+            if settings.is_training:
+                row |= self._learn_from(played)
+            groups = self._with_traces(played)
+        finally:  # rollouts of an update that failed are those to look at
+            self.run.log_groups(groups, step=self.step)
         reduced: dict[str, Any] = reduce(row, step=self.step)
         self.run.count(tokens=_number(reduced.pop("tokens")), samples=sum(len(group.rollouts) for group in everyone))
         norm, loss = (reduced.get(self._name(metric)) for metric in ("optim.grad_norm", "train.loss"))
@@ -239,6 +245,16 @@ class Trainer(Loop[GRPOSettings]):
         row = self.updates.improve(batch, self.step)
         self.scheduler.step()
         return {**row, **rate}
+
+    def _with_traces(self, played: Played) -> list[Group]:
+        """The groups as they are recorded: some rollouts with their tokens."""
+        settings, seen = self.settings, self.updates.seen
+        if not settings.trace_rollouts:
+            return played.groups
+        here = -(-settings.trace_rollouts // self.ranks)
+        places = traces.chosen(played, here, self.step, is_training=settings.is_training)
+        trained = sum(self.gather([len(played.kept_places())])) if settings.is_training else 0
+        return traces.with_traces(played, places, self.tokenizer, seen=seen, trained=trained)
 
     def _name(self, metric: str, family: str = "policy") -> str:
         return naming(self.settings.names, family).name(metric).text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -31,11 +31,15 @@ class Played(NamedTuple):
 
     def kept(self) -> list[tuple[Rollout, Trajectory]]:
         """What is trained on: the records with their advantages, and the tokens."""
+        return [(self.groups[at].rollouts[number], self.trajectories[at][number]) for at, number in self.kept_places()]
+
+    def kept_places(self) -> list[tuple[int, int]]:
+        """Their group and their number in it."""
         return [
-            (rollout, trajectory)
-            for group, rows in zip(self.groups, self.trajectories, strict=True)
+            (at, number)
+            for at, (group, rows) in enumerate(zip(self.groups, self.trajectories, strict=True))
             if group.kept
-            for rollout, trajectory in zip(group.rollouts, rows, strict=True)
+            for number, (rollout, trajectory) in enumerate(zip(group.rollouts, rows, strict=True))
             if rollout.advantage is not None and trajectory.said
         ]
 
@@ -71,6 +75,19 @@ class Batch:
         whole, rest = slice(prompts - before, prompts + after), slice(after)
         columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
         return Batch(**{name: each[:, whole if each.shape[1] > width else rest] for name, each in columns.items()})
+
+
+class Seen(NamedTuple):
+    """What the last update saw of a batch, [rows, tokens after the prompt]: of one pass, None where there was none."""
+
+    own: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    ref_logprobs: Tensor | None
+    new_logprobs: Tensor | None
+    """None where it went through the batch several times, each time with another policy."""
+    entropies: Tensor
+    """Of the first time."""
 
 
 def batch_of(kept: Sequence[tuple[Rollout, Trajectory]], pad_id: int, device: Any, *, rows: int | None = None) -> Batch:
@@ -137,6 +154,8 @@ class Updates:
         self._settings, self._run, self._accelerator = settings, run, accelerator
         self._model, self._reference, self._optimizer = model, reference, optimizer
         self._horizon = horizon
+        self.seen: Seen | None = None
+        """Of the last step."""
 
     def improve(self, batch: Batch, step: int) -> dict[str, Any]:
         """Go through a batch grpo_epochs times, in minibatches, each of them an update; returns what is to be logged.
@@ -154,19 +173,47 @@ class Updates:
             )
         packs: list[Any] = []
         norms: list[Tensor] = []
+        logprobs, entropies = torch.zeros_like(batch.own), torch.zeros_like(batch.own)
+        # Sums over the horizon are added up over all parts of the step, so each is divided by all rows that come up.
+        trained = self._accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
+        visits = max(float(trained), 1.0) * settings.grpo_epochs
         with self._run.phase("train_step") as phase:
             phase.tokens(int(batch.ids_mask.sum()) * settings.grpo_epochs)
             for epoch in range(settings.grpo_epochs):
                 shuffled = seeded("cpu", settings.seed, step, self._accelerator.process_index, "minibatches", epoch)
                 for places in torch.split(torch.randperm(rows, generator=shuffled), size):
-                    norms.append(self._update(batch.take(places), packs, has_old=has_old))
+
+                    def note(part: Tensor, now: Any, places: Tensor = places, is_first: bool = epoch == 0) -> None:
+                        if is_first:
+                            here = places[part].to(logprobs.device)
+                            logprobs[here, : now.logprobs.shape[1]] = now.logprobs.detach().float()
+                            entropies[here, : now.entropy.shape[1]] = now.entropy.detach().float()
+
+                    norms.append(self._update(batch.take(places), packs, has_old=has_old, note=note, visits=visits))
+        self.seen = Seen(
+            batch.own,
+            batch.old_logprobs if has_old else logprobs,
+            batch.advantages,
+            None if self._reference is None else batch.ref_logprobs,
+            logprobs if settings.grpo_epochs == 1 else None,
+            entropies,
+        )
         row = merge(pack.values() for pack in packs)
         norm = optim.stats(grad_norm=torch.stack(norms), names=settings.names)
         return {**row, **norm, "tokens_trained": values.total([float(batch.own.sum())])}
 
-    def _update(self, batch: Batch, packs: list[Any], *, has_old: bool) -> Tensor:
+    def _update(
+        self,
+        batch: Batch,
+        packs: list[Any],
+        *,
+        has_old: bool,
+        note: Callable[[Tensor, Any], None] | None = None,
+        visits: float | None = None,
+    ) -> Tensor:
         """One step of the optimizer; returns the norm of the gradient before it is clipped. `has_old`: the policy has
-        moved since the batch was collected, and the batch holds what it said then.
+        moved since the batch was collected, and the batch holds what it said then. `note` takes the rows of a forward
+        pass and what it said of their tokens; `visits` is how many rows the step trains on in all of its updates.
         """
         settings, accelerator = self._settings, self._accelerator
         counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
@@ -177,15 +224,17 @@ class Updates:
         parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
         for number, places in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else accelerator.no_sync(self._model):
-                loss, seen = self._loss(batch.take(places), has_old)
+                loss, seen, now = self._loss(batch.take(places), has_old, visits or rows)
                 accelerator.backward(loss)
             packs.append(seen)
+            if note is not None:
+                note(places, now)
         with self._run.phase("model_update"):
             (norm,) = sharded.update(self._optimizer, settings.max_grad_norm)
         return norm
 
-    def _loss(self, batch: Batch, has_old: bool) -> tuple[Tensor, Any]:
-        """GRPO's loss over some rows, and the statistics of the update."""
+    def _loss(self, batch: Batch, has_old: bool, visits: float) -> tuple[Tensor, Any, Any]:
+        """GRPO's loss over some rows, the statistics of the update, and what the model says of the tokens."""
         s, has_kl = self._settings, self._reference is not None
         now = answer_stats(self._model, batch.rows, temperature=s.temperature)
         old = batch.old_logprobs if has_old else now.logprobs.detach()
@@ -198,10 +247,10 @@ class Updates:
             logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs if has_kl else None,
             rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
             entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-            aggregation=s.aggregation, horizon=self._horizon * len(batch.ids),
+            aggregation=s.aggregation, horizon=self._horizon * visits,
             kl_coef=s.kl_coef if has_kl else None, entropy_coef=s.entropy_coef, names=s.names,
         )  # fmt: skip
-        return losses.summed(of_tokens, batch.own, batch.weights), seen
+        return losses.summed(of_tokens, batch.own, batch.weights), seen, now
 
     @torch.no_grad()
     def _logprobs(self, model: Any, batch: Batch) -> Tensor:

@@ -1,20 +1,54 @@
 /** One rollout to read: what the model said, the calls it made and what came back, rewards part by part. */
 
-import {el} from "../dom.js";
+import {ask} from "../api.js";
+import {el, fill} from "../dom.js";
 import {duration, number} from "../numbers.js";
 import {notice} from "../pieces.js";
+import * as state from "../state.js";
+import {overlaySwitch, tokenView} from "./tokens.js";
 
-/** @import {RolloutFacts, TurnFacts} from "../../contract.d.ts" */
+/** @import {GroupFacts, RolloutFacts, TraceFacts, TurnFacts, WholeGroup} from "../../contract.d.ts" */
 
 const LONG = 900;
+
+/**
+ * Shows rollouts in a place of the page, one after the other. A rollout's tokens are asked for once they are looked at.
+ * @param {HTMLElement} place
+ * @param {string} run
+ * @param {AbortSignal} signal
+ * @returns {(step: number, group: GroupFacts, chosen: number) => void}
+ */
+export function transcriptIn(place, run, signal) {
+  /** @type {{key: string, trace: TraceFacts | null}} */
+  let traced = {key: "", trace: null};
+  let last = "";
+  return function show(step, group, chosen) {
+    const rollout = group.rollouts?.[chosen - 1];
+    const key = `${step} ${group.number} ${chosen}`;
+    const isKnown = traced.key === key;
+    const top = last === key ? place.scrollTop : 0;
+    last = key;
+    fill(place, transcript(rollout, chosen, state.get("search"), isKnown ? traced.trace : null));
+    place.scrollTop = top;
+    if (!rollout?.traced || !state.get("tokens") || isKnown) return;
+    ask("rollouts", {run, step, group: group.number, tokens: chosen}, signal)
+      .then((told) => {
+        const whole = /** @type {WholeGroup} */ (told);
+        traced = {key, trace: whole.groups[0].rollouts?.[chosen - 1]?.trace ?? null};
+        if (last === key) show(step, group, chosen);
+      })
+      .catch(() => {});
+  };
+}
 
 /**
  * @param {RolloutFacts | undefined} rollout
  * @param {number} place
  * @param {string} wanted text to mark
+ * @param {TraceFacts | null} trace its tokens, where they are looked at
  * @returns {HTMLElement[]}
  */
-export function transcript(rollout, place, wanted) {
+function transcript(rollout, place, wanted, trace) {
   if (!rollout) return [notice("There is no such rollout.")];
   const facts = [
     ["reward", number(rollout.reward)],
@@ -37,7 +71,10 @@ export function transcript(rollout, place, wanted) {
     ),
     parts("Reward parts", rollout.reward_parts),
     parts("Rubric", rollout.rubric),
-    ...(rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted)),
+    rollout.traced ? overlaySwitch(rollout, trace) : null,
+    ...(trace && state.get("tokens")
+      ? tokenView(rollout, trace)
+      : (rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted))),
   ].filter((part) => part !== null);
 }
 

@@ -7,7 +7,7 @@ import {number} from "../numbers.js";
 import {groupList, hitList, kept} from "../parts/rolloutlists.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
-import {transcript} from "../parts/transcript.js";
+import {transcriptIn} from "../parts/transcript.js";
 
 /** @import {GroupFacts, GroupPage, HitFacts, Hits, ListedGroup, RolloutSteps, WholeGroup} from "../../contract.d.ts" */
 
@@ -56,6 +56,7 @@ export async function mount({run, root, signal, again}) {
   const list = el("div", {class: "groups"});
   const middle = el("div", {class: "turns"});
   const right = el("div", {class: "transcript", tabindex: 0, role: "region", "aria-label": "Transcript"});
+  const read = transcriptIn(right, run, signal);
   const bar = el("div", {class: "controls"});
   /** @type {Shown} */
   let shown = {groups: [], hits: null, more: false, size: 0, page: 0, total: 0, group: null};
@@ -121,8 +122,7 @@ export async function mount({run, root, signal, again}) {
       el("p", {class: "faint small"}, kept(group)),
       heatTable(group, chosen),
     );
-    fill(right, transcript(group.rollouts?.[chosen - 1], chosen, state.get("search")));
-    right.scrollTop = 0;
+    read(at, group, chosen);
     list.querySelector(".here")?.scrollIntoView({block: "nearest"});
     drawBar(at);
   }

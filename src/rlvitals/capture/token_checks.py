@@ -1,0 +1,104 @@
+"""Recorded tokens beside the rows of their steps, until both are there and the step is over; then they are compared.
+
+Rollouts may be recorded before or after the row of their step. A step is over when the row of a later one has come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from rlvitals.config import Settings, by_last_name
+from rlvitals.guard import words_of
+from rlvitals.health.rechecks import Rechecks
+from rlvitals.records import Group, HealthEvent, RunInfo
+from rlvitals.store.process import renew_after_fork
+from rlvitals.terminal import logger
+
+MOST_STEPS, MOST_WAITING = 32, 400_000
+"""Steps and tokens that wait. Steps that come faster than they are compared are compared by those who record them."""
+
+
+WAIT_SECONDS = 2.0
+
+
+class TokenChecks:
+    """What waits to be compared. The run's lock guards it, but for the computation."""
+
+    def __init__(self, info: RunInfo, settings: Settings) -> None:
+        self.is_used = False
+        """Whether any tokens were recorded."""
+        self._info, self._settings = info, settings
+        self._groups: dict[int, list[Group]] = {}
+        self._rows: dict[int, tuple[dict[str, float], float]] = {}
+        self._rechecks: Rechecks | None = Rechecks()
+        self._lock = threading.RLock()  # one computes at a time, in order
+        renew_after_fork(self, "_lock")
+
+    @property
+    def standing(self) -> frozenset[str]:
+        """The rules in alarm."""
+        return self._rechecks.standing if self._rechecks is not None else frozenset()
+
+    def stand(self, rules: Iterable[str]) -> None:
+        """Those that an earlier attempt left in alarm."""
+        if self._rechecks is not None:
+            self._rechecks.stand(rules)
+
+    def take_row(self, step: int, numbers: Mapping[str, Any], now: float) -> None:
+        """A row, or a part of one. For a caller that holds the run's lock."""
+        found = {name: float(number) for name, number in numbers.items() if isinstance(number, int | float)}
+        known, _ = self._rows.pop(step, ({}, 0.0))
+        self._rows[step] = known | found, now
+        if len(self._rows) > 4 * MOST_STEPS:
+            del self._rows[next(iter(self._rows))]
+
+    def take_groups(self, groups: Sequence[Group], step: int) -> None:
+        """Rollouts, some of them with tokens. For a caller that holds the run's lock."""
+        self.is_used = self._rechecks is not None
+        self._groups.setdefault(step, []).extend(replace(group, step=step) for group in groups)
+        if len(self._groups) > 2 * MOST_STEPS:  # their rows never come
+            del self._groups[min(self._groups)]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits than should."""
+        traces = (rollout.trace for groups in self._groups.values() for group in groups for rollout in group.rollouts)
+        return len(self._groups) > MOST_STEPS or sum(trace.length for trace in traces if trace) > MOST_WAITING
+
+    def checked(self, lock: AbstractContextManager[Any], *, is_last: bool) -> Iterator[tuple[float, list[HealthEvent]]]:
+        """What the comparison of each step that is over leads to, with the time of its row. `lock` is the run's."""
+        from rlvitals.compute.recomputation import recheck
+
+        if not self._lock.acquire(timeout=WAIT_SECONDS):  # held by one who waits for a lock that the caller holds
+            return
+        try:
+            config = by_last_name(self._settings.config)
+            while self._rechecks is not None:
+                with lock:
+                    due = self._next(is_last=is_last)
+                if due is None:
+                    return
+                groups, (numbers, now) = due
+                found = recheck(
+                    groups, numbers, config=config, framework=self._info.framework, algorithm=self._info.algorithm
+                )
+                if found is not None and (events := self._rechecks.take(found)):
+                    yield now, events
+        finally:
+            self._lock.release()
+
+    def give_up(self, error: Exception) -> None:
+        """Compare nothing any more."""
+        self._rechecks, self.is_used = None, False
+        logger.warning("recorded tokens are not compared with what is logged: %s", words_of(error))
+
+    def _next(self, *, is_last: bool) -> tuple[list[Group], tuple[dict[str, float], float]] | None:
+        newest = max(self._rows, default=None)
+        for step in sorted(self._groups):
+            if step in self._rows and (is_last or (newest is not None and newest > step)):
+                return self._groups.pop(step), self._rows[step]
+        return None

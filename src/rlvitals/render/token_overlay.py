@@ -1,0 +1,170 @@
+"""A rollout token by token as text: each in the colour of a number, with a legend. Without colours a small digit says
+how strong it would be. The scales are those of the dashboard (`parts/overlays.js`).
+
+Texts come from a model: control characters are made visible.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.text import Text
+
+from rlvitals.records import Rollout, TokenTrace
+from rlvitals.terminal import visible
+
+OVERLAYS = ("probability", "entropy", "gap", "mask", "advantage", "version")
+
+_RISING = ("", "on #d0e4f0 #1c1e21", "on #8fc1de #1c1e21", "on #3d8fc4 #ffffff", "on #004f7c #ffffff")
+_ABOVE = ("on #d0e4f0 #1c1e21", "on #8fc1de #1c1e21", "on #005f95 #ffffff")
+_BELOW = ("on #fbe0cb #1c1e21", "on #f0a873 #1c1e21", "on #a84a00 #ffffff")
+_MASKED = "dim strike"
+_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
+
+
+class Step(NamedTuple):
+    """A step of a scale: its style, its mark where there are no colours, and what it stands for."""
+
+    style: str
+    mark: str
+    says: str
+
+
+_OUTSIDE = Step("", "", "")
+
+
+class Scale(NamedTuple):
+    """An overlay of one rollout."""
+
+    about: str
+    steps: tuple[Step, ...]
+    at: Callable[[int], int | None]
+    """The step of a token; None: it has no number."""
+
+
+def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
+    """How tokens are coloured by an overlay; None where their numbers were not recorded."""
+    trace = rollout.trace
+    if trace is None:
+        return None
+    own = trace.logprobs or trace.new_logprobs
+    known = own or trace.engine_logprobs
+    match overlay:
+        case "probability" if known:
+            words = ("90 % or more", "50 to 90 %", "10 to 50 %", "1 to 10 %", "below 1 %")
+            return Scale(
+                f"probability of the token under the {'trainer' if own else 'engine'}",
+                _rising(words),
+                _written(trace, lambda at: bisect_left((-0.9, -0.5, -0.1, -0.01), -math.exp(known[at]))),
+            )
+        case "entropy" if entropies := trace.entropies:
+            words = ("below 0.1", "0.1 to 0.5", "0.5 to 1", "1 to 2", "2 nats or more")
+            levels = (0.1, 0.5, 1.0, 2.0)
+            return Scale(
+                "entropy in nats", _rising(words), _written(trace, lambda at: bisect_left(levels, entropies[at]))
+            )
+        case "gap" if own and (engine := trace.engine_logprobs):
+            bounds = (0.02, 0.1, 0.5)
+            about = "log-prob of the trainer less that of the engine, in nats"
+            return Scale(about, _turning(bounds), _written(trace, lambda at: _around(own[at] - engine[at], bounds)))
+        case "mask" if trained := trace.trained:
+            both = (Step(_RISING[1], "", "trained"), Step(_MASKED, " ⟦⟧", "masked"))
+            return Scale("what the loss takes", both, lambda at: 0 if trained[at] else 1)
+        case "advantage" if advantages := trace.advantages:
+            sizes = (0.005, 0.5, 1.5)
+            return Scale("advantage", _turning(sizes), _written(trace, lambda at: _around(advantages[at], sizes)))
+        case "version" if trace.versions or rollout.policy_version is not None:
+            versions = trace.versions or (rollout.policy_version or 0,) * trace.length
+            newest = sorted(set(versions), reverse=True)
+            steps = _rising([f"{version}" for version in newest[: len(_RISING)]])
+            return Scale("step of the weights", steps, lambda at: min(newest.index(versions[at]), len(_RISING) - 1))
+    return None
+
+
+def token_transcript(rollout: Rollout, overlay: str, *, marks: bool) -> Text | None:
+    """The tokens turn by turn with their legend; None where there is nothing to show. With `marks` digits stand for
+    colours.
+    """
+    trace, scale = rollout.trace, scale_of(rollout, overlay)
+    if trace is None or scale is None:
+        return None
+    told = Text(f"    {scale.about}: ")
+    for number, step in enumerate(scale.steps):
+        told.append(", " if number else "")
+        told.append(f" {visible(step.says)}{step.mark if marks else ''} ", step.style)
+    if trace.trained and overlay != "mask":
+        told.append("; " + ("⟦masked⟧" if marks else ""))
+        told.append("" if marks else " masked ", _MASKED)
+    turn, is_masked = None, False
+    for at in range(trace.length):
+        is_new = bool(trace.turns) and trace.turns[at] != turn
+        was_masked, is_masked = is_masked, bool(trace.trained) and not trace.trained[at]
+        if marks and was_masked and (is_new or not is_masked):
+            told.append("⟧")
+        if is_new:
+            turn = trace.turns[at]
+            told.append(f"\n    turn {turn + 1}\n      ")
+        elif at == 0:
+            told.append("\n      ")
+        if marks and is_masked and (is_new or not was_masked):
+            told.append("⟦")
+        place = scale.at(at)
+        step = scale.steps[place] if place is not None else _OUTSIDE
+        told.append(seen(trace, at), _MASKED if is_masked and place is None else step.style)
+        told.append(step.mark if marks and not is_masked else "")
+        if trace.texts and trace.texts[at].endswith("\n"):
+            told.append("\n      ")
+    return told.append("⟧") if marks and is_masked else told
+
+
+def seen(trace: TokenTrace, at: int) -> str:
+    r"""A token's text with what cannot be seen made visible; its id where there is no text.
+
+    >>> seen(TokenTrace(texts=("a\n",)), 0), seen(TokenTrace(ids=(7,)), 0), seen(TokenTrace(texts=("",)), 0)
+    ('a↵', '⟨7⟩', '·')
+    """
+    if not trace.texts:
+        return f"⟨{trace.ids[at] if trace.ids else '?'}⟩"
+    text = trace.texts[at].replace("\n", "↵").replace("\t", "⇥")
+    return visible(text) or "·"
+
+
+def _written(trace: TokenTrace, step: Callable[[int], int]) -> Callable[[int], int | None]:
+    """Of tokens that the loss takes: elsewhere a log-prob means nothing."""
+
+    def at(place: int) -> int | None:
+        return None if trace.trained and not trace.trained[place] else step(place)
+
+    return at
+
+
+def _rising(words: Sequence[str]) -> tuple[Step, ...]:
+    return tuple(Step(_RISING[number], _DIGITS[number] if number else "", word) for number, word in enumerate(words))
+
+
+def _turning(bounds: tuple[float, float, float]) -> tuple[Step, ...]:
+    least, middle, most = bounds
+
+    def side(sign: str, styles: Sequence[str], mark: str) -> list[Step]:
+        words = (f"{sign}{least} to {sign}{middle}", f"{sign}{middle} to {sign}{most}", f"beyond {sign}{most}")
+        return [
+            Step(style, f"{mark}{_DIGITS[number]}", word)
+            for number, (style, word) in enumerate(zip(styles, words, strict=True), 1)
+        ]
+
+    return (*side("-", _BELOW, "₋")[::-1], Step("", "", f"within {least}"), *side("+", _ABOVE, "₊"))
+
+
+def _around(value: float, bounds: Sequence[float]) -> int:
+    """The place among the steps of `_turning`.
+
+    >>> [_around(value, (0.02, 0.1, 0.5)) for value in (-1.0, 0.0, 0.05)]
+    [0, 3, 4]
+    """
+    if math.isnan(value):
+        return len(bounds)
+    reached = bisect_left(bounds, abs(value))
+    return len(bounds) + (-reached if value < 0 else reached)

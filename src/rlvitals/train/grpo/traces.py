@@ -1,0 +1,104 @@
+"""Tokens for the record: which rollouts of a step are kept token by token, and what the sampler and the update saw of
+each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rlvitals.records import TRAINED_ROLLOUTS, Group, TokenTrace
+from rlvitals.train.grpo.conversation import Trajectory
+from rlvitals.train.grpo.update import Played, Seen
+
+MOST_TOKENS = 200_000
+"""Of one step on one rank: about 15 MB on disk."""
+
+
+def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[tuple[int, int]]:
+    """Group and number of those to be kept, drawn at random, so that they stand for the step: of those that are
+    trained on, or of all where nothing is trained.
+    """
+    every = [(at, number) for at, rows in enumerate(played.trajectories) for number, row in enumerate(rows) if row.said]
+    places = played.kept_places() if is_training else every
+    found, tokens = [], 0
+    for drawn in torch.randperm(len(places), generator=torch.Generator().manual_seed(seed)).tolist()[:count]:
+        at, number = places[drawn]
+        row = played.trajectories[at][number]
+        tokens += len(row.ids) - row.prompt
+        if tokens <= MOST_TOKENS:
+            found.append((at, number))
+    return sorted(found)
+
+
+def with_traces(
+    played: Played, places: Sequence[tuple[int, int]], tokenizer: Any, *, seen: Seen | None = None, trained: int = 0
+) -> list[Group]:
+    """The groups of a step, the rollouts at these places with their tokens. `seen` is what the update saw of the
+    rollouts that are trained on, in their order, and `trained` how many those are on all ranks.
+    """
+    lines = {place: line for line, place in enumerate(played.kept_places())}
+    rollouts = [list(group.rollouts) for group in played.groups]
+    for at, number in places:
+        trace = _sampled(played.trajectories[at][number], tokenizer)
+        if seen is not None and (at, number) in lines:
+            trace = replace(trace, **_updated(seen, lines[at, number], len(trace.ids)))
+        rollouts[at][number] = replace(rollouts[at][number], trace=trace)
+    told = {TRAINED_ROLLOUTS: trained} if trained else {}
+    return [
+        replace(group, rollouts=tuple(of_one), meta={**group.meta, **told})
+        for group, of_one in zip(played.groups, rollouts, strict=True)
+    ]
+
+
+def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
+    """What the sampler knows: tokens, texts, turns, whose they are, and the log-probs drawn from."""
+    turns, rest = [0] * len(row.ids), slice(row.prompt, None)
+    for number, said in enumerate(row.said):
+        after = row.said[number + 1].start if number + 1 < len(row.said) else len(row.ids)
+        turns[said.start : after] = [number] * (after - said.start)
+    ids = row.ids[rest]
+    return TokenTrace(
+        ids=tuple(ids),
+        texts=tuple(token_texts(tokenizer, ids)),
+        turns=tuple(turns[rest]),
+        trained=tuple(bool(mark) for mark in row.own[rest]),
+        engine_logprobs=tuple(row.logprobs[rest]),
+    )
+
+
+def _updated(seen: Seen, line: int, length: int) -> dict[str, Any]:
+    columns = {
+        "logprobs": seen.old_logprobs,
+        "new_logprobs": seen.new_logprobs,
+        "reference_logprobs": seen.ref_logprobs,
+        "entropies": seen.entropies,
+        "advantages": seen.advantages,
+    }
+    return {name: tuple(each[line, :length].tolist()) for name, each in columns.items() if each is not None}
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text of each token. A character that several tokens make up stands with the last of them: together they are
+    the text.
+    """
+    texts: list[str] = []
+    start = read = 0
+    for place in range(len(ids)):
+        before = _decoded(tokenizer, ids[start:read])
+        whole = _decoded(tokenizer, ids[start : place + 1])
+        is_last = place == len(ids) - 1
+        if len(whole) > len(before) and (is_last or not whole.endswith("\ufffd")):
+            texts.append(whole[len(before) :])
+            start, read = read, place + 1
+        else:
+            texts.append("")
+    return texts
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,54 @@
+"""The health events on record of a run, and those its recorded tokens lead to where nobody compared them before.
+
+A run whose monitor looked at every row compared them while it trained. Another one is compared here, by the same
+functions and with the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rlvitals.compute.recomputation import recheck
+from rlvitals.config import by_last_name
+from rlvitals.health.history import was_watched
+from rlvitals.health.rechecks import Rechecks
+from rlvitals.records import Group, HealthEvent
+from rlvitals.views.query import StoredRun
+
+MOST_BYTES = 256 << 20
+"""Of files of rollouts that are read for this, the newest: a reader waits a few seconds for them."""
+
+
+def events_on_record(view: StoredRun) -> list[HealthEvent]:
+    """The events of the living line in order, whoever led to them."""
+    events = view.health_events
+    if was_watched(events, view.living_attempts):
+        return events
+    found = list(token_events(view))
+    if not found:
+        return events
+    others = [event for event in events if event.seen_in != "tokens"]
+    return sorted([*others, *found], key=lambda event: event.timestamp if event.timestamp > 0 else -math.inf)
+
+
+def token_events(view: StoredRun) -> Iterator[HealthEvent]:
+    """What a run's tokens lead to, computed from the files."""
+    steps = view.own_rollouts.steps_with_tokens(MOST_BYTES)
+    if not steps:
+        return
+    wanted, rows = set(steps), dict[int, tuple[dict[str, float], float, int]]()
+    for row in view.iterate(stream="train"):
+        if row.step in wanted:
+            known = rows.get(row.step, ({}, 0.0, 1))[0]
+            rows[row.step] = known | row.numbers, row.timestamp, row.attempt
+    config = by_last_name({key: value for key, value in view.config.items() if key != "rlvitals"})
+    checks = Rechecks()
+    for step in steps:
+        groups: list[Group] = view.own_rollouts.at(step, rank=0)
+        if step not in rows or not groups:
+            continue
+        numbers, now, attempt = rows[step]
+        found = recheck(groups, numbers, config=config, framework=view.info.framework, algorithm=view.info.algorithm)
+        for event in checks.take(found) if found is not None else ():
+            yield HealthEvent(event.type, event.step, now, attempt, "tokens", event.finding, event.facts)
