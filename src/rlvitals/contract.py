@@ -387,6 +387,7 @@ class Explained(TypedDict):
     reduce: str
     tier: str
     quantity: str
+    is_collective: bool
     bands: list[Band]
     symptoms: list[Symptom]
     notes: str

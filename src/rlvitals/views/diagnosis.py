@@ -79,7 +79,7 @@ def of_judge(judge: Judge) -> Diagnosis:
     return Diagnosis(verdict, reason, findings)
 
 
-def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool) -> Findings:
+def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:
     """What `/api/findings` answers."""
     history = History(view.health_events)
     told = diagnosis.findings[-MOST_TOLD:]

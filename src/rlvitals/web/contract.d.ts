@@ -214,6 +214,7 @@ export interface Explained {
   reduce: string;
   tier: string;
   quantity: string;
+  is_collective: boolean;
   bands: Band[];
   symptoms: Symptom[];
   notes: string;
