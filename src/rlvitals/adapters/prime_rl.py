@@ -71,7 +71,7 @@ def groups_of(episodes: list[Any], kind: str = "train") -> list[dict[str, Any]]:
     ordered = sorted(episodes, key=_group_id)
     groups = []
     count = 0
-    for key, found in groupby(ordered, key=_group_id):
+    for _, found in groupby(ordered, key=_group_id):
         members, rollouts = list(found), []
         for episode in members:
             for trace in episode.traces:
@@ -80,7 +80,7 @@ def groups_of(episodes: list[Any], kind: str = "train") -> list[dict[str, Any]]:
             if not episode.traces:
                 rollouts.append({"completion": "", "error": _words(episode.errors) or "no trace"})
         meta = {"split": kind, "env": members[0].env.name or members[0].env.id}
-        groups.append({"id": key, "rollouts": rollouts, "meta": meta})
+        groups.append({"id": members[0].task.key or "", "rollouts": rollouts, "meta": meta})
     return groups
 
 
@@ -126,6 +126,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def _group_id(episode: Any) -> str:
+    """Of this batch: the same prompt has another one in the next."""
     return episode.group.id if episode.group is not None else episode.task.key or episode.id
 
 

@@ -81,12 +81,11 @@ def groups_of(samples: list[Any], args: Any = None) -> list[dict[str, Any]]:
     indexed = list(enumerate(samples))
     return [
         {
-            "id": "" if key is None else str(key),
             "prompt": members[0][1].prompt,
-            "reference": str(members[0][1].label or ""),
+            "answer": str(members[0][1].label or ""),
             "rollouts": [_rollout(sample, args, is_traced=index < TRACED) for index, sample in members],
         }
-        for key, found in groupby(indexed, key=lambda pair: pair[1].group_index)
+        for _, found in groupby(indexed, key=lambda pair: pair[1].group_index)
         if (members := list(found))
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 import checkouts
 import pytest
@@ -12,13 +13,15 @@ COMMITS = {"slime": checkouts.use("slime"), "miles": checkouts.use("miles")}
 
 import ray  # noqa: E402
 
+from slime_workers import Manager, Trainer  # noqa: E402
+
 import rlvitals  # noqa: E402
 from rlvitals.adapters import slime  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _cluster():
-    paths = os.pathsep.join(str(path) for path in checkouts.roots("slime", "miles"))
+    paths = os.pathsep.join(str(path) for path in [Path(__file__).parent, *checkouts.roots("slime", "miles")])
     hook = "rlvitals.adapters.slime.install"
     environment = {"env_vars": {"PYTHONPATH": paths}, "worker_process_setup_hook": hook}
     ray.init(num_cpus=2, include_dashboard=False, runtime_env=environment)
@@ -35,62 +38,6 @@ def arguments(folder, **more):
         log_passrate=False, log_reward_category=None, rollout_num_gpus=1, ci_test=False, sglang_speculative_algorithm=None,
         use_session_server=False, wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
     )  # fmt: skip
-
-
-def samples(kind):
-    status = kind.Status
-    made = []
-    for index in range(4):
-        made.append(
-            kind(
-                group_index=index // 2, index=index, prompt=f"{index // 2} + 1?", response="2 .", response_length=2,
-                tokens=[5, 6, 7, 8], label="2", reward=float(index % 2), loss_mask=[1, 0],
-                rollout_log_probs=[-0.5, -0.25], status=status.TRUNCATED if index == 3 else status.COMPLETED,
-            )  # fmt: skip
-        )
-    return made
-
-
-@ray.remote(num_cpus=0)
-class Manager:
-    """What slime's rollout manager does with its samples, in a process of its own."""
-
-    def log(self, framework, rollout_id, args):
-        if framework == "slime":
-            from slime.observability.rollout_metrics import log_eval_rollout_data, log_rollout_data
-            from slime.utils.types import Sample
-        else:
-            from miles.ray.rollout.metrics import log_eval_rollout_data, log_rollout_data
-            from miles.utils.types import Sample
-        log_rollout_data(rollout_id, args, samples(Sample), {"rollout/zero_std": 0.5}, 2.0)
-        log_eval_rollout_data(rollout_id, args, {"gsm8k": {"rewards": [1.0, 0.0]}})
-
-    def dispose(self, framework, args):
-        if framework == "slime":
-            from slime.observability.logging_utils import finish_tracking
-
-            finish_tracking(args)
-        else:
-            from miles.utils.tracking_utils.tracking import finish_tracking
-
-            finish_tracking()
-
-
-@ray.remote(num_cpus=0)
-class Trainer:
-    """What the trainer's logging rank does after each update."""
-
-    def log(self, framework, step, args):
-        if framework == "slime":
-            from slime.observability import logging_utils as log
-        else:
-            from miles.utils.tracking_utils import tracking as log
-        log.log(args, {"train/loss": 1 / (step + 1), "train/grad_norm": 0.5, "train/step": step}, step_key="train/step")
-
-    def flush(self):
-        from rlvitals.adapters import slime
-
-        return all(client.flush() for client in slime._client.values())
 
 
 @pytest.mark.parametrize("framework", ["slime", "miles"])
@@ -112,7 +59,7 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
     assert run.config["num_generations"] == 2
     assert "0123456789abcdef" not in (tmp_path / "run" / "config.json").read_text()
     first, second = run.rollouts(4)
-    assert (first.id, first.prompt, second.prompt, first.reference) == ("0", "0 + 1?", "1 + 1?", "2")
+    assert (first.prompt, second.prompt, first.answer) == ("0 + 1?", "1 + 1?", "2")
     assert [each.reward for each in first.rollouts] == [0.0, 1.0]
     last = second.rollouts[1]
     assert (last.turns[0].text, last.stop, last.tokens, last.trainable_tokens) == ("2 .", "length", 4, 1)
