@@ -62,7 +62,7 @@ class Service:
     async def sample_async(self, prompt, num_samples, sampling_params, **_):
         logprobs = self.table.detach().log_softmax(-1)
         tokens = torch.multinomial(logprobs.exp(), 2, replacement=True).tolist()
-        sequence = tinker.SampledSequence(
+        sequence = SimpleNamespace(
             stop_reason="stop", tokens=tokens, logprobs=[float(logprobs[token]) for token in tokens]
         )
         return SimpleNamespace(sequences=[sequence])
