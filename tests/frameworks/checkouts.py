@@ -18,9 +18,7 @@ def use(name, *folders):
     sources = os.environ.get("RLVITALS_SOURCES")
     root = Path(sources or "/nowhere") / name
     if not root.is_dir():
-        pytest.skip(
-            f"no checkout of {name}: set RLVITALS_SOURCES to the folder that has it", allow_module_level=True
-        )
+        pytest.skip(f"no checkout of {name}: set RLVITALS_SOURCES to the folder that has it", allow_module_level=True)
     sys.path[:0] = [str(root / folder) for folder in folders or (".",)]
     head = root / "COMMIT"
     if head.is_file():

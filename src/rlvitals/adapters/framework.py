@@ -38,7 +38,6 @@ class TakesRows(Protocol):
     def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None: ...
 
 
-
 def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
     """Start the run of a framework's one logging process. `given` are the user's settings: those of `rlvitals.start`,
     and `output_dir`; `defaults` is what the framework's own configuration says of them.
@@ -47,9 +46,7 @@ def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Ma
     return start(settings.pop("output_dir"), **settings)
 
 
-def settings_for(
-    framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
+def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What `rlvitals.start` is given for a framework's run, `output_dir` included."""
     told = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):

@@ -5,8 +5,9 @@
     from rlvitals.adapters import nemo_rl                                       # or in a script of your own,
     nemo_rl.install()                                                           # before `setup`
 
-Written against NVIDIA-NeMo/RL at 7ea279abf. The driver alone has a `Logger`. What it writes to `train_data_step{n}.jsonl`
-and `val_data_step{n}.jsonl` are recorded as rollouts, with tokens, masks, log-probs and advantages.
+Written against NVIDIA-NeMo/RL at 7ea279abf. The driver alone has a `Logger`. The samples that it writes to
+`train_data_step{n}.jsonl` and `val_data_step{n}.jsonl` are recorded as rollouts, with tokens, masks, log-probs and
+advantages.
 """
 
 from __future__ import annotations

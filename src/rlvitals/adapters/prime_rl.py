@@ -2,13 +2,13 @@
 
     python -m rlvitals.adapters.prime_rl -m prime_rl.entrypoints.orchestrator @ orchestrator.toml
 
-    from rlvitals.adapters import prime_rl                  # or in a program of your own, before it sets its monitors up
+    from rlvitals.adapters import prime_rl                  # or in a program of your own, before its monitors are set up
     prime_rl.install()
 
 Written against PrimeIntellect-ai/prime-rl at 559b44772 with verifiers 0.4.1.dev86. `prime_rl.monitors.setup` makes a
 fixed list of monitors once a process; `install` adds a step to its end, which appends ours to `MONITORS`. Orchestrator
-and trainer are processes of their own, and so are their runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and the
-rollouts, `.../trainer` the losses.
+and trainer are processes of their own, and so are their runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and
+the rollouts, `.../trainer` the losses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class VitalsMonitor:
         if isinstance(data, Mapping):
             record(self.run, {name: value for name, value in data.items() if name != "step"}, step)
             return
-        episodes = [each for each in (data if isinstance(data, list) else [data]) if subset == "effective" or not each.ok]
+        episodes = [
+            each for each in (data if isinstance(data, list) else [data]) if subset == "effective" or not each.ok
+        ]
         if episodes:
             groups = await asyncio.to_thread(groups_of, episodes, kind)
             self.run.log_groups(groups, step)

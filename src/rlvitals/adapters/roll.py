@@ -6,10 +6,10 @@
     track_with: rlvitals                         # in the YAML
     tracker_kwargs: {output_dir: out/rlvr}       # optional: the settings of rlvitals.start
 
-Written against alibaba/ROLL at 8eb27cc2 (`roll/utils/tracking.py`, `roll/pipeline/rlvr/utils.py`), e25f5fa5 and 1bc12057.
-The pipeline makes its tracker in the driver, the only process that logs; metrics of all workers arrive there reduced.
-Rollouts come by `log_traces`, in versions that call it, and by the function that fills the `rollout_dump_dir` of the RLVR
-pipelines, which is called at every step, whether that folder is set or not.
+Written against alibaba/ROLL at 8eb27cc2 (`roll/utils/tracking.py`, `roll/pipeline/rlvr/utils.py`), e25f5fa5 and
+1bc12057. The pipeline makes its tracker in the driver, the only process that logs; metrics of all workers arrive there
+reduced. Rollouts come by `log_traces`, in versions that call it, and by the function that fills the `rollout_dump_dir`
+of the RLVR pipelines, which is called at every step, whether that folder is set or not.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class VitalsTracker:
 
     def log_traces(self, name: str, records: list[dict[str, Any]], step: int | None = None) -> None:
         """Transcripts, each with its messages and what ROLL says of it, as rollouts."""
-        with guarded(lambda error: warn_once(f"rollouts of ROLL could not be read: {words_of(error)}"), but=(BadValue,)):
+        with guarded(
+            lambda error: warn_once(f"rollouts of ROLL could not be read: {words_of(error)}"), but=(BadValue,)
+        ):
             rollouts = [(_trace_prompt(each), _traced(each)) for each in records]
             self.run.log_groups(_grouped(rollouts, {"source": name}), step)
 

@@ -4,9 +4,9 @@
         python3 train.py ... --save /data/out
         --custom-rollout-log-function-path rlvitals.adapters.slime.log_rollouts
 
-Rows are logged in several processes: the rollout manager's, and one of the trainer's. Ray's set-up hook runs in each and
-adds a step to the one function through which all of them log; slime's own option hands the samples over. The rows reach
-a recorder that all share (`rlvitals.adapters.ray`). Written against THUDM/slime at 624b824a8 and radixark/miles at
+Rows are logged in several processes: the rollout manager's, and one of the trainer's. Ray's set-up hook runs in each
+and adds a step to the one function through which all of them log; slime's own option hands the samples over. The rows
+reach a recorder that all share (`rlvitals.adapters.ray`). Written against THUDM/slime at 624b824a8 and radixark/miles at
 31f1ca961. Nothing here can act: neither of them asks a logger anything.
 """
 
@@ -77,7 +77,7 @@ def log_rollouts(rollout_id: int, args: Any, samples: Iterable[Any], *_: Any, **
 
 
 def groups_of(samples: list[Any], args: Any = None) -> list[dict[str, Any]]:
-    """slime's samples as groups. Those of one prompt follow one another and share their `group_index`."""
+    """Samples as groups. Those of one prompt follow one another and share their `group_index`."""
     indexed = list(enumerate(samples))
     return [
         {

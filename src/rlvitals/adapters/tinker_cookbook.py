@@ -6,9 +6,9 @@
 
     python -m rlvitals.adapters.tinker_cookbook -m tinker_cookbook.recipes.math_rl.train ...      # or nothing to change
 
-Written against tinker-cookbook 0.5.8. Its loops log through one `MultiplexLogger`; `install` appends a logger to it, and
-a step to the function that makes the rollout summaries (`rollout_json_export`, on by default), which has the tokens too.
-The run is in the recipe's `log_path`. The loops ask a logger nothing, so the doctor advises.
+Written against tinker-cookbook 0.5.8. Its loops log through one `MultiplexLogger`; `install` appends a logger to it,
+and a step to the function that makes the rollout summaries (`rollout_json_export`, on by default), which has the tokens
+too. The run is in the recipe's `log_path`. The loops ask a logger nothing, so the doctor advises.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def install(**settings: Any) -> None:
             _logger[0].log_groups(split, iteration, groups_P)
 
     follow(import_module("tinker_cookbook.utils.ml_log"), "setup_logging", begin)
-    follow(
-        import_module("tinker_cookbook.rl.rollout_logging"), "serialize_rollout_summaries_from_groups", rollouts
-    )
+    follow(import_module("tinker_cookbook.rl.rollout_logging"), "serialize_rollout_summaries_from_groups", rollouts)
 
 
 def _group(summary: Any, split: str, decode: Any, *, is_traced: bool) -> dict[str, Any]:

@@ -6,8 +6,8 @@
 
     tune run lora_dpo_single_device --config mine.yaml                  # mine.yaml has the lines above
 
-Written against torchtune 0.6.1 (`MetricLoggerInterface`). A recipe makes its logger on rank 0 and gives it names, numbers
-and its configuration; it has no way to be told anything, so the doctor advises.
+Written against torchtune 0.6.1 (`MetricLoggerInterface`). A recipe makes its logger on rank 0 and gives it names,
+numbers and its configuration; it has no way to be told anything, so the doctor advises.
 """
 
 from __future__ import annotations

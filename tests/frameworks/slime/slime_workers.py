@@ -11,10 +11,18 @@ def samples(kind):
     for index in range(4):
         made.append(
             kind(
-                group_index=index // 2, index=index, prompt=f"{index // 2} + 1?", response="2 .", response_length=2,
-                tokens=[5, 6, 7, 8], label="2", reward=float(index % 2), loss_mask=[1, 0],
-                rollout_log_probs=[-0.5, -0.25], status=status.TRUNCATED if index == 3 else status.COMPLETED,
-            )  # fmt: skip
+                group_index=index // 2,
+                index=index,
+                prompt=f"{index // 2} + 1?",
+                response="2 .",
+                response_length=2,
+                tokens=[5, 6, 7, 8],
+                label="2",
+                reward=float(index % 2),
+                loss_mask=[1, 0],
+                rollout_log_probs=[-0.5, -0.25],
+                status=status.TRUNCATED if index == 3 else status.COMPLETED,
+            )
         )
     return made
 

@@ -12,7 +12,6 @@ import pytest
 COMMITS = {"slime": checkouts.use("slime"), "miles": checkouts.use("miles")}
 
 import ray  # noqa: E402
-
 from slime_workers import Manager, Trainer  # noqa: E402
 
 import rlvitals  # noqa: E402
@@ -35,8 +34,8 @@ def arguments(folder, **more):
         rollout_batch_size=2, n_samples_per_prompt=2, global_batch_size=2, rollout_max_response_len=64,
         wandb_always_use_train_step=False, reward_key=None, custom_eval_rollout_log_function_path=None,
         custom_rollout_log_function_path="rlvitals.adapters.slime.log_rollouts", load_debug_rollout_data=None,
-        log_passrate=False, log_reward_category=None, rollout_num_gpus=1, ci_test=False, sglang_speculative_algorithm=None,
-        use_session_server=False, wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
+        log_passrate=False, log_reward_category=None, rollout_num_gpus=1, ci_test=False,
+        sglang_speculative_algorithm=None, use_session_server=False, wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
     )  # fmt: skip
 
 

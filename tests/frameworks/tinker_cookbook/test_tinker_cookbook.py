@@ -142,7 +142,8 @@ def test_the_loop_is_recorded_with_its_rollouts(trained, shown):
     assert run.info.framework == "tinker"
     steps, rewards = run.series("env/all/reward/total")
     assert list(steps) == list(range(25))
-    assert rewards[-5:].mean() > 0.8 > 0.3 > rewards[0]  # it learns
+    assert rewards[0] < 0.3
+    assert rewards[-5:].mean() > 0.8  # it learns
     own = (trained / "metrics.jsonl").read_text().splitlines()
     assert len(own) == 25  # the cookbook's own file is written as before
     first, second = run.rollouts(3)
