@@ -2,7 +2,7 @@
 
     python -m rlvitals.adapters.prime_rl -m prime_rl.entrypoints.orchestrator @ orchestrator.toml
 
-    from rlvitals.adapters import prime_rl                  # or in a program of your own, before its monitors are set up
+    from rlvitals.adapters import prime_rl                  # or in your own program, before its monitors are set up
     prime_rl.install()
 
 Written against PrimeIntellect-ai/prime-rl at 559b44772 with verifiers 0.4.1.dev86. `prime_rl.monitors.setup` makes a
@@ -129,7 +129,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 def _group_id(episode: Any) -> str:
     """Of this batch: the same prompt has another one in the next."""
-    return episode.group.id if episode.group is not None else episode.task.key or episode.id
+    return str(episode.group.id if episode.group is not None else episode.task.key or episode.id)
 
 
 def _words(errors: Any) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import checkouts
 import numpy as np
 
 COMMIT = checkouts.use("ROLL")
+os.environ.setdefault("ROLL_LOG_DIR", tempfile.mkdtemp())  # it begins to write its log when it is imported
 
 import torch  # noqa: E402
 from roll.distributed.scheduler.protocol import DataProto  # noqa: E402

@@ -35,7 +35,8 @@ def arguments(folder, **more):
         wandb_always_use_train_step=False, reward_key=None, custom_eval_rollout_log_function_path=None,
         custom_rollout_log_function_path="rlvitals.adapters.slime.log_rollouts", load_debug_rollout_data=None,
         log_passrate=False, log_reward_category=None, rollout_num_gpus=1, ci_test=False,
-        sglang_speculative_algorithm=None, use_session_server=False, wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
+        sglang_speculative_algorithm=None, use_session_server=False,
+        wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
     )  # fmt: skip
 
 
