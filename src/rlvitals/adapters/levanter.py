@@ -48,7 +48,7 @@ class VitalsTracker:
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
         """Numbers without a step."""
 
-    def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:  # noqa: A002
+    def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
         """Not a number."""
 
     def finish(self) -> None:
