@@ -25,6 +25,9 @@ from rlvitals.capture.run import Run
 
 NAME = "rlvitals"
 
+_runs: dict[str, Run] = {}
+"""By their folder: Levanter makes its tracker twice, for the program and for the trainer."""
+
 
 class VitalsTracker:
     """One run, fed by Levanter's trainer. It begins with the settings, or with the first row where none come."""
@@ -32,7 +35,6 @@ class VitalsTracker:
     name = NAME
 
     def __init__(self, output_dir: str, **settings: Any) -> None:
-        self.run: Run | None = None
         self._folder, self._settings = output_dir, settings
         self._is_main = import_module("jax").process_index() == 0
 
@@ -51,15 +53,20 @@ class VitalsTracker:
     def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
         """Not a number."""
 
+    @property
+    def run(self) -> Run | None:
+        """The recorder, in the process that records, once it has begun."""
+        return _runs.get(self._folder)
+
     def finish(self) -> None:
-        if self.run is not None:
-            self.run.finish()
+        if self._folder in _runs:
+            _runs.pop(self._folder).finish()
 
     def _open(self, config: Mapping[str, Any], **defaults: Any) -> Run | None:
-        if self.run is None and self._is_main:
+        if self._folder not in _runs and self._is_main:
             # Levanter goes on wherever it finds a checkpoint.
             known = {"output_dir": self._folder, "resume": True, **defaults}
-            self.run = open_run("levanter", config, known, self._settings)
+            _runs[self._folder] = open_run("levanter", config, known, self._settings)
         return self.run
 
 

@@ -46,7 +46,7 @@ def test_a_training_is_recorded(tmp_path, monkeypatch, shown):
         tracker=chosen, id="tiny", num_train_steps=20, train_batch_size=8, require_accelerator=False,
         mp=jmp.get_policy("f32"), log_jaxprs=False, log_xla_hlo=False, load_checkpoint=False,
         ray=RayConfig(auto_start_cluster=False), log_dir=tmp_path / "logs",
-        checkpointer=CheckpointerConfig(base_path=str(tmp_path / "checkpoints"), save_interval=None),
+        checkpointer=CheckpointerConfig(base_path=str(tmp_path / "checkpoints")),
     )  # fmt: skip
     initialize(config)
     key = jax.random.PRNGKey(0)
