@@ -36,6 +36,8 @@ class VitalsTracker:
 
     def __init__(self, output_dir: str, **settings: Any) -> None:
         self._folder, self._settings = output_dir, settings
+        self._step: int | None = None
+        self._names: set[str] = set()
         self._is_main = import_module("jax").process_index() == 0
 
     def log_hyperparameters(self, hparams: Mapping[str, Any]) -> None:
@@ -44,8 +46,13 @@ class VitalsTracker:
 
     def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
         run = self._open({})
-        if run is not None:
-            record(run, metrics, step)
+        if step != self._step:
+            self._step, self._names = step, set()
+        # At its end the trainer runs its hooks once more, for the step that it has logged.
+        new = {name: value for name, value in metrics.items() if name not in self._names}
+        self._names |= set(new)
+        if run is not None and new:
+            record(run, new, step)
 
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
         """Numbers without a step."""

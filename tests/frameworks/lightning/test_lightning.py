@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import lightning
 import pytest
 import torch
-from acting import answers, rule
 from lightning.pytorch.loggers import CSVLogger
+
+# At the end of the path: folders here have the frameworks' names.
+sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
+
+from acting import answers, rule
 
 import rlvitals
 from rlvitals.adapters.lightning import VitalsCallback, VitalsLogger

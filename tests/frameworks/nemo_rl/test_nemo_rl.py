@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+# At the end of the path: folders here have the frameworks' names.
+sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
-import pytest
 
 COMMIT = checkouts.use("RL")
 
-import torch  # noqa: E402
-from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
-from nemo_rl.utils.logger import Logger, LoggerInterface  # noqa: E402
+import torch
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.utils.logger import Logger, LoggerInterface
 
-import rlvitals  # noqa: E402
-from rlvitals.adapters import nemo_rl  # noqa: E402
+import rlvitals
+from rlvitals.adapters import nemo_rl
 
 MASTER = {
     "grpo": {"num_prompts_per_step": 2, "num_generations_per_prompt": 2, "max_num_steps": 4},

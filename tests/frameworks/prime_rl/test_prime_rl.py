@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+# At the end of the path: folders here have the frameworks' names.
+sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
-import pytest
 
 COMMIT = checkouts.use("prime-rl", "src", "packages/prime-rl-configs/src")
 
-import verifiers.v1 as vf  # noqa: E402
-from prime_rl import monitors  # noqa: E402
-from prime_rl.configs.monitors import FileMonitorConfig  # noqa: E402
-from prime_rl.utils.config import BaseConfig  # noqa: E402
+import verifiers.v1 as vf
+from prime_rl import monitors
+from prime_rl.configs.monitors import FileMonitorConfig
+from prime_rl.utils.config import BaseConfig
 
-import rlvitals  # noqa: E402
-from rlvitals.adapters import prime_rl  # noqa: E402
+import rlvitals
+from rlvitals.adapters import prime_rl
 
 
 class OrchestratorConfig(BaseConfig):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from pathlib import Path
+
+import numpy as np
+
+# At the end of the path: folders here have the frameworks' names.
+sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
-import numpy as np
 
 COMMIT = checkouts.use("ROLL")
 os.environ.setdefault("ROLL_LOG_DIR", tempfile.mkdtemp())  # it begins to write its log when it is imported
 
-import torch  # noqa: E402
-from roll.distributed.scheduler.protocol import DataProto  # noqa: E402
-from roll.pipeline.rlvr import utils as rlvr  # noqa: E402
-from roll.utils.tracking import create_tracker  # noqa: E402
+import torch
+from roll.distributed.scheduler.protocol import DataProto
+from roll.pipeline.rlvr import utils as rlvr
+from roll.utils.tracking import create_tracker
 
-import rlvitals  # noqa: E402
-from rlvitals.adapters import roll  # noqa: E402
+import rlvitals
+from rlvitals.adapters import roll
 
 
 class Tokenizer:

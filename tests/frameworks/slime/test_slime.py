@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
-import checkouts
 import pytest
+
+# At the end of the path: folders here have the frameworks' names.
+sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
+
+import checkouts
+from slime_workers import Manager, Trainer
 
 COMMITS = {"slime": checkouts.use("slime"), "miles": checkouts.use("miles")}
 
-import ray  # noqa: E402
-from slime_workers import Manager, Trainer  # noqa: E402
+import ray
 
-import rlvitals  # noqa: E402
-from rlvitals.adapters import slime  # noqa: E402
+import rlvitals
+from rlvitals.adapters import slime
 
 
 @pytest.fixture(scope="module", autouse=True)
