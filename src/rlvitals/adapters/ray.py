@@ -21,6 +21,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -113,10 +114,10 @@ def join(output_dir: str | os.PathLike[str], **settings: Any) -> RunClient:
     called by the folder. `settings` are those of `serve`.
     """
     recorder = f"rlvitals {kept_folder(output_dir)}"
-    try:
-        return connect(recorder)
-    except RunNotFound:
-        pass
+    with suppress(RunNotFound):
+        client = connect(recorder)
+        if client.is_recording:  # else the one who started it has not opened the run yet
+            return client
     try:
         return serve(output_dir, recorder=recorder, **settings)
     except RunLocked:  # another process was quicker
@@ -242,6 +243,11 @@ class RunClient:
             _ray().wait(list(self._waiting), num_returns=len(self._waiting), timeout=timeout)
         self._take_answers()
         return not self._waiting
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the recorder has a run open."""
+        return bool(_ray().get(self._actor.is_recording.remote()))
 
     @property
     def facts(self) -> dict[str, Any]:
