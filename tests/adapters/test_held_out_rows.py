@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rlvitals.adapters import nemo_rl, torchtune
 from rlvitals.adapters.openrlhf import VitalsLogger
 from rlvitals.adapters.roll import VitalsTracker
 from rlvitals.adapters.transformers_settings import event_of
@@ -23,6 +24,8 @@ LOGGERS = {
     "verl": (lambda **s: VitalsBackend("project", "name", {}, **s), lambda logger, row: logger.log(row, 1)),
     "roll": (lambda **s: VitalsTracker({}, **s), lambda logger, row: logger.log(row, 1)),
     "openrlhf": (lambda **s: VitalsLogger(None, **s), lambda logger, row: logger.log_train(1, row)),
+    "nemo_rl": (lambda **s: nemo_rl.VitalsLogger({}, **s), lambda logger, row: logger.log_metrics(row, 1)),
+    "torchtune": (torchtune.VitalsLogger, lambda logger, row: logger.log_dict(row, 1)),
 }
 
 

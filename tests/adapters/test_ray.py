@@ -253,6 +253,27 @@ def test_workers_write_files_of_their_own_where_storage_is_shared(driver, tmp_pa
     assert view.series("reward").values.tolist() == pytest.approx([5 / 3])
 
 
+JOINED = """
+    @ray.remote(num_cpus=0)
+    def worker(number):
+        run = vitals.join(folder, monitor=False)
+        run.log({f"part_{number}": 1.0}, step=1)
+        run.log_groups([{"prompt": "1 + 1?", "rollouts": [{"completion": str(number), "reward": 0.5}]}], step=1)
+        return run.flush(60)
+
+    assert all(ray.get([worker.remote(number) for number in range(2)]))
+    vitals.join(folder).finish()
+"""
+
+
+def test_whoever_comes_first_starts_the_run_that_others_join_and_rollouts_arrive(driver, tmp_path):
+    ended(driver(JOINED))
+    run = rlvitals.open_run(tmp_path / "run")
+    assert run.status == "finished"
+    assert [len(run.series(f"part_{number}")[0]) for number in range(2)] == [1, 1]
+    assert sorted(group.rollouts[0].turns[0].text for group in run.rollouts(1)) == ["0", "1"]
+
+
 BROKEN_START = """
     rlvitals.start(folder, monitor=False).finish()
     for wrong in ({}, {"resume": True, "totel_steps": 5}):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import runpy
+import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from rlvitals import catalog
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
-from rlvitals.errors import BadValue
+from rlvitals.errors import BadValue, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.splits import is_held_out
 
@@ -21,15 +26,32 @@ _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
 
 warn_once = Once()
 
+TRACED = 8
+"""Rollouts of a step that are recorded token by token; of the others the texts are."""
+
+
+class TakesRows(Protocol):
+    """A run, or a Ray worker's end of one."""
+
+    def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None: ...
+
+    def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None: ...
+
 
 def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
     """Start the run of a framework's one logging process. `given` are the user's settings: those of `rlvitals.start`,
     and `output_dir`; `defaults` is what the framework's own configuration says of them.
     """
+    settings = settings_for(framework, config, defaults, given)
+    return start(settings.pop("output_dir"), **settings)
+
+
+def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `rlvitals.start` is given for a framework's run, `output_dir` included."""
     told = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):
         told.pop("resume", None)
-    settings = {
+    return {
         # Set here, because a framework's keys of these names are about its own trackers, and its logging process need
         # not be the launcher's rank 0.
         "track_with": [],
@@ -38,11 +60,11 @@ def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Ma
         "framework": framework,
         **told,
         **given,
+        "config": plain_config(config),
     }
-    return start(settings.pop("output_dir"), config=plain_config(config), **settings)
 
 
-def record(run: Run, values: Any, step: Any) -> None:
+def record(run: TakesRows, values: Any, step: Any) -> None:
     """One row of a framework's. What its name says was measured on held-out data is recorded as an evaluation, so that
     the adapters, the doctor and the views agree on which rows are held out. Raises BadValue alone, where strict=True
     asks for it.
@@ -116,3 +138,51 @@ def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
 def whole_or_none(value: Any) -> int | None:
     """A planned number of steps, where there is one."""
     return value if type(value) is int and value > 0 else None
+
+
+def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Do ours after a function of another project's, with its result and what it was given; a coroutine stays one.
+    Doing so again does nothing. Ours never raises into it, except what is wrong at a run's start and what strict=True
+    asks for.
+    """
+    theirs = getattr(owner, name)
+    if getattr(theirs, "is_followed", False):
+        return
+
+    def tell(*given: Any, **named: Any) -> None:
+        sentence = f"{name} of {getattr(owner, '__name__', owner)} could not be followed"
+        with guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=(RlvitalsError,)):
+            ours(*given, **named)
+
+    @wraps(theirs)
+    def both(*given: Any, **named: Any) -> Any:
+        result = theirs(*given, **named)
+        tell(result, *given, **named)
+        return result
+
+    @wraps(theirs)
+    async def both_later(*given: Any, **named: Any) -> Any:
+        result = await theirs(*given, **named)
+        tell(result, *given, **named)
+        return result
+
+    added: Any = both_later if iscoroutinefunction(theirs) else both
+    added.is_followed = True
+    setattr(owner, name, added)
+
+
+def launch(install: Callable[[], None]) -> None:
+    """Run a program of another project's, unchanged, with ours in it: `python -m rlvitals.adapters.X SCRIPT ...`, or
+    `-m MODULE ...`.
+    """
+    arguments = sys.argv[1:]
+    if not arguments or arguments == ["-m"]:
+        sys.exit("say what to run: a script or -m and a module, then its own arguments")
+    install()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")

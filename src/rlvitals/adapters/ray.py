@@ -21,6 +21,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -108,6 +109,21 @@ def connect(recorder: str = "rlvitals", *, rank: int = 0) -> RunClient:
     return RunClient(actor, recorder, rank)
 
 
+def join(output_dir: str | os.PathLike[str], **settings: Any) -> RunClient:
+    """The run of a job in which no process is the first for certain: whoever comes first starts its recorder, which is
+    called by the folder. `settings` are those of `serve`.
+    """
+    recorder = f"rlvitals {kept_folder(output_dir)}"
+    with suppress(RunNotFound):
+        client = connect(recorder)
+        if client.is_recording:  # else the one who started it has not opened the run yet
+            return client
+    try:
+        return serve(output_dir, recorder=recorder, **settings)
+    except RunLocked:  # another process was quicker
+        return connect(recorder)
+
+
 class Recorder:
     """The actor: owns the run and its ranks' files, and is the only process that writes them."""
 
@@ -139,8 +155,8 @@ class Recorder:
     def is_recording(self) -> bool:
         return bool(self._runs)
 
-    def take(self, method: str, rank: int, row: dict[str, Any], step: int | None) -> None:
-        """One row for `log` or `log_eval`; durable on return."""
+    def take(self, method: str, rank: int, row: Any, step: int | None) -> None:
+        """One row for `log` or `log_eval`, or groups for `log_groups`; durable on return."""
         getattr(self._run_of(rank), method)(row, step)
 
     def findings(self) -> list[Finding]:
@@ -198,6 +214,10 @@ class RunClient:
         """As `Run.log_eval`, without waiting. Whatever it holds must be of types the recorder's process can import."""
         self._send("log_eval", dict, stats, step)
 
+    def log_groups(self, groups: Any, step: int | None = None) -> None:
+        """As `Run.log_groups`, without waiting. Groups are records, or plain data that any process can read."""
+        self._send("log_groups", list, groups, step)
+
     def request(self, *, everywhere: bool = False) -> Request | None:
         """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder.
 
@@ -225,6 +245,11 @@ class RunClient:
         return not self._waiting
 
     @property
+    def is_recording(self) -> bool:
+        """Whether the recorder has a run open."""
+        return bool(_ray().get(self._actor.is_recording.remote()))
+
+    @property
     def facts(self) -> dict[str, Any]:
         """Directory, id and attempt of the run, and the pid of the recorder."""
         found: dict[str, Any] = _ray().get(self._actor.facts.remote())
@@ -250,7 +275,7 @@ class RunClient:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rejoin, (self._recorder, self.rank)
 
-    def _send(self, method: str, prepare: Callable[[Any], dict[str, Any]], row: Any, step: int | None) -> None:
+    def _send(self, method: str, prepare: Callable[[Any], Any], row: Any, step: int | None) -> None:
         with guarded(lambda error: self._lose(words_of(error))):
             self._take_answers()
             if len(self._waiting) >= MAX_WAITING:

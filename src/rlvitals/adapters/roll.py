@@ -6,14 +6,17 @@
     track_with: rlvitals                         # in the YAML
     tracker_kwargs: {output_dir: out/rlvr}       # optional: the settings of rlvitals.start
 
-Written against `roll/utils/tracking.py` and `roll/pipeline/base_pipeline.py` of alibaba/ROLL at e25f5fa5 and 1bc12057.
-The pipeline makes its tracker in the driver, the only process that logs; metrics of all workers arrive there reduced.
+Written against alibaba/ROLL at 8eb27cc2 (`roll/utils/tracking.py`, `roll/pipeline/rlvr/utils.py`), e25f5fa5 and
+1bc12057. The pipeline makes its tracker in the driver, the only process that logs; metrics of all workers arrive there
+reduced. Rollouts come by `log_traces`, in versions that call it, and by the function that fills the `rollout_dump_dir`
+of the RLVR pipelines, which is called at every step, whether that folder is set or not.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any
 
 from rlvitals.adapters.framework import (
     algorithm_named,
+    follow,
     known_settings,
     open_run,
     record,
@@ -49,11 +53,28 @@ LATE = frozenset({"time/step_log", "time/step_total"})
 """Logged with a row, but after a checkpoint has taken the row down: the agentic pipeline's."""
 
 
+_DUMPS = ("roll.pipeline.rlvr.utils", "roll.pipeline.rlvr.rlvr_pipeline", "roll.pipeline.rlvr.rlvr_vlm_pipeline")
+"""Where `dump_rollout_to_specific_path` is, and who may have imported it already."""
+
+_tracker: list[VitalsTracker] = []
+"""The driver's; one at most."""
+
+
 def register() -> None:
     """Make `track_with: rlvitals` known to ROLL. Calling it again does nothing."""
     tracking: Any = import_module("roll.utils.tracking")
     # ROLL's base class too: what a later version asks of a tracker, it answers with nothing.
     tracking.tracker_registry[NAME] = type("VitalsTracker", (VitalsTracker, tracking.BaseTracker), {})
+    with guarded(lambda error: warn_once(f"ROLL's rollouts are not recorded: {words_of(error)}")):
+        import_module(_DUMPS[0])
+        for name in _DUMPS:
+            if (module := sys.modules.get(name)) is not None:
+                follow(module, "dump_rollout_to_specific_path", _take_batch)
+
+
+def _take_batch(_: None, path: str, global_step: int, data: Any, tokenizer: Any) -> None:
+    if _tracker:
+        _tracker[-1].log_batch(global_step, data, tokenizer)
 
 
 class VitalsTracker:
@@ -69,6 +90,7 @@ class VitalsTracker:
         }
         self.run = open_run("roll", {**known_settings(config, PATHS), **(config or {})}, defaults, settings)
         self._on_record = _rows_on_record(self.run.dir) if self.run.attempt > 1 else frozenset()
+        _tracker[:] = [self]
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """One step of the pipeline. Names lose their reducer (`actor/pg_loss@sum`), as in ROLL's own trackers."""
@@ -79,10 +101,64 @@ class VitalsTracker:
             # A resumed pipeline first sends the whole history of its checkpoint again.
 
     def log_traces(self, name: str, records: list[dict[str, Any]], step: int | None = None) -> None:
-        """Transcripts are not metrics; ROLL keeps them in its `rollout_dump_dir`."""
+        """Transcripts, each with its messages and what ROLL says of it, as rollouts."""
+        with guarded(
+            lambda error: warn_once(f"rollouts of ROLL could not be read: {words_of(error)}"), but=(BadValue,)
+        ):
+            rollouts = [(_trace_prompt(each), _traced(each)) for each in records]
+            self.run.log_groups(_grouped(rollouts, {"source": name}), step)
+
+    def log_batch(self, step: int, data: Any, tokenizer: Any) -> None:
+        """A step's batch of the RLVR pipelines, as rollouts."""
+        told = {name: list(values) for name, values in data.non_tensor_batch.items()}
+        answers = tokenizer.batch_decode(data.batch["responses"], skip_special_tokens=True)
+        scores = data.batch["scores"].tolist()
+        prompts = told.get("prompt") or tokenizer.batch_decode(data.batch["prompts"], skip_special_tokens=True)
+        references = told.get("ground_truth") or [""] * len(answers)
+        rollouts = [
+            (
+                (str(prompt), str(reference)),
+                {
+                    "completion": answer,
+                    "reward": score,
+                    "meta": {key: str(told[key][index]) for key in ("tag", "domain", "difficulty") if key in told},
+                },
+            )
+            for index, (prompt, answer, score, reference) in enumerate(
+                zip(prompts, answers, scores, references, strict=True)
+            )
+        ]
+        self.run.log_groups(_grouped(rollouts, {}), step)
 
     def finish(self) -> None:
         self.run.finish()
+
+
+def _grouped(rollouts: list[tuple[tuple[str, str], dict[str, Any]]], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rollouts of one prompt together, in the order in which the prompts came."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for key, rollout in rollouts:
+        groups.setdefault(key, []).append(rollout)
+    return [
+        {"prompt": prompt, "answer": answer, "rollouts": members, "meta": dict(meta)}
+        for (prompt, answer), members in groups.items()
+    ]
+
+
+def _trace_prompt(trace: Mapping[str, Any]) -> tuple[str, str]:
+    """What the model was asked: everything before its first message."""
+    asked = []
+    for message in trace["messages"]:
+        if message.get("role") == "assistant":
+            break
+        asked.append(str(message.get("content")))
+    return "\n".join(asked), ""
+
+
+def _traced(trace: Mapping[str, Any]) -> dict[str, Any]:
+    told = dict(trace.get("metadata") or {})
+    reward = next((told.pop(key) for key in ("reward", "score", "episode_score") if key in told), None)
+    return {"messages": trace["messages"], "reward": reward, "meta": told}
 
 
 def _without_reducers(values: Any, depth: int = 0) -> Any:

@@ -1,0 +1,151 @@
+"""NeMo-RL's logger: one more of the four methods, in the list that its `Logger` hands every row to.
+
+    python -m rlvitals.adapters.nemo_rl examples/run_grpo.py --config ...       # the script is not changed
+
+    from rlvitals.adapters import nemo_rl                                       # or in a script of your own,
+    nemo_rl.install()                                                           # before `setup`
+
+Written against NVIDIA-NeMo/RL at 7ea279abf. The driver alone has a `Logger`. The samples that it writes to
+`train_data_step{n}.jsonl` and `val_data_step{n}.jsonl` are recorded as rollouts, with tokens, masks, log-probs and
+advantages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+from rlvitals.adapters.framework import TRACED, follow, known_settings, launch, open_run, record, setting, whole_or_none
+from rlvitals.capture.run import Run
+
+PATHS = {
+    "num_generations": "grpo.num_generations_per_prompt",
+    "max_completion_length": "policy.generation.max_new_tokens",
+    "learning_rate": "policy.optimizer.kwargs.lr",
+    "beta": "loss_fn.reference_policy_kl_penalty",
+}
+
+_DATA = re.compile(r"(train|val)_data_step(\d+)\.jsonl")
+
+
+class VitalsLogger:
+    """One run, fed by NeMo-RL's Logger. It begins with the settings, or with the first row where none come."""
+
+    def __init__(self, cfg: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.run: Run | None = None
+        self._folder, self._settings = setting(cfg, "log_dir") or "logs", settings
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Open the run with NeMo-RL's settings. What is wrong here raises: nothing was trained yet."""
+        algorithm = next((name for name in ("grpo", "ppo", "dpo", "distillation", "rm", "sft") if name in params), None)
+        self._open(
+            {**known_settings(params, PATHS), **params},
+            algorithm={"rm": "reward_model", "distillation": None}.get(algorithm or "", algorithm),
+            total_steps=whole_or_none(setting(params, f"{algorithm}.max_num_steps")),
+        )
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        prefix: str | None = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """One row, under the names of NeMo-RL's dashboards: `train/loss`, `validation/accuracy`."""
+        if step_metric is None:  # samples of the machine have a clock of their own; the run takes its own
+            record(self._open({}), {f"{prefix}/{name}" if prefix else name: metrics[name] for name in metrics}, step)
+
+    def log_samples(self, samples: Mapping[str, Any], filename: str) -> None:
+        """What NeMo-RL keeps of a step's samples, as rollouts."""
+        found = _DATA.fullmatch(filename)
+        if found is not None:
+            self._open({}).log_groups(_groups(samples, found[1]), int(found[2]))
+
+    def log_histogram(self, histogram: Sequence[Any], step: int, name: str) -> None:
+        """Not a number."""
+
+    def log_plot(self, figure: Any, step: int, name: str) -> None:
+        """Not a number."""
+
+    def finish(self) -> None:
+        if self.run is not None:
+            self.run.finish()
+
+    def _open(self, config: Mapping[str, Any], **defaults: Any) -> Run:
+        if self.run is None:
+            self.run = open_run("nemo_rl", config, {"output_dir": self._folder, **defaults}, self._settings)
+        return self.run
+
+
+def install(**settings: Any) -> None:
+    """Add a VitalsLogger to every `Logger` that is made from now on. `settings` are those of `rlvitals.start`."""
+    Logger: Any = import_module("nemo_rl.utils.logger").Logger  # noqa: N806 - a class
+
+    def begin(_: None, logger: Any, cfg: Mapping[str, Any]) -> None:
+        logger.loggers.append(VitalsLogger(cfg, **settings))
+
+    def samples(_: None, logger: Any, to_log: Mapping[str, Any], filename: str) -> None:
+        for each in logger.loggers:
+            if isinstance(each, VitalsLogger):
+                each.log_samples(to_log, filename)
+
+    follow(Logger, "__init__", begin)
+    follow(Logger, "log_batched_dict_as_jsonl", samples)
+
+
+def _groups(samples: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
+    """Answers to one prompt come one after the other."""
+    rollouts = [_rollout(samples, index) for index in range(len(samples["rewards"]))]
+    return [
+        {"prompt": prompt, "rollouts": [each for _, each in group], "meta": {"split": split}}
+        for prompt, group in groupby(rollouts, key=lambda pair: pair[0])
+    ]
+
+
+def _rollout(samples: Mapping[str, Any], index: int) -> tuple[str, dict[str, Any]]:
+    """The prompt and one answer to it."""
+    content = samples["content"][index]
+    rollout: dict[str, Any] = {"reward": _plain(samples["rewards"][index])}
+    if content and isinstance(content[0], Mapping):  # validation: messages with their roles
+        first = [message["role"] for message in content].index("assistant") if len(content) > 1 else len(content)
+        prompt = "\n".join(str(message["content"]) for message in content[:first])
+        rollout["messages"] = [{"role": each["role"], "content": str(each["content"])} for each in content]
+    else:  # training: the texts alone, the prompt, then the model and its environment in turn
+        texts = [str(text) for text in content]
+        prompt, answers = texts[0], texts[1:]
+        rollout["turns"] = [
+            {"text": text, "observation": observation}
+            for text, observation in zip(answers[::2], [*answers[1::2], ""], strict=False)
+        ]
+    advantages = _plain(samples["advantages"][index]) if "advantages" in samples else None
+    if "token_ids" in samples:
+        trained = [bool(value) for value in _plain(samples["token_loss_mask"][index])]
+        length = int(_plain(samples["input_lengths"][index]))
+        begin = trained.index(True) if True in trained else length
+        rollout |= {"tokens": length, "trainable_tokens": sum(trained[:length])}
+        if isinstance(advantages, list):
+            rollout["advantage"] = advantages[begin] if begin < length else None
+        if index < TRACED:
+            columns = {
+                "ids": samples["token_ids"], "engine_logprobs": samples.get("generation_logprobs"),
+                "logprobs": samples.get("prev_logprobs"), "advantages": samples.get("advantages"),
+            }  # fmt: skip
+            rollout["trace"] = {
+                "trained": trained[begin:length],
+                **{name: _plain(rows[index])[begin:length] for name, rows in columns.items() if rows is not None},
+            }
+    elif advantages is not None:
+        rollout["advantage"] = advantages
+    return prompt, rollout
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+if __name__ == "__main__":
+    launch(install)

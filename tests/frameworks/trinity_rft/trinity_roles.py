@@ -1,0 +1,27 @@
+"""What the explorer and the trainer of Trinity-RFT do with their monitor, in processes of their own."""
+
+from __future__ import annotations
+
+import pandas
+import ray
+from trinity.common.config import Config
+from trinity.utils.monitor import MONITOR
+
+PATH = "rlvitals.adapters.trinity_rft.VitalsMonitor"
+
+
+@ray.remote(num_cpus=0)
+def role(name, folder, steps):
+    """What an explorer or a trainer does with its monitor."""
+    config = Config(project="sums", name="tiny", checkpoint_root_dir=folder)
+    config.checkpoint_job_dir = folder
+    config.monitor.monitor_type, config.monitor.monitor_args = PATH, {"hardware": False}
+    monitor = MONITOR.get(PATH)(project="sums", group="", name="tiny", role=name, config=config)
+    for step in range(1, steps + 1):
+        if name == config.trainer.name:
+            monitor.log({"actor/pg_loss": 1 / step, "actor/grad_norm": 0.5}, step)
+            table = [{"prompt": "1 + 1?", "response": text, "reward": float(text == "2")} for text in ("2", "3")]
+            monitor.log_table("rollout_examples", pandas.DataFrame(table), step)
+        else:
+            monitor.log({"rollout/reward/mean": step / 10, "eval/sums/reward/mean": 0.5}, step)
+    monitor.close()
