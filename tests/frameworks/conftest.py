@@ -53,3 +53,16 @@ def tiny_model(tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def ask_for():
+    """A rule that asks for an action as soon as its condition holds."""
+
+    def rule(action, when):
+        return {
+            "rule": "asked_for", "kind": "instability", "when": when, "severity": "critical", "warm_up": 1,
+            "hold": "1 of 1", "action_critical": action, "title": "on purpose", "certain": True,
+        }  # fmt: skip
+
+    return rule

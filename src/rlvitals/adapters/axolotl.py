@@ -31,7 +31,7 @@ class VitalsArguments(BaseModel):
     """The settings of `VitalsCallback`; `output_dir` is Axolotl's own where it is not given."""
 
 
-class VitalsPlugin(BasePlugin):
+class VitalsPlugin(BasePlugin):  # type: ignore[misc]
     """Records the run of `axolotl train`."""
 
     def get_input_args(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
 from rlvitals.errors import BadValue
 from rlvitals.guard import Once, guarded, words_of
+from rlvitals.records import Group, Rollout, Turn
 from rlvitals.splits import is_held_out
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
@@ -116,3 +118,36 @@ def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
 def whole_or_none(value: Any) -> int | None:
     """A planned number of steps, where there is one."""
     return value if type(value) is int and value > 0 else None
+
+
+def groups_by_prompt(rollouts: Iterable[tuple[str, Rollout]]) -> list[Group]:
+    """The rollouts of one step; those with the same prompt are a group."""
+    by_prompt: dict[str, list[Rollout]] = {}
+    for prompt, rollout in rollouts:
+        by_prompt.setdefault(prompt, []).append(rollout)
+    return [Group(prompt=prompt, rollouts=tuple(each)) for prompt, each in by_prompt.items()]
+
+
+def turns_of_tokens(ids: Sequence[int], mask: Iterable[Any], decode: Callable[[list[int]], str]) -> tuple[Turn, ...]:
+    """A response as turns: the model's own tokens are those the loss takes, the environment said what stands between.
+
+    >>> turns = turns_of_tokens([1, 2, 7, 3], [1, 1, 0, 1], str)
+    >>> [(turn.text, turn.observation) for turn in turns]
+    [('[1, 2]', '[7]'), ('[3]', '')]
+    """
+    turns: list[Turn] = []
+    for is_own, piece in groupby(zip(ids, mask, strict=False), key=lambda pair: bool(pair[1])):
+        text = decode([token for token, _ in piece])
+        if is_own:
+            turns.append(Turn(text=text))
+        elif turns:
+            turns[-1] = dataclasses.replace(turns[-1], observation=text)
+        else:
+            turns.append(Turn(observation=text))
+    return tuple(turns)
+
+
+def mean_advantages(advantages: Any, mask: Any) -> list[float | None]:
+    """One for each rollout, of tensors with a row each: the mean over the tokens that the loss takes."""
+    sums, counts = (advantages * mask).sum(-1).tolist(), mask.sum(-1).tolist()
+    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]

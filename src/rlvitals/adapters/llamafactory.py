@@ -1,6 +1,6 @@
 """LLaMA-Factory: its own `run_exp` with `VitalsCallback` among the callbacks.
 
-    python -m rlvitals.adapters.llamafactory train.yaml                           # for: llamafactory-cli train train.yaml
+    python -m rlvitals.adapters.llamafactory train.yaml       # in place of: llamafactory-cli train train.yaml
     torchrun --nproc-per-node 8 -m rlvitals.adapters.llamafactory train.yaml
 
 A section `rlvitals` of the YAML file, which LLaMA-Factory does not see, holds the settings of `VitalsCallback`. In a

@@ -1,6 +1,6 @@
 """SkyRL: a callback of its trainers, and an entry point that adds it.
 
-    python -m skyrl.train.entrypoints.main_base ... trainer.override_entrypoint=rlvitals.adapters.skyrl rlvitals.actions=act
+    python -m skyrl.train.entrypoints.main_base ... trainer.override_entrypoint=rlvitals.adapters.skyrl
 
 Written against SkyRL 0.3.0, which asks the module named there to train in place of its own `main`. Options
 that begin with `rlvitals.` are the settings of `VitalsCallback`. With an entry point or a trainer of your own:
@@ -19,17 +19,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.adapters.framework import (
     algorithm_named,
+    groups_by_prompt,
     known_settings,
+    mean_advantages,
     open_run,
     plain_config,
     record,
     setting,
+    turns_of_tokens,
     warn_once,
     whole_or_none,
 )
@@ -37,7 +39,7 @@ from rlvitals.capture.actions import Actions
 from rlvitals.errors import ConfigError
 from rlvitals.guard import guarded, words_of
 from rlvitals.health.actions import CannotGoBack, Declined
-from rlvitals.records import Group, Rollout, Turn
+from rlvitals.records import Group, Rollout
 from rlvitals.yaml_reader import parse_yaml
 
 if TYPE_CHECKING:
@@ -162,13 +164,13 @@ class TrainerControls:
 def groups_of(
     output: Mapping[str, Any], tokenizer: Any, advantages: Sequence[float | None] | None = None
 ) -> list[Group]:
-    """The rollouts of one step, as SkyRL's generator returned them; those with the same prompt are a group."""
-    prompts = [tuple(ids) for ids in output["prompt_token_ids"]]
-    known = advantages if advantages is not None and len(advantages) >= len(prompts) else [None] * len(prompts)
-    by_prompt: dict[tuple[int, ...], list[Rollout]] = {}
-    for number, prompt in enumerate(prompts):
-        by_prompt.setdefault(prompt, []).append(_rollout(output, number, tokenizer, known[number]))
-    return [Group(prompt=tokenizer.decode(list(ids)), rollouts=tuple(each)) for ids, each in by_prompt.items()]
+    """The rollouts of one step, as SkyRL's generator returned them."""
+    count = len(output["response_ids"])
+    known = advantages if advantages is not None and len(advantages) >= count else [None] * count
+    prompts = [tokenizer.decode(list(ids)) for ids in output["prompt_token_ids"]]
+    return groups_by_prompt(
+        (prompts[number], _rollout(output, number, tokenizer, known[number])) for number in range(count)
+    )
 
 
 def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any, advantage: float | None) -> Rollout:
@@ -176,7 +178,7 @@ def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any, advantage: 
     stops = output.get("stop_reasons")
     ids, mask = output["response_ids"][number], output["loss_masks"][number]
     return Rollout(
-        turns=tuple(_turns(ids, mask, tokenizer)),
+        turns=turns_of_tokens(ids, mask, lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))),
         reward=float(sum(reward)) if isinstance(reward, list) else float(reward),
         advantage=advantage,
         stop=str(stops[number]) if stops else "",
@@ -185,27 +187,11 @@ def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any, advantage: 
     )
 
 
-def _turns(ids: Sequence[int], mask: Iterable[int], tokenizer: Any) -> list[Turn]:
-    """The model's own tokens are those the loss takes; what stands between them, the environment said."""
-    turns: list[Turn] = []
-    pieces = groupby(zip(ids, mask, strict=False), key=lambda pair: bool(pair[1]))
-    for is_own, piece in pieces:
-        tokens = [token for token, _ in piece]
-        text = tokenizer.decode(tokens, skip_special_tokens=True)
-        if is_own or not turns:
-            turns.append(Turn(text=text) if is_own else Turn(observation=text))
-        else:
-            turns[-1] = Turn(text=turns[-1].text, observation=text)
-    return turns
-
-
 def advantages_of(batch: Any) -> list[float | None] | None:
-    """One for each rollout: the mean over the tokens that the loss takes, which for GRPO all have the same."""
+    """One for each rollout, where the step's batch has them."""
     if batch is None or batch.get("advantages") is None:
         return None
-    taken = batch["loss_mask"]
-    sums, counts = (batch["advantages"] * taken).sum(-1).tolist(), taken.sum(-1).tolist()
-    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    return mean_advantages(batch["advantages"], batch["loss_mask"])
 
 
 def _safely(what: str) -> AbstractContextManager[None]:

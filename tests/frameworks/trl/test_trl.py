@@ -48,7 +48,13 @@ def test_transformers_trainer(model, tokenizer, tmp_path, shown):
     assert list(run.series("loss")[0]) == [1, 2, 3, 4, 5, 6]
     assert list(run.series("eval_loss")[0]) == [3, 6]
     assert run.status == "finished"
-    shown("transformers Trainer", transformers.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, go back")
+    shown(
+        "transformers Trainer",
+        transformers.__version__,
+        "training, 6 steps",
+        tmp_path,
+        acts="stop, save, rate, go back",
+    )
 
 
 def test_trl_grpo(model, tokenizer, tmp_path, shown):
@@ -87,19 +93,16 @@ def test_trl_dpo(model, tokenizer, tmp_path, shown):
     shown("TRL DPOTrainer", trl.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, go back")
 
 
-def test_a_critical_finding_stops_trl(model, tokenizer, tmp_path):
-    data = Dataset.from_list([{"prompt": "the cat "}] * 400)
-    args = trl.GRPOConfig(tmp_path, num_generations=4, max_completion_length=8, **{**COMMON, "max_steps": 60})
-    rules = [{"rule": "test_stop", "when": "reward < 0", "level": "critical", "action": "stop"}]
+def test_a_critical_finding_stops_trl(model, tokenizer, tmp_path, ask_for):
+    args = trl.GRPOConfig(tmp_path, num_generations=4, max_completion_length=8, **{**COMMON, "max_steps": 30})
     trainer = trl.GRPOTrainer(
         model,
         lambda completions, **rest: [-1.0 - len(text) for text in completions],
         args,
-        train_dataset=data,
+        train_dataset=Dataset.from_list([{"prompt": "the cat "}] * 200),
         processing_class=tokenizer,
-        callbacks=[VitalsCallback(actions="act", rules=rules)],
+        callbacks=[VitalsCallback(actions="act", rules=[ask_for("stop", "reward < 0")])],
     )
     trainer.train()
-    assert trainer.state.global_step < 60
-    run = rlvitals.open_run(tmp_path)
-    assert run.status == "finished"
+    assert trainer.state.global_step < 30
+    assert rlvitals.open_run(tmp_path).last_step == trainer.state.global_step
