@@ -15,7 +15,7 @@ after every update.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,7 +26,6 @@ from rlvitals.adapters.framework import (
     algorithm_named,
     groups_by_prompt,
     known_settings,
-    mean_advantages,
     open_run,
     plain_config,
     record,
@@ -70,7 +69,6 @@ class VitalsCallback:
         self.run: Run | None = None
         self._given = settings if output_dir is None else {"output_dir": output_dir, **settings}
         self._actions = Actions(None)
-        self._generated: tuple[Mapping[str, Any], Any] | None = None
 
     def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
         """Open the run. What is wrong here raises: nothing was trained yet."""
@@ -87,16 +85,10 @@ class VitalsCallback:
         self._actions = Actions(self.run, controls=TrainerControls(trainer, control))
         trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
 
-    def take(self, output: Mapping[str, Any], tokenizer: Any) -> None:
-        """Keep what was generated until its advantages are known."""
-        self._generated = (output, tokenizer)
-
-    def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
-        generated, self._generated = self._generated, None
-        if self.run is not None and generated is not None:
-            with _safely("rollouts"):
-                groups = groups_of(*generated, advantages_of(callback_input.batch))
-                self.run.log_groups(groups, callback_input.global_step)
+    def record_rollouts(self, output: Mapping[str, Any], tokenizer: Any, step: int | None) -> None:
+        """What was generated and scored at a step. Its advantages are not known yet, and later only scaled ones."""
+        if self.run is not None:
+            self.run.log_groups(groups_of(output, tokenizer), step)
 
     def on_log(self, trainer: Any, callback_input: Any, control: Any) -> None:
         """One step, and the evaluation in its row; then what the doctor asks for."""
@@ -120,7 +112,7 @@ class VitalsCallback:
     def _nothing(self, trainer: Any, callback_input: Any, control: Any) -> None:
         pass
 
-    on_epoch_start = on_epoch_end = on_step_start = on_eval_start = on_eval_end = _nothing
+    on_epoch_start = on_epoch_end = on_step_start = on_step_end = on_eval_start = on_eval_end = _nothing
 
 
 class Beside:
@@ -134,7 +126,7 @@ class Beside:
             self._theirs.log(**shown)
         with _safely("trajectories"):
             if shown.get("wandb_key") == TRAINED:
-                self._callback.take(shown["generator_output"], shown["tokenizer"])
+                self._callback.record_rollouts(shown["generator_output"], shown["tokenizer"], shown["global_step"])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs, name)
@@ -161,37 +153,23 @@ class TrainerControls:
         raise CannotGoBack("SkyRL loads a checkpoint at its start only: go on with trainer.resume_mode=from_path")
 
 
-def groups_of(
-    output: Mapping[str, Any], tokenizer: Any, advantages: Sequence[float | None] | None = None
-) -> list[Group]:
+def groups_of(output: Mapping[str, Any], tokenizer: Any) -> list[Group]:
     """The rollouts of one step, as SkyRL's generator returned them."""
-    count = len(output["response_ids"])
-    known = advantages if advantages is not None and len(advantages) >= count else [None] * count
     prompts = [tokenizer.decode(list(ids)) for ids in output["prompt_token_ids"]]
-    return groups_by_prompt(
-        (prompts[number], _rollout(output, number, tokenizer, known[number])) for number in range(count)
-    )
+    return groups_by_prompt((prompt, _rollout(output, number, tokenizer)) for number, prompt in enumerate(prompts))
 
 
-def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any, advantage: float | None) -> Rollout:
+def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any) -> Rollout:
     reward = output["rewards"][number]
     stops = output.get("stop_reasons")
     ids, mask = output["response_ids"][number], output["loss_masks"][number]
     return Rollout(
         turns=turns_of_tokens(ids, mask, lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))),
         reward=float(sum(reward)) if isinstance(reward, list) else float(reward),
-        advantage=advantage,
         stop=str(stops[number]) if stops else "",
         tokens=len(output["prompt_token_ids"][number]) + len(ids),
         trainable_tokens=sum(map(bool, mask)),
     )
-
-
-def advantages_of(batch: Any) -> list[float | None] | None:
-    """One for each rollout, where the step's batch has them."""
-    if batch is None or batch.get("advantages") is None:
-        return None
-    return mean_advantages(batch["advantages"], batch["loss_mask"])
 
 
 def _safely(what: str) -> AbstractContextManager[None]:
