@@ -111,6 +111,14 @@ def test_what_the_configuration_says_is_used_and_its_secrets_are_not_kept(tracki
     assert kept["reward"]["template"] == "${question}"
 
 
+def test_the_folder_of_verls_rollouts_is_kept_as_a_whole_path(tracking, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = configuration(tmp_path / "run")
+    config["trainer"]["rollout_data_dir"] = "rollouts"
+    tracking("project", "experiment", "rlvitals", config).finish(exit_code=0)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["rollouts_from"] == str(tmp_path / "rollouts")
+
+
 def test_a_tracking_that_does_not_ask_for_it_is_untouched(tracking, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one = tracking("project", "experiment", "console", configuration(tmp_path / "run"))

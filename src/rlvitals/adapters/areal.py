@@ -58,7 +58,7 @@ class VitalsLogger:
             "total_steps": whole_or_none(theirs.ft_spec.total_train_steps),
             "resume": True if str(setting(config, "recover.mode") or "disabled") != "disabled" else None,
         }
-        told = {**known_settings(config, PATHS), **plain_config(config), "rollout_data_dir": str(dumps)}
+        told = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
         self.run = open_run("areal", told, defaults, settings)
         self._actions = Actions(self.run, controls=TrainerControls(config, self))
         self.last_step = -1

@@ -1,4 +1,4 @@
-"""AReaL's own StatsLogger, as its trainers make and call it. The trainers need a cluster of engines and were not run."""
+"""AReaL's own StatsLogger, as its trainers make and call it. The trainers need engines on GPUs and were not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SkyRL's own `RayPPOTrainer.train()` with our callback: its loop, data, advantages, metrics, callbacks and checkpoints.
+"""SkyRL's own `RayPPOTrainer.train()` with our callback: its loop, data, advantages, metrics, callbacks, checkpoints.
 
 Its workers and its inference engines need GPUs; in their place are a tiny model's forward, backward and generation on
 the CPU, through the interfaces that the trainer calls.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import typing
 from importlib.metadata import version
 
@@ -18,7 +17,6 @@ import typing_extensions
 # SkyRL imports on Python 3.12 alone: before, pydantic refuses the standard library's TypedDict in its models.
 typing.TypedDict = typing_extensions.TypedDict
 
-import ray  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from skyrl.backends.skyrl_train.distributed.dispatch import WorkerOutput  # noqa: E402
@@ -108,15 +106,6 @@ class Generator(GeneratorInterface):
         }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cluster():
-    """The trainer asks Ray where its nodes are."""
-    os.environ["RAY_raylet_start_wait_time_s"] = "240"  # on a busy machine
-    ray.init(num_cpus=1, include_dashboard=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def make(tiny_model, tmp_path):
     data = tmp_path / "data.json"
@@ -143,6 +132,7 @@ def make(tiny_model, tmp_path):
                 "trainer.logger=console",
                 "trainer.algorithm.use_kl_loss=false",
                 "generator.n_samples_per_prompt=4",
+                "generator.inference_engine.enable_ray_prometheus_stats=false",
                 *options,
             ]
         )
