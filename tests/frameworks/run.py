@@ -51,6 +51,7 @@ def tried(name: str, *, fresh: bool) -> bool:
     alone = ["-c", os.devnull, "--rootdir", ROOT, "--confcutdir", HERE, "--import-mode", "importlib"]
     command = [python, "-m", "pytest", HERE / name, "-q", "-rs", "-p", "no:cacheprovider", *alone]
     variables = {**os.environ, "RLVITALS_SHOWN": str(result), "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of modules would be compiled at every run
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=variables, check=False).returncode == 0
 
 
