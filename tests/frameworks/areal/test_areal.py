@@ -45,7 +45,7 @@ def test_what_its_logger_is_given_is_recorded(trainer, tmp_path, shown):
     assert "n__count" not in run.metrics
     assert "timeperf/train_step" in run.metrics
     assert (run.framework, run.status) == ("areal", "finished")
-    assert trainer.stats_logger.state_dict() == {"last_commit_step": 10}  # its own goes on: two rows at the last step
+    assert trainer.stats_logger.state_dict() == {"last_commit_step": 19}  # its own goes on, and counts two parts a step
     shown("AReaL", version("areal"), "its StatsLogger, 10 steps; no training", tmp_path / "run", acts="stop")
 
 

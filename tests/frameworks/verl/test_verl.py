@@ -32,6 +32,7 @@ CALLS = """
         tracking.log(data=row, step=step)
     if code >= 0:
         tracking.finish(exit_code=code)
+    del tracking
 """
 
 
