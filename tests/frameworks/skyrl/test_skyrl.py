@@ -135,6 +135,7 @@ def make(tiny_model, tmp_path):
                 "trainer.algorithm.use_kl_loss=false",
                 "generator.n_samples_per_prompt=4",
                 "generator.inference_engine.enable_ray_prometheus_stats=false",
+                "data.dataloader.num_workers=0",
                 *options,
             ]
         )
