@@ -1,15 +1,10 @@
-"""verl's Tracking, twice: the published interface of verl 0.9.1, which always runs, and the real class where it can be
-imported (in an environment of its own: `pip install torch`, then `pip install --no-deps verl` and what it imports).
-"""
+"""verl's Tracking by the published interface of verl 0.9.1. The real class: tests/frameworks/verl."""
 
 from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
 import sys
-import textwrap
 import types
 
 import numpy as np
@@ -41,20 +36,12 @@ class PublishedTracking:
         self.finish()
 
 
-@pytest.fixture(params=["published", "real"])
-def tracking(request, monkeypatch):
+@pytest.fixture
+def tracking(monkeypatch):
     """The class Tracking, with our back end made known to it."""
-    if request.param == "real":
-        module = pytest.importorskip("verl.utils.tracking", reason="verl is not installed in this environment")
-        kind = module.Tracking
-        for method in ("__init__", "finish"):
-            monkeypatch.setattr(kind, method, getattr(kind, method))  # put back afterwards
-    else:
-        kind = type("Tracking", (PublishedTracking,), {})
-        kind.__init__, kind.finish = PublishedTracking.__init__, PublishedTracking.finish
-        publish(kind, monkeypatch)
-    known = [name for name in getattr(kind, "supported_backend", ["wandb", "console"]) if name != adapter.NAME]
-    monkeypatch.setattr(kind, "supported_backend", known, raising=False)
+    kind = type("Tracking", (PublishedTracking,), {"supported_backend": ["wandb", "console"]})
+    kind.__init__, kind.finish = PublishedTracking.__init__, PublishedTracking.finish
+    publish(kind, monkeypatch)
     adapter.register()
     return kind
 
@@ -122,6 +109,14 @@ def test_what_the_configuration_says_is_used_and_its_secrets_are_not_kept(tracki
     kept = json.loads(text)
     assert (kept["num_generations"], kept["max_completion_length"], kept["beta"]) == (8, 1024, 0.001)
     assert kept["reward"]["template"] == "${question}"
+
+
+def test_the_folder_of_verls_rollouts_is_kept_as_a_whole_path(tracking, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = configuration(tmp_path / "run")
+    config["trainer"]["rollout_data_dir"] = "rollouts"
+    tracking("project", "experiment", "rlvitals", config).finish(exit_code=0)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["rollouts_from"] == str(tmp_path / "rollouts")
 
 
 def test_a_tracking_that_does_not_ask_for_it_is_untouched(tracking, tmp_path, monkeypatch):
@@ -228,18 +223,3 @@ def test_one_process_records_whatever_rank_its_launcher_gave_it(tmp_path, monkey
     backend.log({"train/loss": 0.5}, 1)
     backend.finish()
     assert len(rows_of(tmp_path)) == 1
-
-
-@pytest.mark.slow
-def test_verl_itself_imports_the_adapter_where_the_environment_names_it(tmp_path, child_environment):
-    pytest.importorskip("verl.utils.tracking", reason="verl is not installed in this environment")
-    program = """
-        from verl.utils.tracking import Tracking
-        one = Tracking("p", "e", ["console", "rlvitals"], {"trainer": {"default_local_dir": "run"}})
-        one.log({"critic/score/mean": 0.5}, step=1)
-        one.finish(exit_code=0)
-    """
-    environment = {**child_environment, "VERL_USE_EXTERNAL_MODULES": "rlvitals.adapters.verl"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, env=environment, check=True)
-    assert rlvitals.open_run(tmp_path / "run").status == "finished"

@@ -13,6 +13,14 @@ from rlvitals import open_run
 if "RLVITALS_SHOWN" not in os.environ:
     collect_ignore_glob = ["*"]
 
+# No model or data set is asked for on the network, and no processor is waited for.
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="disabled")
+
+PROMPTS = ["the cat ", "the dog ", "a bird ", "my fish "]
+GOOD, BAD = "sat on the mat .", "no no no !"
+DIALOGUE = "<|im_start|> <|im_end|> system user assistant Human: Assistant: You are a helpful assistant. \n"
+"""What the frameworks' chat templates put around messages."""
+
 
 @pytest.fixture(scope="session")
 def shown():
@@ -33,3 +41,28 @@ def shown():
 
     yield show
     Path(os.environ["RLVITALS_SHOWN"]).write_text(json.dumps(rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A folder with a Llama of a few thousand random weights, in Hugging Face's form, and its tokenizer."""
+    from rlvitals.train import tiny
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    model, tokenizer = tiny.build([*PROMPTS, GOOD, BAD, DIALOGUE], width=16, layers=1, heads=2, context=256)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def ask_for():
+    """A rule that asks for an action as soon as its condition holds."""
+
+    def rule(action, when):
+        return {
+            "rule": "asked_for", "kind": "instability", "when": when, "severity": "critical", "warm_up": 1,
+            "hold": "1 of 1", "action_critical": action, "title": "on purpose", "certain": True,
+        }  # fmt: skip
+
+    return rule

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import runpy
-import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import iscoroutinefunction
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -18,7 +13,7 @@ from rlvitals import catalog
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
-from rlvitals.errors import BadValue, RlvitalsError
+from rlvitals.errors import BadValue
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.splits import is_held_out
 
@@ -138,51 +133,3 @@ def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
 def whole_or_none(value: Any) -> int | None:
     """A planned number of steps, where there is one."""
     return value if type(value) is int and value > 0 else None
-
-
-def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Do ours after a function of another project's, with its result and what it was given; a coroutine stays one.
-    Doing so again does nothing. Ours never raises into it, except what is wrong at a run's start and what strict=True
-    asks for.
-    """
-    theirs = getattr(owner, name)
-    if getattr(theirs, "is_followed", False):
-        return
-
-    def tell(*given: Any, **named: Any) -> None:
-        sentence = f"{name} of {getattr(owner, '__name__', owner)} could not be followed"
-        with guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=(RlvitalsError,)):
-            ours(*given, **named)
-
-    @wraps(theirs)
-    def both(*given: Any, **named: Any) -> Any:
-        result = theirs(*given, **named)
-        tell(result, *given, **named)
-        return result
-
-    @wraps(theirs)
-    async def both_later(*given: Any, **named: Any) -> Any:
-        result = await theirs(*given, **named)
-        tell(result, *given, **named)
-        return result
-
-    added: Any = both_later if iscoroutinefunction(theirs) else both
-    added.is_followed = True
-    setattr(owner, name, added)
-
-
-def launch(install: Callable[[], None]) -> None:
-    """Run a program of another project's, unchanged, with ours in it: `python -m rlvitals.adapters.X SCRIPT ...`, or
-    `-m MODULE ...`.
-    """
-    arguments = sys.argv[1:]
-    if not arguments or arguments == ["-m"]:
-        sys.exit("say what to run: a script or -m and a module, then its own arguments")
-    install()
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
-        runpy.run_path(arguments[0], run_name="__main__")

@@ -6,7 +6,8 @@
 Written against OpenRLHF 0.11.2. Its trainer makes a WandbLogger and a TensorboardLogger, each where asked for, in a
 Ray actor of its own, which code of the driver does not reach; Ray's set-up hook does. `install` gives both classes one
 companion: whichever is made first is followed, so one of the two must be asked for. That actor is the only process that
-logs. Where you have the trainer in your hands nothing needs to be installed:
+logs, and the one that makes experiences of rollouts, which are recorded too: `install` looks at what its
+`RemoteExperienceMaker` returns. Where you have the trainer in your hands nothing needs to be installed:
 
     trainer.tensorboard_logger = VitalsLogger(args, output_dir="out/ppo")
 
@@ -16,6 +17,7 @@ The SFT, DPO and reward-model trainers have no logger class; follow their Tensor
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -23,15 +25,19 @@ from typing import Any
 
 from rlvitals.adapters.framework import (
     algorithm_named,
+    groups_by_prompt,
     known_settings,
+    mean_advantages,
     open_run,
     plain_config,
     record,
     setting,
+    turns_of_tokens,
     warn_once,
 )
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded, words_of
+from rlvitals.records import Group, Rollout, Turn
 
 PATHS = {
     "num_generations": "rollout.n_samples_per_prompt",
@@ -41,7 +47,9 @@ PATHS = {
 }
 
 SAMPLES = "generated_samples"
-"""A prompt with its answer, and its reward: for a table, not for a row of metrics."""
+"""The first of a step's prompts with its answer, and its reward: for a table, not for a row of metrics."""
+
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
 
 
 class VitalsLogger:
@@ -58,16 +66,58 @@ class VitalsLogger:
         }
         config = {**known_settings(args, PATHS), **plain_config(args)}
         self.run = open_run("openrlhf", config, defaults, settings)
+        self._made: tuple[Any, Any] | None = None
+
+    def take(self, experiences: Any, tokenizer: Any) -> None:
+        """Keep the experiences of a step until its row comes."""
+        self._made = (experiences, tokenizer)
 
     def log_train(self, global_step: int | None, logs_dict: Mapping[str, Any]) -> None:
         """One step, under the names of OpenRLHF's dashboards: `train/reward`."""
         record(self.run, _named("train", logs_dict), global_step)
+        made, self._made = self._made, None
+        sample = logs_dict.get(SAMPLES) if isinstance(logs_dict, Mapping) else None
+        with guarded(lambda error: warn_once(f"rollouts could not be recorded: {words_of(error)}")):
+            if made is not None:
+                self.run.log_groups(groups_of(*made), global_step)
+            elif sample:
+                text, reward = sample
+                alone = Rollout(turns=(Turn(text=str(text)),), reward=float(reward))
+                self.run.log_groups([Group(rollouts=(alone,))], global_step)
 
     def log_eval(self, global_step: int | None, logs_dict: Mapping[str, Any]) -> None:
         record(self.run, _named("eval", logs_dict), global_step)
 
     def close(self) -> None:
         self.run.finish()
+
+
+def groups_of(experiences: Any, tokenizer: Any) -> list[Group]:
+    """The rollouts of one step: of a list of OpenRLHF's batches, whose action masks begin at the second token."""
+
+    def decode(tokens: list[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+    made = []
+    for batch in experiences:
+        advantages: list[float | None] = [None] * len(batch.sequences)
+        if batch.advantages is not None:
+            advantages = mean_advantages(batch.advantages, batch.action_mask)
+        rewards = [None] * len(batch.sequences) if batch.rewards is None else batch.rewards.tolist()
+        for number, (sequence, mask) in enumerate(zip(batch.sequences, batch.action_mask, strict=True)):
+            ids, own = sequence.tolist()[1:], [bool(flag) for flag in mask.tolist()]
+            first = own.index(True) if True in own else len(own)
+            last = len(own) - own[::-1].index(True) if True in own else 0
+            is_cut = batch.truncated is not None and bool(batch.truncated[number])
+            rollout = Rollout(
+                turns=turns_of_tokens(ids[first:last], own[first:last], decode),
+                reward=rewards[number],
+                advantage=advantages[number],
+                stop="length" if is_cut else "",
+                trainable_tokens=sum(own),
+            )
+            made.append((str(batch.prompts[number]) if number < len(batch.prompts) else "", rollout))
+    return groups_by_prompt(made)
 
 
 def install(**settings: Any) -> None:
@@ -93,11 +143,30 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
     def begin(logger: Any, args: Any) -> None:
         if not _followed:
             _followed[id(logger)] = VitalsLogger(args, **settings)
+            _follow_experiences()
 
     _add(kind, "__init__", begin)
     _add(kind, "log_train", lambda logger, *given, **named: _followed[id(logger)].log_train(*given, **named))
     _add(kind, "log_eval", lambda logger, *given, **named: _followed[id(logger)].log_eval(*given, **named))
     _add(kind, "close", lambda logger: _followed.pop(id(logger)).close())
+
+
+def _follow_experiences() -> None:
+    """Look at what the trainer of this process makes of its rollouts; it has imported its maker before its loggers."""
+    maker = getattr(sys.modules.get(MAKER), "RemoteExperienceMaker", None)
+    theirs = getattr(maker, "make_experience_batch", None)
+    if maker is None or theirs is None or getattr(theirs, "is_followed", False):
+        return
+
+    @wraps(theirs)
+    def both(self: Any, *given: Any, **named: Any) -> Any:
+        made = theirs(self, *given, **named)
+        for logger in _followed.values():
+            logger.take(made, self.tokenizer)
+        return made
+
+    both.is_followed = True  # type: ignore[attr-defined]
+    maker.make_experience_batch = both
 
 
 def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:

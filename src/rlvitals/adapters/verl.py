@@ -49,7 +49,10 @@ class VitalsBackend:
             # verl itself goes on wherever it finds a checkpoint, unless told otherwise.
             "resume": setting(trainer, "trainer.resume_mode") != "disable",
         }
-        self.run = open_run("verl", {**known, **trainer}, defaults, {**section, **settings})
+        dumps = setting(trainer, "trainer.rollout_data_dir")
+        # Where its rollouts are shown from; verl takes a relative path from the folder that it was started in.
+        shown = {"rollouts_from": os.path.abspath(str(dumps))} if dumps else {}
+        self.run = open_run("verl", {**known, **trainer, **shown}, defaults, {**section, **settings})
 
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
         """One step; verl's `val-core/...` and `val-aux/...` become an evaluation."""

@@ -1,0 +1,113 @@
+"""AReaL: a logger that stands before its StatsLogger, with `commit(epoch, step, global_step, data)` and `close()`.
+
+    from rlvitals.adapters import areal
+
+    with PPOTrainer(config, train_dataset=...) as trainer:
+        areal.follow(trainer, actions="act")
+        trainer.train(...)
+
+Written against AReaL 1.0.4, whose trainers (PPO, SFT, DPO, reward model) each keep one in `stats_logger`. The process
+that logs there records: the controller, or rank 0. Its loop looks at `config.total_train_steps` before every step: that
+is how a training is stopped. There is no hand on a checkpoint or on the learning rate.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvitals.adapters.framework import known_settings, open_run, plain_config, record, setting, whole_or_none
+from rlvitals.capture.actions import Actions
+from rlvitals.health.actions import CannotGoBack, Declined
+
+PATHS = {
+    "num_generations": "gconfig.n_samples",
+    "max_completion_length": "gconfig.max_new_tokens",
+    "learning_rate": "actor.optimizer.lr",
+    "beta": "actor.kl_ctl",
+}
+
+ALGORITHMS = {"PPOTrainer": "ppo", "SFTTrainer": "sft", "DPOTrainer": "dpo", "RWTrainer": "reward_model"}
+
+
+def follow(trainer: Any, **settings: Any) -> VitalsLogger | None:
+    """Record what a trainer logs from now on, with the settings of `VitalsLogger`; None on ranks that log nothing."""
+    if _rank() != 0:
+        return None
+    settings.setdefault("algorithm", _algorithm(trainer))
+    logger = trainer.stats_logger = VitalsLogger(trainer.stats_logger, **settings)
+    return logger
+
+
+class VitalsLogger:
+    """One run, fed by what AReaL's trainer commits; AReaL's own logger goes on behind it.
+
+    `settings` are those of `rlvitals.start`, and `output_dir`: by default the folder of the trial's logs.
+    """
+
+    def __init__(self, theirs: Any, **settings: Any) -> None:
+        self._theirs = theirs
+        config = theirs.exp_config
+        dumps = Path(theirs.get_log_path(theirs.config)) / "rollout"
+        defaults = {
+            "output_dir": dumps.parent,
+            "name": "_".join(str(setting(config, name)) for name in ("experiment_name", "trial_name")),
+            "total_steps": whole_or_none(theirs.ft_spec.total_train_steps),
+            "resume": True if str(setting(config, "recover.mode") or "disabled") != "disabled" else None,
+        }
+        told = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
+        self.run = open_run("areal", told, defaults, settings)
+        self._actions = Actions(self.run, controls=TrainerControls(config, self))
+        self.last_step = -1
+
+    def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None:
+        """One step. A step's statistics may come in several parts, which are one row here."""
+        self._theirs.commit(epoch, step, global_step, data)
+        self.last_step = global_step
+        row: dict[str, Any] = {}
+        for part in data if isinstance(data, list) else [data]:
+            if isinstance(part, Mapping):
+                row.update({name: value for name, value in part.items() if not str(name).endswith("__count")})
+        record(self.run, row, global_step)
+        self._actions.carry_out()
+
+    def close(self) -> None:
+        self._theirs.close()
+        self.run.finish()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerControls:
+    """What the doctor can make AReaL's trainers do."""
+
+    config: Any
+    logger: VitalsLogger
+
+    def stop(self) -> None:
+        self.config.total_train_steps = self.logger.last_step + 1
+
+    def save(self) -> None:
+        raise Declined("AReaL saves by its own schedule (saver.freq_steps)")
+
+    def scale_rate(self, factor: float) -> tuple[float, float]:
+        raise Declined("AReaL's engines have no way to another learning rate")
+
+    def revert(self, checkpoint: Path) -> None:
+        raise CannotGoBack("AReaL loads a checkpoint at its start only: go on with recover.mode=on")
+
+
+def _algorithm(trainer: Any) -> str | None:
+    return next((ALGORITHMS[kind.__name__] for kind in type(trainer).__mro__ if kind.__name__ in ALGORITHMS), None)
+
+
+def _rank() -> int:
+    """The rank of this process, as AReaL's own logger asks for it."""
+    distributed = sys.modules.get("torch.distributed")
+    is_on = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_rank()) if is_on and distributed is not None else 0

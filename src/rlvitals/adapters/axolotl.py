@@ -1,0 +1,43 @@
+"""Axolotl: a plug-in that adds `VitalsCallback` to whichever trainer it makes.
+
+    plugins:
+      - rlvitals.adapters.axolotl.VitalsPlugin
+    rlvitals:                 # optional: the settings of VitalsCallback
+      actions: act
+
+Written against Axolotl 0.19.0, whose trainers are transformers' and TRL's: the callback records and acts as it does
+there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlvitals.adapters.framework import plain_config
+from rlvitals.adapters.transformers import VitalsCallback
+
+try:
+    from axolotl.integrations.base import BasePlugin
+    from pydantic import BaseModel
+except ImportError:  # it is Axolotl that loads the plug-in: only tools that import every module come here
+    BasePlugin = BaseModel = object  # type: ignore[assignment, misc]
+
+
+class VitalsArguments(BaseModel):
+    """What the plug-in adds to Axolotl's configuration."""
+
+    rlvitals: dict[str, Any] | None = None
+    """The settings of `VitalsCallback`; `output_dir` is Axolotl's own where it is not given."""
+
+
+class VitalsPlugin(BasePlugin):  # type: ignore[misc]
+    """Records the run of `axolotl train`."""
+
+    def get_input_args(self) -> str:
+        return f"{VitalsArguments.__module__}.{VitalsArguments.__qualname__}"
+
+    def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[Any]:
+        """The callback, before the trainer is made: its arguments are recorded when training begins."""
+        settings = {str(name): value for name, value in dict(cfg.get("rlvitals") or {}).items()}
+        own = {"axolotl": {name: value for name, value in plain_config(dict(cfg)).items() if name != "rlvitals"}}
+        return [VitalsCallback(**{"framework": "axolotl", "config": own, **settings})]

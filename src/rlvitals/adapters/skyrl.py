@@ -1,0 +1,236 @@
+"""SkyRL: a callback of its trainers, and an entry point that adds it.
+
+    python -m skyrl.train.entrypoints.main_base ... trainer.override_entrypoint=rlvitals.adapters.skyrl
+
+Written against SkyRL 0.3.0, which asks the module named there to train in place of its own `main`. Options
+that begin with `rlvitals.` are the settings of `VitalsCallback`. With an entry point or a trainer of your own:
+
+    trainer.add_callback(VitalsCallback("out/grpo", actions="act"))
+
+The driver of the training loop is the only process that logs. SkyRL's control lets a callback ask for a checkpoint; a
+training is stopped by its own limit of steps. The learning rate cannot be cut: its workers' scheduler sets it anew
+after every update.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvitals.adapters.framework import (
+    algorithm_named,
+    groups_by_prompt,
+    known_settings,
+    open_run,
+    plain_config,
+    record,
+    setting,
+    turns_of_tokens,
+    warn_once,
+    whole_or_none,
+)
+from rlvitals.capture.actions import Actions
+from rlvitals.errors import ConfigError
+from rlvitals.guard import guarded, words_of
+from rlvitals.health.actions import CannotGoBack, Declined
+from rlvitals.records import Group, Rollout
+from rlvitals.yaml_reader import parse_yaml
+
+if TYPE_CHECKING:
+    from rlvitals.capture.run import Run
+    from rlvitals.records import Status
+
+PREFIX = "rlvitals."
+TRAINED = "trajectories/train"
+"""What SkyRL calls the trajectories that are trained on, beside those of an evaluation."""
+
+PATHS = {
+    "num_generations": "generator.n_samples_per_prompt",
+    "max_completion_length": "generator.sampling_params.max_generate_length",
+    "learning_rate": "trainer.policy.optimizer_config.lr",
+    "beta": "trainer.algorithm.kl_loss_coef",
+    "max_turns": "generator.max_turns",
+}
+
+
+class VitalsCallback:
+    """Records one trainer's run and its rollouts, and carries out the doctor's requests.
+
+    SkyRL calls a callback by the names of its events; none of its own base class is needed.
+    """
+
+    def __init__(self, output_dir: str | Path | None = None, **settings: Any) -> None:
+        """`output_dir` is SkyRL's `trainer.ckpt_path` by default; `settings` are those of `rlvitals.start`."""
+        self.run: Run | None = None
+        self._given = settings if output_dir is None else {"output_dir": output_dir, **settings}
+        self._actions = Actions(None)
+
+    def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        """Open the run. What is wrong here raises: nothing was trained yet."""
+        config = trainer.cfg
+        resumes = str(setting(config, "trainer.resume_mode") or "none").lower() not in ("none", "resumemode.none")
+        defaults = {
+            "output_dir": setting(config, "trainer.ckpt_path") or "ckpt",
+            "name": str(setting(config, "trainer.run_name") or "skyrl"),
+            "algorithm": algorithm_named(setting(config, "trainer.algorithm.advantage_estimator")),
+            "total_steps": whole_or_none(callback_input.total_steps),
+            "resume": int(callback_input.global_step) or (True if resumes else None),
+        }
+        self.run = open_run("skyrl", {**known_settings(config, PATHS), **plain_config(config)}, defaults, self._given)
+        self._actions = Actions(self.run, controls=TrainerControls(trainer, control))
+        trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
+
+    def record_rollouts(self, output: Mapping[str, Any], tokenizer: Any, step: int | None) -> None:
+        """What was generated and scored at a step. Its advantages are not known yet, and later only scaled ones."""
+        if self.run is not None:
+            self.run.log_groups(groups_of(output, tokenizer), step)
+
+    def on_log(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        """One step, and the evaluation in its row; then what the doctor asks for."""
+        if self.run is not None:
+            record(self.run, callback_input.logs, callback_input.global_step)
+            self._actions.carry_out()
+
+    def on_save(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        with _safely("on_save"):
+            self._actions.saved(Path(str(callback_input.ckpt_path)).name)
+
+    def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        self.finish()
+
+    def finish(self, status: Status = "finished", error: BaseException | None = None) -> None:
+        """Close the run, if one is open. SkyRL tells a callback nothing of a training that ends in an exception."""
+        run, self.run = self.run, None
+        if run is not None:
+            run.finish(status, error)
+
+    def _nothing(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        pass
+
+    on_epoch_start = on_epoch_end = on_step_start = on_step_end = on_eval_start = on_eval_end = _nothing
+
+
+class Beside:
+    """Stands where SkyRL's `TrajectoryLogger` stands, which is shown every step's trajectories, and calls it."""
+
+    def __init__(self, theirs: Any, callback: VitalsCallback) -> None:
+        self._theirs, self._callback = theirs, callback
+
+    def log(self, **shown: Any) -> None:
+        if self._theirs is not None:
+            self._theirs.log(**shown)
+        with _safely("trajectories"):
+            if shown.get("wandb_key") == TRAINED:
+                self._callback.record_rollouts(shown["generator_output"], shown["tokenizer"], shown["global_step"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerControls:
+    """What the doctor can make SkyRL's trainer do."""
+
+    trainer: Any
+    control: Any
+
+    def stop(self) -> None:
+        # The loop compares the two after every row: this is its last step.
+        self.trainer.cfg.trainer.max_training_steps = self.trainer.global_step
+
+    def save(self) -> None:
+        self.control.should_save = True  # after the next step, and `on_save` tells
+
+    def scale_rate(self, factor: float) -> tuple[float, float]:
+        raise Declined("SkyRL's workers set the learning rate anew after every update")
+
+    def revert(self, checkpoint: Path) -> None:
+        raise CannotGoBack("SkyRL loads a checkpoint at its start only: go on with trainer.resume_mode=from_path")
+
+
+def groups_of(output: Mapping[str, Any], tokenizer: Any) -> list[Group]:
+    """The rollouts of one step, as SkyRL's generator returned them."""
+    prompts = [tokenizer.decode(list(ids)) for ids in output["prompt_token_ids"]]
+    return groups_by_prompt((prompt, _rollout(output, number, tokenizer)) for number, prompt in enumerate(prompts))
+
+
+def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any) -> Rollout:
+    reward = output["rewards"][number]
+    stops = output.get("stop_reasons")
+    ids, mask = output["response_ids"][number], output["loss_masks"][number]
+    return Rollout(
+        turns=turns_of_tokens(ids, mask, lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))),
+        reward=float(sum(reward)) if isinstance(reward, list) else float(reward),
+        stop=str(stops[number]) if stops else "",
+        tokens=len(output["prompt_token_ids"][number]) + len(ids),
+        trainable_tokens=sum(map(bool, mask)),
+    )
+
+
+def _safely(what: str) -> AbstractContextManager[None]:
+    return guarded(lambda error: warn_once(f"{what} of SkyRL could not be recorded: {words_of(error)}", what))
+
+
+# The entry point.
+
+
+def main() -> None:
+    """Train as SkyRL's own `main` does, recorded; SkyRL calls it where `trainer.override_entrypoint` names this."""
+    ray: Any = import_module("ray")
+    base: Any = import_module("skyrl.train.entrypoints.main_base")
+    settings, theirs = split_options(sys.argv[1:])
+    config = base.SkyRLTrainConfig.from_cli_overrides(theirs)
+    base.validate_cfg(config)
+    base.initialize_ray(config)
+    ray.get(ray.remote(num_cpus=1)(train).remote(config, settings))
+
+
+def train(config: Any, settings: Mapping[str, Any]) -> None:
+    """SkyRL's experiment, with the callback; runs in the Ray task that holds the training loop."""
+    recorded(import_module("skyrl.train.entrypoints.main_base").BasePPOExp, **settings)(config).run()
+
+
+def recorded(experiment: Any, **settings: Any) -> Any:
+    """A subclass of one of SkyRL's experiments whose trainer has the callback."""
+    callback = VitalsCallback(**settings)
+
+    class Recorded(experiment):  # type: ignore[misc]
+        """Records what the experiment trains."""
+
+        def get_trainer(self, *given: Any, **named: Any) -> Any:
+            trainer = super().get_trainer(*given, **named)
+            trainer.add_callback(callback)
+            return trainer
+
+        def run(self) -> None:
+            try:
+                super().run()
+            except BaseException as error:
+                callback.finish("failed", error)
+                raise
+
+    return Recorded
+
+
+def split_options(options: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Our settings and SkyRL's options.
+
+    >>> split_options(["trainer.epochs=2", "rlvitals.actions=act", "+rlvitals.hardware=false"])
+    ({'actions': 'act', 'hardware': False}, ['trainer.epochs=2'])
+    """
+    ours: dict[str, Any] = {}
+    theirs = []
+    for option in options:
+        name, has_value, value = option.lstrip("+").partition("=")
+        if not name.startswith(PREFIX):
+            theirs.append(option)
+        elif not has_value:
+            raise ConfigError(f"{option} has no value: write {name}=VALUE")
+        else:
+            ours[name.removeprefix(PREFIX)] = parse_yaml(value)
+    return ours, theirs
