@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import runpy
+import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from inspect import iscoroutinefunction
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -13,8 +19,9 @@ from rlvitals import catalog
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
-from rlvitals.errors import BadValue
+from rlvitals.errors import BadValue, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
+from rlvitals.records import Group, Rollout, Turn
 from rlvitals.splits import is_held_out
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
@@ -133,3 +140,84 @@ def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
 def whole_or_none(value: Any) -> int | None:
     """A planned number of steps, where there is one."""
     return value if type(value) is int and value > 0 else None
+
+
+def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Do ours after a function of another project's, with its result and what it was given; a coroutine stays one.
+    Doing so again does nothing. Ours never raises into it, except what is wrong at a run's start and what strict=True
+    asks for.
+    """
+    theirs = getattr(owner, name)
+    if getattr(theirs, "is_followed", False):
+        return
+
+    def tell(*given: Any, **named: Any) -> None:
+        sentence = f"{name} of {getattr(owner, '__name__', owner)} could not be followed"
+        with guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=(RlvitalsError,)):
+            ours(*given, **named)
+
+    @wraps(theirs)
+    def both(*given: Any, **named: Any) -> Any:
+        result = theirs(*given, **named)
+        tell(result, *given, **named)
+        return result
+
+    @wraps(theirs)
+    async def both_later(*given: Any, **named: Any) -> Any:
+        result = await theirs(*given, **named)
+        tell(result, *given, **named)
+        return result
+
+    added: Any = both_later if iscoroutinefunction(theirs) else both
+    added.is_followed = True
+    setattr(owner, name, added)
+
+
+def launch(install: Callable[[], None]) -> None:
+    """Run a program of another project's, unchanged, with ours in it: `python -m rlvitals.adapters.X SCRIPT ...`, or
+    `-m MODULE ...`.
+    """
+    arguments = sys.argv[1:]
+    if not arguments or arguments == ["-m"]:
+        sys.exit("say what to run: a script or -m and a module, then its own arguments")
+    install()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def groups_by_prompt(rollouts: Iterable[tuple[str, Rollout]]) -> list[Group]:
+    """The rollouts of one step; those with the same prompt are a group."""
+    by_prompt: dict[str, list[Rollout]] = {}
+    for prompt, rollout in rollouts:
+        by_prompt.setdefault(prompt, []).append(rollout)
+    return [Group(prompt=prompt, rollouts=tuple(each)) for prompt, each in by_prompt.items()]
+
+
+def turns_of_tokens(ids: Sequence[int], mask: Iterable[Any], decode: Callable[[list[int]], str]) -> tuple[Turn, ...]:
+    """A response as turns: the model's own tokens are those the loss takes, the environment said what stands between.
+
+    >>> turns = turns_of_tokens([1, 2, 7, 3], [1, 1, 0, 1], str)
+    >>> [(turn.text, turn.observation) for turn in turns]
+    [('[1, 2]', '[7]'), ('[3]', '')]
+    """
+    turns: list[Turn] = []
+    for is_own, piece in groupby(zip(ids, mask, strict=False), key=lambda pair: bool(pair[1])):
+        text = decode([token for token, _ in piece])
+        if is_own:
+            turns.append(Turn(text=text))
+        elif turns:
+            turns[-1] = dataclasses.replace(turns[-1], observation=text)
+        else:
+            turns.append(Turn(observation=text))
+    return tuple(turns)
+
+
+def mean_advantages(advantages: Any, mask: Any) -> list[float | None]:
+    """One for each rollout, of tensors with a row each: the mean over the tokens that the loss takes."""
+    sums, counts = (advantages * mask).sum(-1).tolist(), mask.sum(-1).tolist()
+    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
