@@ -41,14 +41,16 @@ class SwiftCallback(VitalsCallback):
     """What ms-swift makes with its trainer in hand. Its GRPO trainer keeps the completions it scored last."""
 
     def __init__(self, trainer: Any, output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        super().__init__(output_dir, **{"framework": "ms_swift", **settings})
+        self._records_completions = bool(settings.pop("rollouts", True))
+        # Not by TRL's own road: this trainer's methods are others.
+        super().__init__(output_dir, **{"framework": "ms_swift", **settings, "rollouts": False})
         self._trainer = trainer
         self._recorded: list[str] = []
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> Any:
         """Record the row, and the completions that were scored since the last."""
         result = super().on_log(args, state, control, logs=logs, **rest)
-        if self.run is not None and event_of(dict(logs or {})) == "train":
+        if self._records_completions and self.run is not None and event_of(dict(logs or {})) == "train":
             with guarded(lambda error: self.warn_once(f"completions could not be recorded: {words_of(error)}")):
                 self._record_completions(int(state.global_step))
         return result
