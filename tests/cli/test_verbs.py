@@ -135,7 +135,7 @@ def test_explain_takes_a_catalogue_of_ones_own(tmp_path, capsys):
 
 
 def test_explain_of_an_unknown_name_exits_1_with_the_nearest(capsys):
-    assert main(["explain", "rewards/margin"]) == 1
+    assert main(["explain", "rewards/margns"]) == 1
     assert "rewards/margins" in capsys.readouterr().err
 
 

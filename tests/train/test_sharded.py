@@ -32,7 +32,7 @@ FSDP = {
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",  # as accelerate's launcher sets it
 }
 MEASURED = ("time/", "memory/", "system/", "perf", "Performance/", "Teacher/Seconds", "agent.trajectory_time",
-            "timestamp", "attempt", "mismatch")  # fmt: skip
+            "discard.time", "timestamp", "attempt", "mismatch")  # fmt: skip
 """Times and places; and what compares the sampler with the trainer, which is rounding and nothing else."""
 
 

@@ -1,7 +1,7 @@
 """What the policy produced: lengths, truncation, discards, scores, groups of one prompt, pass@k, repetition.
 
 >>> seen = stats(response_lengths=[3, 8], finish_reasons=["stop", "length"], names="roll")
->>> seen["tokens/response_length/mean"].number, seen["length.truncated_fraction"].number
+>>> seen["tokens/response_length/mean"].number, seen["actor/max_len_mask_ratio"].number
 (5.5, 0.5)
 """
 

@@ -69,8 +69,10 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
 }
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_TERM = re.compile(rf"^(?P<what>[^\s<>=][^<>=]*?)\s*(?P<op>>=|<=|==|>|<)\s*(?P<number>{_NUMBER})$")
-_BAND = re.compile(rf"^(?P<what>[^\s<>=][^<>=]*?)\s+outside\s+(?P<number>{_NUMBER})\s*\.\.\s*(?P<upper>{_NUMBER})$")
+_WHAT = r"[^\s<>=](?:[^<>=]|=(?=[A-Za-z{]))*?"
+"""A signal and its statistic; a slice has a label in its name: `reward/env=math`."""
+_TERM = re.compile(rf"^(?P<what>{_WHAT})\s*(?P<op>>=|<=|==|>|<)\s*(?P<number>{_NUMBER})$")
+_BAND = re.compile(rf"^(?P<what>{_WHAT})\s+outside\s+(?P<number>{_NUMBER})\s*\.\.\s*(?P<upper>{_NUMBER})$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,10 @@ class Ledger:
         """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
 
     def add(self, stats: Mapping[str, Any]) -> None:
-        """A batch, as all ranks saw it."""
+        """A batch, as all ranks saw it. Numbers derived from several values are left out: a checkpoint could not keep
+        how they are computed.
+        """
+        stats = {name: value for name, value in stats.items() if not isinstance(value, values.Derived)}
         self._row = merge([self._row, stats])
         names = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
         self._epoch = merge([self._epoch, {name: stats[name] for name in names & stats.keys()}])  # type: ignore[assignment]
