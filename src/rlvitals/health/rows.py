@@ -154,7 +154,7 @@ class RowReader:
         row = self._with_samples(row)
         if self._held is None:
             return [row]
-        self._held |= row
+        self._held = self._held | row  # a new one: the first part belongs to the caller
         is_last = self._parts >= self._usual[1] and self._closing >= self._usual_closing
         return self.flush() if is_last else []
 
