@@ -202,3 +202,11 @@ def test_runs_tells_verdict_outcome_and_duration(tmp_path, capsys):
     assert told["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # nobody had watched it
     assert told["bad"]["outcome"]["name"] == "rewards/margins"
     assert 0 < told["good"]["seconds"] < 60
+
+
+def test_the_reward_in_the_list_of_runs_is_no_slices(tmp_path, capsys):
+    with rlvitals.start(tmp_path / "run", display="none", hardware=False, algorithm="grpo") as run:
+        for step in range(20):
+            run.log({"reward/env=a": 0.9, "reward/env=b": 0.1}, step=step)
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["outcome"] is None

@@ -19,12 +19,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from rlvitals.adapters.framework import (
     algorithm_named,
+    follow,
     groups_by_prompt,
     known_settings,
     mean_advantages,
@@ -35,7 +35,6 @@ from rlvitals.adapters.framework import (
     turns_of_tokens,
     warn_once,
 )
-from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded, words_of
 from rlvitals.records import Group, Rollout, Turn
 
@@ -137,56 +136,38 @@ _followed: dict[int, VitalsLogger] = {}
 
 
 def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
-    if getattr(kind.__init__, "is_followed", False):
-        return
-
-    def begin(logger: Any, args: Any) -> None:
+    def begin(_: None, logger: Any, args: Any) -> None:
         if not _followed:
             _followed[id(logger)] = VitalsLogger(args, **settings)
             _follow_experiences()
 
-    _add(kind, "__init__", begin)
-    _add(kind, "log_train", lambda logger, *given, **named: _followed[id(logger)].log_train(*given, **named))
-    _add(kind, "log_eval", lambda logger, *given, **named: _followed[id(logger)].log_eval(*given, **named))
-    _add(kind, "close", lambda logger: _followed.pop(id(logger)).close())
+    def tell(name: str) -> Callable[..., None]:
+        def to_ours(_: None, logger: Any, *given: Any, **named: Any) -> None:
+            if id(logger) in _followed:
+                getattr(_followed[id(logger)], name)(*given, **named)
+
+        return to_ours
+
+    def close(_: None, logger: Any) -> None:
+        if id(logger) in _followed:
+            _followed.pop(id(logger)).close()
+
+    follow(kind, "__init__", begin)
+    follow(kind, "log_train", tell("log_train"))
+    follow(kind, "log_eval", tell("log_eval"))
+    follow(kind, "close", close)
 
 
 def _follow_experiences() -> None:
     """Look at what the trainer of this process makes of its rollouts; it has imported its maker before its loggers."""
-    maker = getattr(sys.modules.get(MAKER), "RemoteExperienceMaker", None)
-    theirs = getattr(maker, "make_experience_batch", None)
-    if maker is None or theirs is None or getattr(theirs, "is_followed", False):
-        return
 
-    @wraps(theirs)
-    def both(self: Any, *given: Any, **named: Any) -> Any:
-        made = theirs(self, *given, **named)
+    def take(made: Any, maker: Any, *_: Any, **__: Any) -> None:
         for logger in _followed.values():
-            logger.take(made, self.tokenizer)
-        return made
+            logger.take(made, maker.tokenizer)
 
-    both.is_followed = True  # type: ignore[attr-defined]
-    maker.make_experience_batch = both
-
-
-def _add(kind: Any, method: str, ours: Callable[..., None]) -> None:
-    """Do ours after a method of theirs; except for their beginning, only beside a logger that is followed."""
-    theirs = getattr(kind, method)
-
-    @wraps(theirs)
-    def both(logger: Any, *given: Any, **named: Any) -> Any:
-        result = theirs(logger, *given, **named)
-        if method == "__init__" or id(logger) in _followed:
-            # What is wrong at the start, or what strict=True asks for, is raised.
-            with guarded(
-                lambda error: warn_once(f"{method} of OpenRLHF could not be followed: {words_of(error)}"),
-                but=(RlvitalsError,),
-            ):
-                ours(logger, *given, **named)
-        return result
-
-    both.is_followed = True  # type: ignore[attr-defined]
-    setattr(kind, method, both)
+    maker = getattr(sys.modules.get(MAKER), "RemoteExperienceMaker", None)
+    if hasattr(maker, "make_experience_batch"):
+        follow(maker, "make_experience_batch", take)
 
 
 def _named(prefix: str, logs: Any) -> Any:

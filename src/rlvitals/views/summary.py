@@ -49,7 +49,7 @@ def _verdict(view: RunView) -> dict[str, str]:
 
 def _outcome(view: RunView) -> dict[str, Any] | None:
     """The last reward or margin, under its own name."""
-    names = {view.concept(name): name for name in reversed(view.metrics)}
+    names = {view.concept(name): name for name in reversed(view.metrics) if not view.labels(name)}  # no slice of it
     name = next((names[concept] for concept in OUTCOMES if concept in names), None)
     best = view.best(name) if name is not None else None
     return None if best is None else {"name": best.name, "value": best.last}
