@@ -2,7 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+# For two cores: a test that waits for a process or a browser leaves its core to another.
+JOBS   ?= 3
 # The tests start hundreds of processes: each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 # One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.

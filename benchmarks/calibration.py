@@ -14,7 +14,7 @@ The repositories of `held_out_repositories.txt` are in none of it: `--unseen` ad
 shipped data. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
 
 `--peers` adds the share of failed and of healthy logs on which each peer of `doctor.py` ever raises an alarm, fed the
-same rows.
+same rows. What they said is kept beside their environment: a call that was cut short goes on where it ended.
 
 In time means by onset + max(10 points, 15 % of the run); a run dead from its first 12 points has 40.
 """
@@ -25,7 +25,9 @@ import argparse
 import collections
 import csv
 import json
+import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,11 +48,17 @@ from rlvitals.views.sources import RowSource, new_monitor
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "src" / "rlvitals" / "health" / "data" / "reliability.json"
-ACT, WATCH = 0.6, 0.5
+ACT, WATCH = 0.75, 0.55
 """The chances an alarm needs to be heard as critical, and as a warning."""
 
+UNSEEN_PARTS = {"unseen"}
+"""What the label files call the logs that nothing is chosen with."""
+
 SIMULATED_WEIGHT = 0.02
-PENALTIES = {"rule": 2.0, "severity": 0.1, "state": 0.1, "rule and state": 4.0}
+PEER_LIMIT = 20
+"""Seconds that a peer has for one log."""
+
+PENALTIES = {"rule": 2.0, "severity": 0.1, "state": 0.1, "class and state": 0.2, "rule and state": 4.0}
 PROPOSED = ("warning", "critical")
 ALL_EARS = Scales({}, act=0.0, watch=0.0)
 """Scales that leave every proposal as it is."""
@@ -111,7 +119,7 @@ def logs_in(folder, which):
     unseen = held_out()
     with open(labels, newline="") as file:
         for label in csv.DictReader(file, delimiter="\t"):
-            if (label["repo"] in unseen or label.get("part") == "unseen") != (which == "unseen"):
+            if (label["repo"] in unseen or label.get("part") in UNSEEN_PARTS) != (which == "unseen"):
                 continue
             try:
                 source = open_source(folder / label["file"])
@@ -180,22 +188,24 @@ def samples_of(run):
 
 def fitted(samples):
     """The chances of every rule's proposals in every state."""
-    rules = sorted(name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule))
+    shipped = rulebook.shipped().rules
+    rules = sorted(name for name, rule in shipped.items() if weighing.is_weighed(rule))
     place = {rule: index for index, rule in enumerate(rules)}
-    penalties = np.concatenate([
-        [1e-6], np.full(len(rules), PENALTIES["rule"]), [PENALTIES["severity"]],
-        np.full(len(STATES), PENALTIES["state"]), np.full(len(rules) * len(STATES), PENALTIES["rule and state"]),
-    ])  # fmt: skip
+    sizes = {"all": 1, "rule": len(rules), "severity": 1, "state": len(STATES), "class and state": len(STATES),
+             "rule and state": len(rules) * len(STATES)}  # fmt: skip
+    begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    penalties = np.concatenate([np.full(size, PENALTIES.get(name, 1e-6)) for name, size in sizes.items()])
 
     def features(asked):
         matrix = np.zeros((len(asked), len(penalties)))
-        matrix[:, 0] = 1.0
         for row, (rule, proposed, state) in enumerate(asked):
             at, of = place[rule], STATES.index(state)
-            matrix[row, 1 + at] = 1.0
-            matrix[row, 1 + len(rules)] = proposed == "critical"
-            matrix[row, 2 + len(rules) + of] = 1.0
-            matrix[row, 2 + len(rules) + len(STATES) + at * len(STATES) + of] = 1.0
+            matrix[row, begins["all"]] = 1.0
+            matrix[row, begins["rule"] + at] = 1.0
+            matrix[row, begins["severity"]] = proposed == "critical"
+            matrix[row, begins["state"] + of] = 1.0
+            matrix[row, begins["class and state"] + of] = shipped[rule].kind in weighing.INSIDES
+            matrix[row, begins["rule and state"] + at * len(STATES) + of] = 1.0
         return matrix
 
     known = features([(one.rule, one.proposed, one.state) for one in samples])
@@ -347,7 +357,8 @@ def per_log(judged):
         if wrong:
             print(f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows")
             print(f"    {one.run.evidence[:200]}")
-            for index, finding in one.alarms[:6]:
+            standing_first = sorted(one.alarms, key=lambda said: said[1].recovered_step is not None)
+            for index, finding in standing_first[:6]:
                 over = "" if finding.recovered_step is None else f", recovered at {finding.recovered_step}"
                 print(f"    row {index}: {finding.severity} {finding.rule} ({finding.confidence:.2f}){over}")
 
@@ -362,30 +373,59 @@ class Question:
     config: dict[str, Any]
 
 
-def beside_peers(judged):
+def asked_before(cache, tool, run, python):
+    """What a peer said of a log, from the cache or by asking now: the severities it raised, or None where it took
+    longer than `PEER_LIMIT`.
+    """
+    key = f"{tool} {run.name}"
+    if key not in cache:
+        question = Question(run.name, run.rows, run.source.algorithm, dict(run.source.config))
+        try:
+            answers, _ = ask_peer(tool, python, [question], PEER_LIMIT)
+            cache[key] = sorted({one.severity for one in answers[run.name]} & {"warning", "critical"})
+        except subprocess.TimeoutExpired:
+            cache[key] = None
+    return cache[key]
+
+
+def ask_peers(runs, place, until):
+    """Ask the peers about all logs, those with fewest rows first, until the time is up. What they said is kept in a
+    file, so that another call goes on where this one ended.
+    """
+    python = peers_python(place)
+    kept = place / "asked.json"
+    cache = json.loads(kept.read_text()) if kept.exists() else {}
+    for run in sorted(runs, key=lambda run: len(run.rows)):
+        for tool in PACKAGES:
+            if time.monotonic() < until:
+                asked_before(cache, tool, run, python)
+        kept.write_text(json.dumps(cache))
+    return cache
+
+
+def beside_peers(judged, cache):
     """How often each tool raises an alarm at any time, on the failed logs and on the healthy ones."""
-    runs = [one.run for one in judged if one.run.verdict != "watch"]
-    asked = [Question(run.name, run.rows, run.source.algorithm, dict(run.source.config)) for run in runs]
+    judged = [one for one in judged if one.run.verdict != "watch"]
+    runs = [one.run for one in judged]
     alarmed = {"rlvitals": {one.run.name: {f.severity for _, f in one.alarms} for one in judged}}
     standing = {"act": {"critical"}, "watch": {"warning"}}
     alarmed["rlvitals, at the end"] = {one.run.name: standing.get(one.verdict, set()) for one in judged}
-    python = peers_python(PEERS_VENV)
-    for tool in PACKAGES:
-        print(f"asking {tool}", file=sys.stderr)
-        answers, version = ask_peer(tool, python, asked)
-        serious = {name: {one.severity for one in said} & {"warning", "critical"} for name, said in answers.items()}
-        alarmed[f"{tool} {version}"] = serious
+    for tool, package in PACKAGES.items():
+        said = {run.name: cache[key] for run in runs if (key := f"{tool} {run.name}") in cache}
+        alarmed[package] = {name: None if severities is None else set(severities) for name, severities in said.items()}
     rows = []
     for tool, said in alarmed.items():
         shares, cells = {}, []
         for label, severities in (("fail", {"warning", "critical"}), ("healthy", {"warning", "critical"}),
                                   ("fail", {"critical"}), ("healthy", {"critical"})):  # fmt: skip
-            of = [run for run in runs if run.verdict == label]
-            hits = sum(bool(said[run.name] & severities) for run in of)
+            of = [said[run.name] for run in runs if run.verdict == label and said.get(run.name) is not None]
+            hits = sum(bool(found & severities) for found in of)
             shares[label, len(severities)] = hits / max(len(of), 1)
             cells.append(f"{hits} of {len(of)}: {wilson(hits, len(of))}")
-        rows.append([tool, *cells, f"{shares['fail', 2] - shares['healthy', 2]:.2f}"])
-    columns = ["", "failed, alarmed", "healthy, alarmed", "failed, critical", "healthy, critical", "difference"]
+        late = sum(found is None for found in said.values())
+        rows.append([tool, *cells, f"{shares['fail', 2] - shares['healthy', 2]:.2f}", late, len(runs) - len(said)])
+    columns = ["", "failed, alarmed", "healthy, alarmed", "failed, critical", "healthy, critical", "difference",
+               f"over {PEER_LIMIT} s", "not asked"]  # fmt: skip
     table("The same logs, any alarm at any time", columns, rows)
 
 
@@ -398,7 +438,10 @@ def main():
     parser.add_argument("--unseen", action="store_true", help="the table of the held-out repositories, too")
     parser.add_argument("--per-log", action="store_true")
     parser.add_argument("--per-rule", action="store_true")
-    parser.add_argument("--peers", action="store_true", help="ask the peers about the same logs")
+    parser.add_argument(
+        "--peers", type=Path, nargs="?", const=PEERS_VENV, help="ask the peers about the same logs, in this environment"
+    )
+    parser.add_argument("--peers-seconds", type=float, default=3600.0, help="stop asking them after so long")
     asked = parser.parse_args()
     runs = [run for folder in asked.logs for run in logs_in(folder, "seen")]
     print(f"{len(runs)} logs of {len({run.repo for run in runs})} repositories", file=sys.stderr)
@@ -411,6 +454,12 @@ def main():
         judged += [judge(run, scales) for run in runs if run.repo == repo]
     verdicts("Each repository judged without its own logs", judged)
     reliability("Reliability, on the same", judged)
+    everything = [sample for run in runs for sample in proposals[run.name]] + simulated_samples
+    if asked.fit:
+        chances = {key: list(pair) for key, pair in fitted(everything).items()}
+        lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(pair)}" for key, pair in chances.items())
+        DATA.write_text(f'{{\n  "act": {ACT},\n  "watch": {WATCH},\n  "chances": {{\n{lines}\n  }}\n}}\n')
+        weighing.shipped.cache_clear()
     if asked.per_rule:
         shipped = weighing.shipped()
         others = [judge(run, shipped) for run in simulated(seeds_of(asked.tested))]
@@ -420,13 +469,8 @@ def main():
     if asked.per_log:
         per_log(judged)
     if asked.peers:
-        beside_peers(judged)
-    everything = [sample for run in runs for sample in proposals[run.name]] + simulated_samples
-    if asked.fit:
-        chances = {key: list(pair) for key, pair in fitted(everything).items()}
-        lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(pair)}" for key, pair in chances.items())
-        DATA.write_text(f'{{\n  "act": {ACT},\n  "watch": {WATCH},\n  "chances": {{\n{lines}\n  }}\n}}\n')
-        weighing.shipped.cache_clear()
+        until = time.monotonic() + asked.peers_seconds
+        beside_peers(judged, ask_peers([run for run in runs if run.verdict != "watch"], asked.peers, until))
     if asked.unseen:
         unseen = [judge(run, weighing.shipped()) for folder in asked.logs for run in logs_in(folder, "unseen")]
         verdicts("Repositories that no rule was chosen with", unseen)

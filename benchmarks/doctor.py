@@ -193,8 +193,10 @@ def ask_rlvitals(runs):
     return answers
 
 
-def ask_peer(tool, python, runs):
-    """Feed the runs to a peer in its own environment; its answers and its version."""
+def ask_peer(tool, python, runs, limit=None):
+    """Feed the runs to a peer in its own environment; its answers and its version. Raises subprocess.TimeoutExpired
+    after `limit` seconds.
+    """
     with tempfile.TemporaryFile("w+") as questions:
         for run in runs:
             head = {"run": run.name, "algorithm": run.algorithm, "config": run.config}
@@ -202,7 +204,7 @@ def ask_peer(tool, python, runs):
             questions.writelines(json.dumps({"row": row}, default=str) + "\n" for row in run.rows)
         questions.seek(0)
         command = [python, HERE / "doctor_peers.py", tool]
-        done = subprocess.run(command, stdin=questions, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, stdin=questions, capture_output=True, text=True, check=False, timeout=limit)
     if done.returncode:
         raise SystemExit(f"{tool} broke off:\n{done.stderr[-2000:]}")
     version, *alerts = map(json.loads, done.stdout.splitlines())

@@ -6,7 +6,8 @@ and with its rollouts.
 All four train the same small model in this process, in turns and several times over, so that what else the machine does
 meets all of them alike. A step is timed from its beginning to the next one's: sampling, rewards, update and everything
 that is logged. Steps of seconds differ by more than recording takes, so that is measured by itself: the processor's
-time, thread by thread, in TRL's `log` (the callback's rows and TRL's table are written there) and in our own functions.
+time, thread by thread, in TRL's `log` (the callback's rows and TRL's table are written there) and in our own functions,
+those around TRL's loss and log-prob pass included, without what they call.
 """
 
 from __future__ import annotations
@@ -73,10 +74,33 @@ class Inside:
 
         setattr(owner, name, timed)
 
+    def watch_around(self, owner, name):
+        """The same of a function that is called in another one's place, without the other one."""
+        function = getattr(owner, name)
+
+        def timed(listener, original, *given, **more):
+            within = 0.0
+
+            def inner(*given, **more):
+                nonlocal within
+                began = time.thread_time()
+                try:
+                    return original(*given, **more)
+                finally:
+                    within += time.thread_time() - began
+
+            began = time.thread_time()
+            try:
+                return function(listener, inner, *given, **more)
+            finally:
+                self.seconds["around"] += time.thread_time() - began - within
+
+        setattr(owner, name, timed)
+
     def taken(self):
-        """On the training thread, and in the background."""
+        """In `log` and after the sampling, around TRL's functions, and in the background."""
         seconds, self.seconds = self.seconds, defaultdict(float)
-        return seconds["log"] + seconds["_take"] + seconds["step_ended"], seconds["_record"]
+        return seconds["log"] + seconds["_take"] + seconds["step_ended"], seconds["around"], seconds["_record"]
 
 
 def length_of(completions, **_):
@@ -122,13 +146,15 @@ def main():
     inside.watch(GRPOTrainer, "log")
     for name in ("_take", "step_ended", "_record"):
         inside.watch(trl_rollouts.TrlRollouts, name)
+    for name in ("_around_loss", "_around_pass", "_around_rewards"):
+        inside.watch_around(trl_rollouts.TrlRollouts, name)
     ways = {
         "bare": lambda folder: train(folder, given, inside),
         "TRL's log_completions": lambda folder: train(folder, given, inside, log_completions=True),
         "callback, rows alone": lambda folder: train(folder, given, inside, callbacks=[VitalsCallback(rollouts=False)]),
         "callback, rows and rollouts": lambda folder: train(folder, given, inside, callbacks=[VitalsCallback()]),
     }
-    taken, spent = {name: [] for name in ways}, {name: [0.0, 0.0] for name in ways}
+    taken, spent = {name: [] for name in ways}, {name: [0.0, 0.0, 0.0] for name in ways}
     with tempfile.TemporaryDirectory() as place:
         for number in range(given.rounds):
             order = list(ways.items())
@@ -141,13 +167,15 @@ def main():
     steps = given.rounds * given.steps
     base = statistics.median(processor for _, processor in taken["bare"])
     print(f"{steps} steps of {given.completions} completions of {given.length} tokens")
-    print(f"{'':<28} {'step, wall':>11} {'processor':>10} {'logging':>9} {'beside':>9} {'of a bare step':>15}")
+    heads = f"{'step, wall':>11} {'processor':>10} {'logging':>9} {'around':>9} {'beside':>9} {'of a bare step':>15}"
+    print(f"{'':<28} {heads}")
     for name, times in taken.items():
         wall, processor = (statistics.median(values) for values in zip(*times, strict=True))
-        logging_seconds, beside = (seconds / steps for seconds in spent[name])
-        share = 100 * (logging_seconds + beside) / base
+        logging_seconds, around, beside = (seconds / steps for seconds in spent[name])
+        share = 100 * (logging_seconds + around + beside) / base
         print(
-            f"{name:<28} {wall:9.2f} s {processor:8.2f} s {1e3 * logging_seconds:6.1f} ms {1e3 * beside:6.1f} ms "
+            f"{name:<28} {wall:9.2f} s {processor:8.2f} s {1e3 * logging_seconds:6.1f} ms {1e3 * around:6.2f} ms "
+            f"{1e3 * beside:6.1f} ms "
             f"{share:13.2f} %"
         )
     print(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -49,7 +52,10 @@ def unexplained(folder):
 
 
 WARM = pytest.StashKey[Warm]()
-IMPORTING_TORCH = ("tests/train/", "tests/adapters/")
+IMPORTING_TORCH = (
+    "tests/train/", "tests/adapters/", "tests/capture/test_carrying_out.py", "tests/capture/test_device_rows.py",
+    "tests/capture/test_live_monitor.py::test_every_rank", "tests/web/test_pages_trl.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,24 +81,35 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """What takes long is slow. Under xdist a process gets a piece of work at a time, the longest first, so that all are
-    busy to the end: one long test, the tests that share a fixture of their module, or all short tests of a file.
-    """
+    """What takes long is slow, before pytest leaves out what is. Afterwards, under xdist, the longest come first."""
     lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
     seconds = {name: float(number) for number, name in lines}
+    for item in items:
+        if is_long_alone(item, seconds):
+            item.add_marker("slow")
+    result = yield
+    if hasattr(config, "workerinput"):
+        put_in_order(items, seconds)
+    return result
+
+
+def is_long_alone(item, seconds):
+    work, is_shared = work_of(item)
+    return not is_shared and seconds.get(work, 0.0) >= LONG
+
+
+def put_in_order(items, seconds):
+    """A process gets a piece of work at a time, the longest first, so that all are busy to the end: one long test, the
+    tests that share a fixture of their module, or all short tests of a file.
+    """
     groups = {}
     for item in items:
         work, is_shared = work_of(item)
-        if not is_shared and seconds.get(work, 0.0) >= LONG:
-            item.add_marker("slow")
-            groups[item] = item.nodeid
+        groups[item] = item.nodeid if is_long_alone(item, seconds) else work if is_shared else item.path.name
+        if groups[item] == item.nodeid:
             seconds[item.nodeid] = seconds[work]
-        else:
-            groups[item] = work if is_shared else item.path.name
-    if not hasattr(config, "workerinput"):
-        return
     sizes = Counter(groups.values())
     first: dict[str, int] = {}
     for number, work in enumerate(groups.values()):
@@ -102,6 +119,21 @@ def pytest_collection_modifyitems(config, items):
     for item, work in groups.items():
         if work != item.nodeid and not item.nodeid.endswith(f"@{work}"):
             put_into(item, work)
+
+
+def pytest_runtest_logstart():
+    """What is imported stays: accelerate collects garbage with each training, which takes two seconds where the million
+    objects of torch and transformers are looked at again.
+    """
+    if len(sys.modules) > Frozen.modules + 100:
+        Frozen.modules = len(sys.modules)
+        gc.freeze()
+
+
+class Frozen:
+    """How much was imported when the garbage collector was last told that it stays."""
+
+    modules = 0
 
 
 def put_into(item, group):
@@ -127,12 +159,30 @@ def work_of(item):
     return f"{item.path.name}::{getattr(item, 'originalname', item.name)}", False
 
 
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where Linux has one: a run waits a dozen times for a disk."""
+ROOM = 4 << 30
+"""Bytes that must be free in it: a whole run of the suite writes a third of that."""
+DRAFTS = pytest.StashKey[Path]()
+
+
 def pytest_configure(config):
     config.stash[WARM] = Warm()
+    if not hasattr(config, "workerinput") and "TMPDIR" not in os.environ and has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+        config.stash[DRAFTS] = Path(tempfile.mkdtemp(prefix="rlv", dir=MEMORY))
+        config.stash[DRAFTS].chmod(0o1777)  # as /tmp is: some tests change the user
+        os.environ["TMPDIR"] = tempfile.tempdir = str(config.stash[DRAFTS])
+
+
+def has_room(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM
 
 
 def pytest_unconfigure(config):
     config.stash[WARM].close()
+    if folder := config.stash.get(DRAFTS, None):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -26,11 +26,15 @@ def test_exceptions_that_are_named_pass():
 
 
 def test_a_handler_that_raises_is_contained():
+    met = []
+
     def fail(error):
+        met.append(str(error))
         raise RuntimeError("the handler")
 
     with guarded(fail):
         raise ValueError("the block")
+    assert met == ["the block"]
 
 
 def test_a_value_that_raises_has_its_default_and_its_error():

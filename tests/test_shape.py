@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import cache
 
 import pytest
 
@@ -35,12 +34,9 @@ def imports_of(tree: ast.AST, *, at_import: bool = False) -> set[str]:
     return found
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Every module by its path in the package."""
-    found = {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-    assert len(found) > 100
-    return found
+def tree_of(path: str) -> ast.Module:
+    """A module's, by its path in the package."""
+    return ast.parse((SOURCE / path).read_text())
 
 
 def numbers_in_functions(tree: ast.Module) -> list[tuple[int, float]]:
@@ -67,13 +63,13 @@ def numbers_in_functions(tree: ast.Module) -> list[tuple[int, float]]:
     return found
 
 
-RULES = [path for path in modules() if path.startswith("health/rules/") and not path.endswith("guides.py")]
+RULES = [f"health/rules/{path.name}" for path in SOURCE.glob("health/rules/*.py") if path.name != "guides.py"]
 
 
 @pytest.mark.parametrize("path", RULES)
 def test_no_rule_has_a_number_in_its_code(path):
     assert len(RULES) >= 9
-    found = numbers_in_functions(modules()[path])
+    found = numbers_in_functions(tree_of(path))
     assert not found, f"{path}: give these a name among the `numbers` of the rule's entry in health/data/rules"
 
 
@@ -94,16 +90,17 @@ def test_arithmetic_in_a_rule_is_allowed(line):
 
 
 def test_the_root_is_only_names():
-    assert {name.split(".")[0] for name in imports_of(modules()["__init__.py"], at_import=True)} <= {
+    assert {name.split(".")[0] for name in imports_of(tree_of("__init__.py"), at_import=True)} <= {
         "__future__", "importlib", "typing", "rlvitals",
     }  # fmt: skip
 
 
 def test_no_module_needs_a_posix_system_to_be_imported():
     needed = {
-        path: {name.split(".")[0] for name in imports_of(tree, at_import=True)} & POSIX_ONLY
-        for path, tree in modules().items()
+        path: {name.split(".")[0] for name in imports_of(tree_of(path), at_import=True)} & POSIX_ONLY
+        for path in (str(found.relative_to(SOURCE)) for found in SOURCE.rglob("*.py"))
     }
+    assert len(needed) > 100
     assert {path: names for path, names in needed.items() if names} == {}
 
 

@@ -6,6 +6,7 @@ import ast
 import io
 import logging
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -197,20 +198,26 @@ def test_the_guard_sees_what_it_forbids():
 
 def imported_by(name: str, seen: set[str]) -> set[str]:
     """The modules of ours that importing one imports, its package's included."""
-    if name in seen:
+    if name in seen or (imported := imported_at_its_top(name)) is None:
         return seen
+    seen.add(name)
+    for other in imported:
+        imported_by(other, seen)
+    return seen
+
+
+@cache
+def imported_at_its_top(name: str) -> list[str] | None:
+    """What may be modules of ours, in the order in which it is imported; None for what is no module."""
     path = SOURCE.parent / Path(*name.split("."))
     file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
     if not file.exists():
-        return seen
-    seen.add(name)
-    body = ast.parse(file.read_text()).body
-    for node in body:
+        return None
+    found = []
+    for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlvitals"):
-            for alias in node.names:
-                imported_by(f"{node.module}.{alias.name}", seen)
-            imported_by(str(node.module), seen)
-    return seen
+            found += [*(f"{node.module}.{alias.name}" for alias in node.names), str(node.module)]
+    return found
 
 
 ENTRIES = ["capture.start", "capture.epochs", "follow", "cli.main", "web.server", "train.kto", "adapters.transformers"]

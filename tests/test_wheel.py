@@ -15,6 +15,7 @@ import pytest
 from conftest import REPO
 
 pytestmark = pytest.mark.slow
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def run(*command: object, **options) -> str:
@@ -30,18 +31,7 @@ def run(*command: object, **options) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        folder,
-        REPO,
-    )
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, REPO)
     return next(folder.glob("rlvitals-*.whl"))
 
 
@@ -49,10 +39,15 @@ def wheel(tmp_path_factory) -> Path:
 def python(wheel, tmp_path_factory) -> Path:
     """The Python of an environment that holds the wheel and its dependencies alone."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     found = folder / "bin" / "python"
-    run(found, "-m", "pip", "install", "--quiet", "--constraint", REPO / "constraints.txt", wheel)
+    install(found, "--constraint", REPO / "constraints.txt", wheel)
     return found
+
+
+def install(python: Path, *what: object) -> None:
+    """By the pip outside; what is imported is compiled then, and the rest is not."""
+    run(*PIP, "--python", python, "install", "--quiet", "--no-compile", *what)
 
 
 def test_the_wheel_holds_the_data_files(wheel):
@@ -73,7 +68,7 @@ def test_the_installed_package_records_reads_and_explains(python, tmp_path):
 
 
 def test_the_base_install_brings_no_heavy_package(python):
-    listed = {entry["name"].lower() for entry in json.loads(run(python, "-m", "pip", "list", "--format", "json"))}
+    listed = {entry["name"].lower() for entry in json.loads(run(*PIP, "--python", python, "list", "--format", "json"))}
     assert not listed & {"torch", "pandas", "pyarrow", "matplotlib", "wandb", "tensorboard"}
 
 
@@ -91,19 +86,8 @@ def test_a_plug_in_adds_its_metrics(python, tmp_path):
         '[project.entry-points."rlvitals.sinks"]\nmailbox = "mailmetrics:CATALOG"\n'
     )
     built = tmp_path / "built"
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        built,
-        plugin,
-    )
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", next(built.glob("*.whl")))
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built, plugin)
+    install(python, "--no-deps", next(built.glob("*.whl")))
     command = python.parent / "rlvitals"
     assert json.loads(run(command, "explain", "mails/opened", "--json"))["id"] == "mail.opened"
     listing = run(python, "-c", "from rlvitals import plugins; print(plugins.names('sinks'))")

@@ -5,8 +5,8 @@ interpreter; while `Warm.taking_over()` lasts, `subprocess.Popen` asks it for a 
 interpreter, wherever the program would import torch. The process is a real child of the caller with its own pid, that
 can be waited for and killed, and torchrun started in this way starts its ranks in the same way.
 
-What the programs have not imported themselves is there nevertheless, so each trainer is also started once without this
-(`cold` in conftest.py).
+What the programs have not imported themselves is there nevertheless. So one trainer is also started without this
+(`cold` in conftest.py), and tests/train/test_imports.py looks at what all of them reach by dots.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Takes the pictures of docs/dashboard.md in both themes: `python docs/images/dashboard.py RUNS`.
+"""Takes the pictures of docs/dashboard.md in both themes: `python docs/images/dashboard.py RUNS [PICTURE ...]`.
 
 RUNS is a folder with the runs `kto` and `kto-failing` (out/demo and out/demo-failing of `make demo`), `grpo` and
 `grpo-failing` (`rlvitals train grpo`, the second with --learning-rate 0.02), and `ppo` (`rlvitals train ppo`, on a
-GPU).
+GPU). The pictures `runs`, `metrics`, `overlay` and `compare` need `sweep/lrRATE-seedSEED` alone:
+`examples/numpy_grpo.py` with --steps 150, rates 0.001, 0.003, 0.01 and 0.1, seeds 0, 1 and 2.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from urllib.parse import urlencode
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -23,14 +25,21 @@ from rlvitals.web.folder import Folder
 from rlvitals.web.server import Server, listen
 
 SIZE = (1280, 800)
+SWEEP = [f"sweep/lr{rate}-seed{seed}" for rate in ("0.001", "0.003", "0.01", "0.1") for seed in (0, 1, 2)]
+COLUMNS = ["verdict", "reward.last", "reward.best", "kl.last", "learning_rate", "seed", "duration"]
 SCREENS = {
-    "runs": ("", "main td a"),
+    "runs": (f"#runs?{urlencode({'column': COLUMNS, 'group': 'seeds'}, doseq=True)}", "tr.bundle"),
     "vitals": ("#vitals?run=kto-failing", ".tiles canvas, .tiles svg"),
-    "metrics": ("#metrics?run=kto-failing&explain=rewards%2Fmargins", ".panel canvas"),
+    "metrics": (f"#metrics?{urlencode({'run': SWEEP[-1], 'explain': 'kl'})}", ".panel canvas"),
+    "overlay": (
+        f"#metrics?{urlencode({'run': SWEEP[0], 'also': SWEEP[1:], 'by': 'learning_rate'}, doseq=True)}&smooth=5x",
+        ".panel canvas",
+    ),
+    "distributions": ("#metrics?run=grpo&spread=bands", ".distributed canvas"),
     "health": ("#health?run=grpo-failing", ".finding canvas"),
     "rollouts": ("#rollouts?run=grpo&group=2", ".heat"),
     "tokens": ("#rollouts?run=grpo&step=1&group=3&rollout=1&tokens=probability", ".tokens"),
-    "compare": ("#compare?run=kto&with=kto-failing", "canvas"),
+    "compare": (f"#compare?{urlencode({'run': SWEEP[0], 'with': SWEEP[1:]}, doseq=True)}", ".sweep .way"),
     "performance": ("#performance?run=ppo", ".waterfall"),
     "evaluations": ("#evaluations?run=ppo", "canvas"),
 }
@@ -54,12 +63,15 @@ def serving(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def take(page: Page, home: str, ending: str) -> None:
-    """Every screen in the page's theme."""
-    for name, (place, wanted) in SCREENS.items():
+def take(page: Page, home: str, ending: str, names: Sequence[str]) -> None:
+    """The pictures named, or every one, in the page's theme."""
+    for name in names or SCREENS:
+        place, wanted = SCREENS[name]
         page.goto("about:blank")
         page.goto(home + place)
         page.wait_for_selector(wanted)
+        if name == "compare":
+            page.locator(".sweep").evaluate("sweep => sweep.closest('section').scrollIntoView()")
         page.wait_for_timeout(SETTLING_MS)
         save_png(f"dashboard-{name}{ending}", Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
 
@@ -69,7 +81,7 @@ def main() -> None:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for theme, ending in (("light", ""), ("dark", "-dark")):
             context = browser.new_context(viewport={"width": SIZE[0], "height": SIZE[1]}, color_scheme=theme)
-            take(context.new_page(), home, ending)
+            take(context.new_page(), home, ending, sys.argv[2:])
         browser.close()
 
 

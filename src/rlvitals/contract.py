@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 from rlvitals.catalog import Band, Symptom
-from rlvitals.records import Action, Answer, Attempt, Finding, Severity, Status, Verdict
+from rlvitals.records import Action, Answer, Attempt, Finding, RunMarks, Severity, Status, Verdict
 
 ShownStatus = Literal[Status, "unreadable"]
 TileStatus = Literal["ok", "watch", "act"]
@@ -41,6 +41,9 @@ class Headline(TypedDict):
     total_steps: int | None
     rows: int | None
     metrics: int | None
+    host: str | None
+    seconds: float | None
+    """How long it lasted, or has so far."""
 
 
 class ListedRun(Headline):
@@ -54,6 +57,35 @@ class Runs(TypedDict):
 
     folder: str
     runs: list[ListedRun]
+    note: str
+    """What is said of logs that are not shown."""
+
+
+# /api/table
+
+
+class TableRun(ListedRun):
+    """A run with a value for each column that was asked for; what is not known is None."""
+
+    cells: list[float | str | bool | None]
+
+
+class Choices(TypedDict):
+    """What columns may be made of, what most runs have first."""
+
+    metrics: list[str]
+    settings: list[str]
+
+
+class Table(TypedDict):
+    """Every run with the columns asked for. `pending` runs are still being read. `choices`: None unless asked for."""
+
+    folder: str
+    columns: list[str]
+    runs: list[TableRun]
+    pending: int
+    choices: Choices | None
+    note: str
 
 
 # /api/run
@@ -84,11 +116,25 @@ class Division(TypedDict):
     slices: list[SliceValue]
 
 
+class ChangeFacts(TypedDict):
+    """How a metric has changed, in levels that are means of a tenth of the points: 0 is no more than its scatter.
+    `lately` is over the last `lately_steps` steps, None where there are few points; `told` says it all in words.
+    """
+
+    first_step: int
+    start: float
+    now: float
+    since_start: float
+    lately: float | None
+    lately_steps: int | None
+    told: str
+
+
 class TileFacts(Described, Division):
     """One vital sign; `band` is its typical range, `status` what the doctor says of it."""
 
     value: float | None
-    change: float | None
+    change: ChangeFacts | None
     band: Bounds | None
     status: TileStatus
     why: str
@@ -167,7 +213,8 @@ class SliceFacts(TypedDict):
 
 class ListedMetric(Described):
     """One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one
-    of several slices.
+    of several slices. `held_out_of` is the training's name of what is measured here on held-out data; None where
+    training logs no such name.
     """
 
     stream: Literal["train", "eval"]
@@ -175,18 +222,61 @@ class ListedMetric(Described):
     has_band: bool
     points: int | None
     last: float | None
+    is_constant: bool
+    """Several points, all of one value."""
     slice: SliceFacts | None
+    held_out_of: str | None
 
 
 class Metrics(TypedDict):
-    """The metrics to choose from. `left_out` counts those that are not listed."""
+    """The metrics to choose from; `essentials` are the vital signs. `left_out` counts those that are not listed."""
 
     metrics: list[ListedMetric]
+    essentials: list[str]
     texts: list[str]
+    has_distributions: bool
+    """Whether `/api/distributions` has any."""
     left_out: int
 
 
-# /api/series, /api/overlay
+# /api/distributions
+
+
+class Distribution(TypedDict):
+    """How values are spread over the steps; neighbouring steps share a place where there are many. `shares` are the
+    shares of a place's values in each bin; what lies beyond the outermost `edges` is in the outermost bins.
+    """
+
+    name: str
+    title: str
+    source: Literal["rollouts", "logged"]
+    """`logged`: from 21 quantiles of each step; `rollouts`: from every value."""
+    steps: list[int]
+    counts: list[int]
+    levels: list[float]
+    quantiles: list[list[float]]
+    """A list for each level."""
+    edges: list[float]
+    shares: list[list[float]]
+    """A list for each step."""
+
+
+class LoggedText(TypedDict):
+    """A text that a row carries."""
+
+    name: str
+    step: int
+    text: str
+
+
+class Distributions(TypedDict):
+    """The distributions of a run, and the newest texts that were logged, the newest first."""
+
+    distributions: list[Distribution]
+    texts: list[LoggedText]
+
+
+# /api/series, /api/overlay, /api/overlays
 
 
 class Curve(TypedDict):
@@ -248,17 +338,33 @@ class Lines(TypedDict):
     findings: list[FindingMark]
 
 
-class OverlaidLine(DrawnLine):
-    """A run's line among those of others."""
+class OverlaidLine(TypedDict):
+    """A run's line among those of others. `low` and `high` are empty where every point is shown."""
 
     run: str
+    name: str
+    stream: Literal["train", "eval"]
+    total: int
+    shown: int
+    nonfinite: int
+    x: list[float]
+    y: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
     caution: str
+    """What to mind when it is compared with the others."""
 
 
-class SeedBand(TypedDict):
-    """Lowest, highest and mean over runs that differ by their seed alone."""
+class RunGroup(TypedDict):
+    """Runs that belong together."""
 
+    label: str
     runs: list[str]
+
+
+class RunBand(RunGroup):
+    """Lowest, highest and mean over the runs of a group that have the metric."""
+
     x: list[float]
     low: list[float | None]
     high: list[float | None]
@@ -266,21 +372,31 @@ class SeedBand(TypedDict):
 
 
 class Refusal(TypedDict):
-    """A run whose metric is another quantity."""
+    """A run that is not drawn, and why: its metric is another quantity, or it does not have the x-axis."""
 
     run: str
     reason: str
 
 
 class Overlay(TypedDict):
-    """One metric of several runs."""
+    """One metric of several runs; `typical` is its typical range in the first run that has it."""
 
     x: str
     name: str
+    typical: Bounds | None
     lines: list[OverlaidLine]
     missing: list[str]
     refused: list[Refusal]
-    bands: list[SeedBand]
+    bands: list[RunBand]
+
+
+class Overlays(TypedDict):
+    """Several metrics of several runs. `settings` are those that the runs can be grouped by."""
+
+    x: str
+    groups: list[RunGroup]
+    settings: list[str]
+    overlays: list[Overlay]
 
 
 # /api/findings
@@ -337,6 +453,8 @@ class Findings(TypedDict):
     was_watched: bool
     findings: list[WholeFinding]
     left_out: int
+    first_step: int | None
+    last_step: int | None
     names: list[TakenFacts]
     has_rollouts: bool
 
@@ -682,6 +800,8 @@ class Evaluated(TypedDict):
     last: StepAccuracy | None
     problems: list[str]
     metrics: list[str]
+    names: list[str]
+    """The numbers in `evaluations`, the scores first."""
     slices: dict[str, SliceFacts]
     """By name of a number in `evaluations`."""
     epochs: EpochsFacts | None
@@ -697,6 +817,7 @@ class ComparedRun(TypedDict):
     name: str
     status: Status
     step: int | None
+    rollouts: bool
 
 
 class BestFacts(TypedDict):
@@ -722,6 +843,8 @@ class ComparedMetric(TypedDict):
     note: str
     first_divergence: int | None
     common_steps: int
+    parts: list[int | None]
+    bands: list[int | None]
 
 
 class Compared(TypedDict):
@@ -732,6 +855,62 @@ class Compared(TypedDict):
     metrics: list[ComparedMetric]
     only_in_one: dict[str, list[str]]
     first_divergence: int | None
+    bookkeeping: dict[str, list[Any]]
+
+
+# /api/sweep
+
+
+class SweepRun(TypedDict):
+    """A run of a sweep: its target, and its values of the settings that vary."""
+
+    run: str
+    target: float | None
+    values: list[Any]
+
+
+class SweepSetting(TypedDict):
+    """A setting that varies: numbers, or words in order."""
+
+    key: str
+    kind: Literal["number", "category"]
+    is_log: bool
+    words: list[str]
+
+
+class Importance(TypedDict):
+    """What a setting has to do with the target over `n` runs: Spearman's rank correlation, or for words the share of
+    the ranks they explain. None: cannot be said, and `note` says why.
+    """
+
+    key: str
+    n: int
+    kind: Literal["number", "category"]
+    strength: float | None
+    is_clear: bool
+    """Beyond what chance gives in 95 of 100 cases."""
+    note: str
+
+
+class Sweep(TypedDict):
+    """Runs by the settings that vary among them. `left_out` counts settings beyond the most."""
+
+    target: str
+    runs: list[SweepRun]
+    settings: list[SweepSetting]
+    importance: list[Importance]
+    left_out: int
+
+
+# /api/marks
+
+
+class Marks(TypedDict):
+    """Every mark in the folder, by run, and the boards by name."""
+
+    editable: bool
+    runs: dict[str, RunMarks]
+    boards: dict[str, Any]
 
 
 # /api/live

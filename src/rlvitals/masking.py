@@ -257,9 +257,9 @@ class Masking:
         """Whether a value is a secret by the names on the way to it."""
         if value is None or isinstance(value, bool) or _is_nothing(value):
             return False
-        if not path or path[:2] in (("rlvitals", "mask"), ("rlvitals", "unmask")) or _matches(self.unmask, path):
+        if not path or path[:2] in (("rlvitals", "mask"), ("rlvitals", "unmask")) or matches(self.unmask, path):
             return False
-        if _matches(self.mask, path):
+        if matches(self.mask, path):
             return True
         if any(_strength(name) == "sure" for name in path[:-1]):  # everything below a name of secrets is one
             return not isinstance(value, float)
@@ -362,7 +362,7 @@ def _patterns(given: Any) -> tuple[str, ...]:
     return tuple(str(item).lower() for item in given) if isinstance(given, list | tuple) else ()
 
 
-def _matches(patterns: tuple[str, ...], path: tuple[str, ...]) -> bool:
+def matches(patterns: tuple[str, ...], path: tuple[str, ...]) -> bool:
     """Whether a pattern is the name of a setting, or of one it is below, or of its dotted path."""
     lowered = [name.lower() for name in path]
     names = [*lowered, *(".".join(lowered[: place + 1]) for place in range(len(lowered)))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
 from rlvitals.values import Value
 
@@ -136,6 +136,16 @@ class RunInfo:
     packages: dict[str, str] = field(default_factory=dict)
     git: dict[str, str] = field(default_factory=dict)
     command: str = ""
+
+
+class RunMarks(TypedDict, total=False):
+    """What people say of a run, beside the run. What says nothing is not there."""
+
+    name: str
+    tags: list[str]
+    note: str
+    archived: bool
+    deleted: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,11 @@ import pytest
 
 import rlvitals
 
-ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster for all of them
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("ray"),  # one cluster for all of them
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the package ray"),
+]
 
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"

@@ -16,7 +16,7 @@ import pytest
 import tiny_trainers
 
 import rlvitals
-from rlvitals.errors import ConfigError, RunExists
+from rlvitals.errors import ConfigError, RunError, RunLocked
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what TRL and torch warn of is not ours
 
@@ -238,10 +238,50 @@ def test_a_rate_for_the_resumed_training_counts_where_transformers_would_ignore_
 
 def test_a_folder_with_a_run_is_not_trained_into_by_accident(tmp_path):
     tiny_trainers.make("trainer", tmp_path, [callback()], max_steps=1).train()
-    with pytest.raises(RunExists, match="holds a run already"):
-        tiny_trainers.make("trainer", tmp_path, [callback()], max_steps=1).train()
     tiny_trainers.make("trainer", tmp_path, [callback(overwrite=True)], max_steps=2).train()
     assert len(rows(tmp_path, "training_metrics")) == 2
+
+
+def test_training_again_into_the_same_folder_goes_on_beside_the_run_that_is_there(tmp_path, caplog):
+    out, beside = tmp_path / "out", tmp_path / "out-2"
+    saved = {"save_strategy": "steps", "save_steps": 2}
+    tiny_trainers.make("trainer", out, [callback()], max_steps=2, **saved).train()
+    stale = (out / "checkpoint-2").stat().st_mtime
+    again = callback()
+    trainer = tiny_trainers.make("trainer", out, [again], max_steps=4, save_strategy="no")
+    seen = []
+    finish = again.finish
+    again.finish = lambda *given: (seen.append(again.run and again.run._monitor._checkpoints()), finish(*given))
+    trainer.train()
+    assert seen[-1] == {}  # the other training's checkpoint-2 is nothing to go back to
+    assert (out / "checkpoint-2").stat().st_mtime == stale
+    assert f"{out} holds a run already; this training is recorded in {beside}" in caplog.text
+    assert [len(rows(folder, "training_metrics")) for folder in (out, beside)] == [2, 4]
+    # A resume goes on with the run whose checkpoint it is: the newest of this folder's.
+    tiny_trainers.make("trainer", out, [callback()], max_steps=6).train(
+        resume_from_checkpoint=str(out / "checkpoint-2")
+    )
+    assert [len(rlvitals.open_run(folder).attempts) for folder in (out, beside)] == [1, 2]
+    # A folder of another training that happens to be called so is neither taken nor gone on with.
+    other = tmp_path / "out-3"
+    tiny_trainers.make("trainer", other, [callback()], max_steps=1).train()
+    tiny_trainers.make("trainer", out, [callback()], max_steps=1).train()
+    assert rlvitals.open_run(tmp_path / "out-4").rows == 1
+    assert rlvitals.open_run(other).rows == 1
+
+
+def test_what_must_fail_fails_when_the_trainer_is_built(tmp_path):
+    program = "import rlvitals, sys; run = rlvitals.start(sys.argv[1], display='none'); print('on'); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / "out"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as recording:
+        assert recording.stdout.readline() == b"on\n"
+        with pytest.raises(RunLocked, match=f"pid {recording.pid}"):
+            tiny_trainers.make("trainer", tmp_path / "out", [callback()], max_steps=1)
+        recording.stdin.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        tiny_trainers.make("trainer", tmp_path / "other", [callback(tmp_path / "file" / "run")], max_steps=1)
 
 
 def test_a_wrong_setting_is_told_when_the_callback_is_made():

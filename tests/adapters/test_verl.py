@@ -165,6 +165,50 @@ def test_a_tracking_of_verl_before_0_9_has_no_finish_and_ends_its_run(tmp_path, 
     assert rlvitals.open_run(tmp_path).status == "finished"
 
 
+class PublishedTrainer:
+    """What of `verl.trainer.ppo.v1.trainer_base.PPOTrainer` is used: `step`, the loop around it, a checkpoint."""
+
+    def __init__(self, logger, planned):
+        self.logger, self.total_training_steps, self.global_steps = logger, planned, 1
+        self.saved = []
+
+    def step(self, metrics, timing_raw):
+        metrics["critic/score/mean"] = 0.5
+
+    def fit(self):
+        while self.global_steps <= self.total_training_steps:
+            metrics = {"training/global_step": self.global_steps}
+            self.step(metrics, {})
+            self.logger.log(data=metrics, step=self.global_steps)
+            self.global_steps += 1
+
+    def _save_checkpoint(self):
+        self.saved.append(self.global_steps)
+
+
+def test_the_doctor_stops_the_trainer_and_has_it_save(tracking, tmp_path, monkeypatch):
+    module = types.ModuleType(adapter.TRAINERS)
+    module.PPOTrainer = type("PPOTrainer", (PublishedTrainer,), {"step": PublishedTrainer.step})
+    monkeypatch.setitem(sys.modules, adapter.TRAINERS, module)
+    rules = [
+        {
+            "rule": f"asked_{action}", "kind": "instability", "when": f"training/global_step >= {step}",
+            "severity": "critical", "warm_up": 1, "hold": "1 of 1", "action_critical": action, "title": "on purpose",
+            "certain": action == "stop",
+        }
+        for action, step in (("checkpoint", 3), ("stop", 6))
+    ]  # fmt: skip
+    config = configuration(tmp_path, actions="act", rules=rules)
+    tracker = tracking("project", "experiment", ["rlvitals"], config)
+    trainer = module.PPOTrainer(tracker, 12)
+    trainer.fit()
+    tracker.finish(exit_code=0)
+    assert (trainer.saved, trainer.global_steps) == ([3], 7)  # the sixth step was the last
+    answers = [json.loads(line) for line in (tmp_path / "logs" / "findings.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in answers if line["type"] == "answer"] == ["saved global_step_3", "training stops"]
+    assert rlvitals.open_run(tmp_path).status == "finished"
+
+
 def test_a_failed_training_is_a_failed_run(tracking, tmp_path):
     one = tracking("project", "experiment", ["rlvitals"], configuration(tmp_path))
     train(one)

@@ -234,6 +234,7 @@ sys.stdout.write(" ".join(sys.modules))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("display", [display for display in DISPLAYS if display != "rich"])
 @pytest.mark.parametrize("layout", ["line", "kto"])
 def test_nothing_is_imported_that_is_not_shown(display, layout, child_environment):

@@ -1074,6 +1074,7 @@ CALLS = """
             "log": lambda run: run.log({"loss": -1.0}),
             "log_eval": lambda run: run.log_eval({"accuracy": -1.0}),
             "log_groups": lambda run: run.log_groups([{"prompt": "p", "rollouts": [{"text": "t", "reward": 1.0}]}]),
+            "log_distribution": lambda run: run.log_distribution({"entropy": [1.0, 2.0]}),
             "flush": lambda run: run.flush(),
             "request": lambda run: run.request(everywhere=False),
             "take_findings": lambda run: run.take_findings(list(run.findings), []),
@@ -1087,7 +1088,7 @@ CALLS = """
             "with": lambda run: entered(run),
         }
         # How a run is told of the end of its process, and what `start` calls: not for a trainer to call.
-        OWN = {"interrupt", "close_at_exit", "detach", "forward_to"}
+        OWN = {"interrupt", "close_at_exit", "detach", "forward_to", "look_for_checkpoints_in"}
         TRACKER = {
             "log_epoch": lambda tracker: tracker.log_epoch(epoch=9, loss=-1.0),
             "get_best_metrics": lambda tracker: tracker.get_best_metrics(),

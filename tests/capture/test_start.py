@@ -7,12 +7,14 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlvitals
+from damage import as_stranger
 from rlvitals.errors import ConfigError, RunError, RunExists, RunLocked, RunUnreadable
 from rlvitals.store.lock import RunLock
 
@@ -515,14 +517,14 @@ def test_a_file_where_our_folder_should_be_is_refused_as_a_run_error_and_the_run
     assert files_of(tmp_path) - {"heartbeat"} == {"logs"}
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission_is_refused_with_the_reason(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(RunError, match=r"cannot write to .*Permission denied"):
-            rlvitals.start(tmp_path / "out")
-    finally:
-        tmp_path.chmod(0o700)
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no permissions of this kind")
+def test_a_directory_without_permission_is_refused_with_the_reason():
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, which a stranger may not even enter
+        record(Path(folder, "ours"), [1])  # imports what a stranger may not read
+        Path(folder).chmod(0o555)
+        with as_stranger(), pytest.raises(RunError, match=r"cannot write to .*Permission denied"):
+            rlvitals.start(Path(folder, "out"))
+        Path(folder).chmod(0o700)
 
 
 def test_a_read_only_disk_is_refused_and_its_run_can_still_be_read(small_disk):

@@ -13,6 +13,7 @@ from rlvitals.cli.main import main
 from rlvitals.records import Group, Rollout
 from rlvitals.views.diagnosis import diagnose, findings_told
 from rlvitals.views.rechecks import events_on_record, token_events
+from rlvitals.views.sources import source_of_run
 from token_updates import Update
 
 FAULTS = {
@@ -46,6 +47,7 @@ def of_tokens(events):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the row", "after the row"])
 def test_a_planted_fault_is_found_while_it_trains_and_again_from_the_files(tmp_path, fault, is_late):
@@ -61,6 +63,21 @@ def test_a_planted_fault_is_found_while_it_trains_and_again_from_the_files(tmp_p
     unwatched = rlvitals.open_run(tmp_path / "run")
     assert of_tokens(events_on_record(unwatched)) == live
     assert of_tokens(token_events(view)) == live  # as computed again, not as recorded
+
+
+def test_the_rules_about_tokens_can_be_switched_off_and_changed(tmp_path):
+    entries = [
+        {"rule": "recomputed_loss_scale", "enabled": False},
+        {"rule": "recomputed_mask_shift", "hold": "1 of 2", "title": "mine, {rollouts:.0f} rollouts"},
+    ]
+    view = recorded(tmp_path / "run", ["scale", "mask", "", "", ""], rules=entries)
+    live = of_tokens(view.health_events)
+    assert [(kind, step, name) for kind, step, name, _, _ in live] == [
+        ("raised", 2, "recomputed_mask_shift"), ("recovered", 4, "recomputed_mask_shift"),
+    ]  # fmt: skip
+    assert live[0][3].title.startswith("mine, ")
+    (tmp_path / "run/logs/findings.jsonl").unlink()
+    assert of_tokens(source_of_run(rlvitals.open_run(tmp_path / "run")).recorded) == live
 
 
 def test_a_right_trainer_is_never_accused(tmp_path):

@@ -149,6 +149,8 @@ runs {runs}
 runs {empty}
 runs {damaged_runs}
 runs {runs} --json
+purge {runs} --dry-run
+purge {missing}
 rules
 rules plateau {word}
 show {one}
@@ -246,6 +248,14 @@ sync {two} --to csv
 sync {two} --to {word}
 sync {missing} --to csv
 serve {missing} --port 99999
+serve {runs} --tokens {missing} --port 99999
+share {one} {two} --to {out}/site --redact {word} --title {word}
+share {one} --to {out}/site --no-texts --json
+share {one} --to {runs}
+share {missing} --to {out}/none
+push {one} {word}
+push {missing} {word} --token-file {log}
+push {one} http://127.0.0.1:9 --token-file {log}
 """.strip().split("\n")
 
 

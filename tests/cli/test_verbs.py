@@ -85,7 +85,7 @@ def test_a_damaged_run_is_a_line_of_runs_that_says_so(run_path, tmp_path, capsys
 
 def test_runs_in_an_empty_folder_says_so(tmp_path, capsys):
     assert main(["runs", str(tmp_path)]) == 0
-    assert "no runs below" in capsys.readouterr().err
+    assert "no runs and no logs below" in capsys.readouterr().err
 
 
 def test_compare_prints_and_tells(run_path, tmp_path, capsys):

@@ -30,12 +30,12 @@ def shown():
     def show(framework, version, ran, run_path, *, acts="no"):
         view = open_run(run_path)
         logged = [name for name in view.metrics if not name.startswith(("time/", "memory/", "system/"))]
-        resolved = sum(view.concept(name) is not None for name in logged)
+        unknown = [name for name in logged if view.concept(name) is None]
         rollouts = sum(len(group.rollouts) for step in view.rollout_log.steps for group in view.rollouts(step))
         rows.append(
             {
                 "framework": framework, "version": version, "ran": ran, "rows": view.rows, "rollouts": rollouts,
-                "names": f"{resolved} of {len(logged)}", "acts": acts,
+                "names": f"{len(logged) - len(unknown)} of {len(logged)}", "acts": acts, "unknown": unknown,
             }
         )  # fmt: skip
 
@@ -61,8 +61,20 @@ def ask_for():
 
     def rule(action, when):
         return {
-            "rule": "asked_for", "kind": "instability", "when": when, "severity": "critical", "warm_up": 1,
-            "hold": "1 of 1", "action_critical": action, "title": "on purpose", "certain": True,
+            "rule": f"asked_{action}", "kind": "instability", "when": when, "severity": "critical", "warm_up": 1,
+            "hold": "1 of 1", "action_critical": action, "certain": action == "stop", "title": "on purpose",
         }  # fmt: skip
 
     return rule
+
+
+@pytest.fixture
+def answers():
+    """The answers to a run's requests, in order: action, answer and its words."""
+
+    def given(folder):
+        path = Path(folder) / "logs" / "findings.jsonl"
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return [(line["action"], line["answer"], line["text"]) for line in lines if line["type"] == "answer"]
+
+    return given

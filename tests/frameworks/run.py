@@ -1,10 +1,10 @@
 """Run the tests of other projects' packages, each in a virtual environment of its own, and print what ran.
 
-    python tests/frameworks/run.py [NAME ...] [--fresh]
+    python tests/frameworks/run.py [NAME ...] [--fresh] [--delete] [--write]
 
 `NAME/requirements.txt` pins what is installed, one pip command a line (options are allowed: `--no-deps verl==0.9.1`);
 `NAME/test_NAME.py` holds the tests. A test tells what it showed by the fixture `shown`; the table of docs/frameworks.md
-is printed from that.
+is printed from that, and with `--write` put there. `--delete` removes each environment after its tests.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / ".venv-frameworks"
+PAGE = ROOT / "docs" / "frameworks.md"
+HEAD = "| framework | version | what ran | rows | rollouts | names resolved | can act |"
 
 
 def main() -> int:
@@ -28,11 +31,25 @@ def main() -> int:
     known = sorted(folder.name for folder in HERE.iterdir() if (folder / "requirements.txt").is_file())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)} (default: all)")
     parser.add_argument("--fresh", action="store_true", help="make the environments anew")
+    parser.add_argument("--delete", action="store_true", help="remove each environment after its tests")
+    parser.add_argument("--write", action="store_true", help=f"put the rows into the table of docs/{PAGE.name}")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(known):
         parser.error(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
-    failed = [name for name in arguments.names or known if not tried(name, fresh=arguments.fresh)]
-    print_table(arguments.names or known)
+    names = arguments.names or known
+    failed = []
+    for name in names:
+        if not tried(name, fresh=arguments.fresh):
+            failed.append(name)
+        if arguments.delete:
+            shutil.rmtree(ENVIRONMENTS / name, ignore_errors=True)
+    rows = [row for name in names for row in shown_by(name)]
+    print("\n".join(["", HEAD, "|---|---|---|---|---|---|---|", *map(line, rows)]))
+    for row in rows:
+        if row["unknown"]:
+            print(f"not in the catalogue, {row['framework']}: {', '.join(row['unknown'])}")
+    if arguments.write:
+        write({row["framework"]: line(row) for row in rows})
     if failed:
         print(f"\nfailed: {', '.join(failed)}")
     return bool(failed)
@@ -83,14 +100,27 @@ def installer(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
 
 
-def print_table(names: list[str]) -> None:
-    print("\n| framework | version | what ran | rows | rollouts | names resolved | can act |")
-    print("|---|---|---|---|---|---|---|")
-    for name in names:
-        file = ENVIRONMENTS / f"{name}.json"
-        for row in json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []:
-            cells = [row.get(key, "") for key in ("framework", "version", "ran", "rows", "rollouts", "names", "acts")]
-            print(f"| {' | '.join(str(cell) for cell in cells)} |")
+def shown_by(name: str) -> list[dict[str, Any]]:
+    """What the last run of a framework's tests took down."""
+    file = ENVIRONMENTS / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+
+def line(row: dict[str, Any]) -> str:
+    cells = [row[key] for key in ("framework", "version", "ran", "rows", "rollouts", "names", "acts")]
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def write(rows: dict[str, str]) -> None:
+    """Replace these frameworks' rows in the table of the page; those that it does not have come last."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(f"{HEAD}\n")
+    table, _, after = rest.partition("\n\n")
+    rule, *old = table.splitlines()
+    known = [row.split(" | ", 1)[0].removeprefix("| ") for row in old]
+    kept = [rows.get(name, row) for name, row in zip(known, old, strict=True)]
+    new = [row for name, row in rows.items() if name not in known]
+    PAGE.write_text("\n".join([f"{before}{HEAD}", rule, *kept, *new]) + f"\n\n{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

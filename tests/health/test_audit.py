@@ -128,3 +128,20 @@ def test_ktos_kl_at_zero_and_a_first_accuracy_of_zero_are_normal():
     assert not [rule for rule, severity in found if severity != "info"]
     first = {"step": 1, "loss": 0.6931, "rewards/margins": 0.0, "rewards/accuracies": 0.0}
     assert ("first_accuracy", "info") in said([first], algorithm="dpo", framework="trl")
+
+
+def test_a_log_with_several_rows_a_step_is_no_log_of_two_processes():
+    said = {}
+    for rows_a_step in (2, 4):
+        monitor = Monitor("grpo", "trl_grpo")
+        rows = ({"step": n // rows_a_step, "reward": 0.4 + 0.01 * (n % 7), "loss": 0.01 * (n % 5)} for n in range(120))
+        found = [finding for row in rows for finding in monitor.update(row)]
+        said[rows_a_step] = {finding.severity for finding in found if finding.rule == "steps_repeated"}
+    assert said == {2: {"warning"}, 4: {"info"}}
+
+
+@pytest.mark.parametrize(("kl", "is_told"), [(-6e-6, False), (-2e-3, True)])
+def test_a_kl_that_is_negative_by_rounding_is_not_impossible(kl, is_told):
+    monitor = Monitor("grpo", "trl_grpo")
+    found = [one for step in range(40) for one in monitor.update({"step": step, "reward": 0.1 * (step % 7), "kl": kl})]
+    assert ("impossible_kl" in {one.rule for one in found}) == is_told

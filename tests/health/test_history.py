@@ -66,6 +66,18 @@ def test_of_very_many_findings_the_newest_are_kept():
         ([WARNING], 50, "watch", "1 warning; first: kl explosion, since step 12"),
         ([WARNING, CRITICAL], 3, "act", "1 critical finding; first: kl explosion, since step 12"),
         (
+            [replace(WARNING, rule="steps_repeated", kind="data")],
+            50,
+            "healthy",
+            "nothing to act on up to step 1,200 (1 warning; first: data, since step 12)",
+        ),
+        (
+            [replace(WARNING, rule="recomputed_loss_scale", kind="data")],
+            50,
+            "watch",
+            "1 warning; first: data, since step 12",
+        ),
+        (
             [replace(WARNING, recovered_step=60)],
             50,
             "healthy",

@@ -50,6 +50,8 @@ def test_an_alarm_that_flickers_is_told_once_and_one_that_was_away_for_long_agai
     flickering = ([0.9] * 5 + [0.1] * 12) * 4
     assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in flickering])) == 1
     returning = [0.9] * 5 + [0.1] * 60 + [0.9] * 5
+    coming_and_going = ([0.9] * 5 + [0.1] * 25) * 6  # from the second time on it must be away for longer
+    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in coming_and_going])) == 2
     assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
 
 
@@ -155,3 +157,36 @@ def test_a_kl_far_above_its_start_is_told_and_gravely_where_no_policy_should_be(
         severity == "critical",
         severity is not None,
     )
+
+
+@pytest.mark.parametrize("top", [1.0, 0.97])
+def test_a_reward_at_the_top_from_the_first_row_is_a_remark_at_every_row(top):
+    found = judged([{"reward": top, "loss": 0.0}] * 60)
+    assert [finding.severity for finding in found if finding.rule == "reward_constant"] == ["info"]
+
+
+def test_a_reward_that_is_constant_anywhere_else_is_told():
+    found = judged([{"reward": 0.4, "loss": 0.0}] * 60)
+    assert ("reward_floor", "critical") in alarms(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(seed):
+    """A console rounds 1e-6 to 0.000."""
+    kinds = [
+        {kind for kind, _ in alarms(judged([{"reward": reward, "learning_rate": 0.0} for reward in rewards]))}
+        for rewards in (noisy(climb(0.0, 0.6, 60), 0.02, seed), noisy([0.3] * 60, 0.02, seed))
+    ]
+    assert ["lr_too_low" in of for of in kinds] == [False, True]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_that_all_pass_as_the_task_is_learnt_are_no_alarm_and_groups_that_all_fail_are(seed):
+    rising = [
+        (reward, max(0.1, 4 * (reward - 0.6))) for reward in noisy(climb(0.3, 0.78, 150) + [0.78] * 100, 0.01, seed)
+    ]
+    falling = [(reward, 0.9 - 0.2 * reward) for reward in noisy([0.2] * 200, 0.02, seed)]
+    for values, is_told in ((rising, False), (falling, True)):
+        found = judged([{"reward": reward, "frac_reward_zero_std": share, "loss": 0.0} for reward, share in values])
+        said = {finding.severity for finding in found if finding.rule == "groups_without_spread"}
+        assert bool(said - {"info"}) == is_told

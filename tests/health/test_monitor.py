@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvitals.config import by_last_name
 from rlvitals.health import rulebook
 from rlvitals.health.monitor import CLEAR_POINTS, STORM, STORM_POINTS, Monitor
+from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS, SEVERITIES
 
 BOOK = rulebook.load()
@@ -407,8 +409,8 @@ def test_a_run_that_learns_with_noise_is_never_warned_of(world, noise):
 @pytest.mark.parametrize("noise", ["white", "t"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_nine_in_ten_runs_that_learn_are_never_warned_of(world, noise):
-    warned = [seed for seed in range(100, 200) if serious(watched(healthy_rows(WORLDS[world], noise, seed)))]
-    assert len(warned) <= 10
+    warned = [seed for seed in range(100, 140) if serious(watched(healthy_rows(WORLDS[world], noise, seed)))]
+    assert len(warned) <= 4
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -437,6 +439,7 @@ SPIKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "key"), SPIKED)
 def test_one_spike_in_one_metric_is_never_more_than_a_note(world, key):
     before = {rule for rule, *_ in serious(watched(healthy_rows(WORLDS[world], "white", 11, 100)))}
@@ -446,3 +449,30 @@ def test_one_spike_in_one_metric_is_never_more_than_a_note(world, key):
         rows[at][key] = times * level
         found = [item for item in serious(watched(rows)) if item[0] not in before]
         assert found == [], (number, times, at)
+
+
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        ({"learning_rate": 0.03}, "halve learning_rate (0.03 -> 0.015)"),
+        ({"optim": {"lr": 4e-6}}, "halve learning_rate (4e-06 -> 2e-06)"),
+        ({}, "halve learning_rate and"),
+    ],
+)
+def test_advice_has_the_runs_own_numbers(config, advice):
+    monitor = Monitor("grpo", config=by_last_name(config))
+    found = []
+    for step in range(60):
+        found += monitor.update({"step": step, "grad_norm": 1.0 if step < 30 else 500.0, "loss": 0.1 + 0.001 * step})
+    (finding, *_) = [finding for finding in found if finding.rule == "gradient_explosion"]
+    assert any(text.startswith(advice) for text in finding.advice), finding.advice
+    assert not any("{" in text for text in (*finding.advice, *finding.causes))
+
+
+def test_every_slot_of_the_shipped_words_is_a_setting_that_is_known():
+    for preset in (rulebook.DEFAULT, *rulebook.presets()):
+        for rule in rulebook.load(preset).rules.values():
+            for words in (rule.words, *(rule.says(variant) for variant in rule.variants)):
+                for text in (*words.causes, *words.advice):
+                    assert "?}" not in of_this_run(text, {}), text
+                    assert " / " not in of_this_run(text, {}) or "{" not in of_this_run(text, {}), text

@@ -152,6 +152,12 @@ def test_names_as_notebooks_and_exports_write_them_are_known():
     assert parts.keys() == {"check_answer", "xml_func"}
 
 
+def test_verls_core_variable_is_the_evaluation_score_whatever_comes_first():
+    core, other = "val-core/gsm8k/acc/mean@4", "val-aux/gsm8k/format/mean@4"
+    for names in ((other, core), (core, other)):
+        assert keys(fed([dict.fromkeys(names, 0.5)] * 3, framework="verl"))["eval_score"] == core
+
+
 def test_a_text_in_place_of_a_name_takes_no_time_and_is_nothing():
     texts = ["x" * 500_000, "reward_" * 50_000, "奖励" * 50_000, "_" * 500_000 + "x", "rewards/" * 50_000]
     assert keys(fed([dict.fromkeys(texts, 0.5)] * 3)) == {}

@@ -35,3 +35,34 @@ def test_partial_credit_that_goes_when_whole_answers_are_right_is_no_finding(see
 def test_a_weighty_part_that_grows_while_another_falls_is_one(seed):
     said = said_of((0.5, 0.5), ("found", 0.5, 0.1), ("sources", 0.2, 0.8), seed=seed)
     assert "reward_takeover" in said
+
+
+def grown(seed, *, called=None, steps=120):
+    """Partial credit gives way to whole answers, `perfect` takes the place of `right`. Where that part is `called`
+    otherwise, the share of right answers is logged beside.
+    """
+    draw = random.Random(seed)
+    monitor = Monitor(algorithm="grpo", framework="trl_grpo")
+    said = []
+    for step in range(1, steps + 1):
+        way = min(1.0, max(0.0, (step - 20) / 60))
+        whole, half = 0.1 + 0.7 * way, 0.6 - 0.4 * way
+        noise = draw.gauss(0, 0.03)
+        parts = {f"rewards/{called or 'perfect'}/mean": 2.0 * (whole + noise), "rewards/right/mean": half - noise}
+        beside = {} if called is None else {"success_rate": whole + 0.5 * half + draw.gauss(0, 0.02)}
+        found = monitor.update({"step": step, "reward": sum(parts.values()), "loss": 0.0, **parts, **beside})
+        said += [finding.rule for finding in found]
+    return said
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_success_itself_may_become_most_of_the_reward(seed):
+    """By its name; or, whatever it is called, because the share of right answers rises with it."""
+    assert "reward_takeover" not in grown(seed)
+    assert "reward_takeover" not in grown(seed, called="whole")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_growth_of_a_part_that_nothing_speaks_for_is_told(seed):
+    said = said_of((0.6, 0.2), ("style_bonus", 0.2, 1.6), steps=120, seed=seed)
+    assert "reward_takeover" in said

@@ -83,6 +83,16 @@ def test_the_state_of_the_outcome_is_that_of_the_reward(state, reward):
     assert state_of(monitor.case) == state
 
 
+@pytest.mark.parametrize(
+    ("rewards", "state"), [([0.2, 0.3, 0.6], "early"), ([0.2, 0.3, 0.6, 0.8], "up"), ([0.2, 0.6, 0.3, 0.8], "early")]
+)
+def test_four_points_that_only_rise_are_up(rewards, state):
+    monitor = Monitor("ppo")
+    for step, reward in enumerate(rewards, 1):
+        monitor.update({"step": step, "reward": reward})
+    assert state_of(monitor.case) == state
+
+
 def scales(failed, sick):
     names = [name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule)]
     table = {f"{rule} {proposed} {state}": Chances(failed, sick)
@@ -100,6 +110,15 @@ def test_an_alarm_is_heard_as_gravely_as_such_alarms_turned_out():
     assert dead_gradients(Monitor("grpo", scales=scales(0.9, 0.95))) == [("critical", 0.9)]
     assert dead_gradients(Monitor("grpo", scales=scales(0.3, 0.8))) == [("warning", 0.8)]
     assert dead_gradients(Monitor("grpo", scales=scales(0.1, 0.2))) == [("info", 0.2)]
+
+
+def test_the_insides_are_not_critical_while_the_outcome_is_up_unless_nothing_is_trained():
+    table = {f"{rule} critical {state}": Chances(0.9, 0.95) for rule in ("clipped", "dead") for state in STATES}
+    weigh = Scales(table, act=0.75, watch=0.5).weigh
+    assert weigh("clipped", "critical", "up", "clip_saturation") == ("warning", 0.95)
+    assert weigh("clipped", "critical", "flat", "clip_saturation") == ("critical", 0.9)
+    assert weigh("dead", "critical", "up", "dead_gradient") == ("critical", 0.9)
+    assert weigh("dead", "critical", "up", "reward_floor") == ("critical", 0.9)
 
 
 def test_what_a_user_changed_is_heard_as_he_says():
@@ -168,3 +187,40 @@ def test_a_held_out_score_that_falls_below_its_first_value_is_found():
 
     assert "eval_collapse" in raised(rows([0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.3, 0.0, -0.5, -0.6, -0.7, -0.6]))
     assert "eval_collapse" not in raised(rows([0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.7, 0.6, 0.7, 0.6, 0.7, 0.6]))
+
+
+def test_a_reward_held_while_the_tasks_become_harder_is_a_remark():
+    def held(level):
+        return raised({"reward": 0.5 + 5 * wobble(n), "curriculum_level": level(n)} for n in range(200))
+
+    assert "not_learning" in held(lambda _: 1)
+    assert "not_learning" not in held(lambda n: 1 + n // 50)
+
+
+def preference_run(fall, accuracy):
+    """A margin that grows to 1 while the chosen answers' reward falls so far."""
+    monitor = Monitor("dpo")
+    for n in range(120):
+        grown = min(n / 80, 1.0)
+        monitor.update({
+            "step": n + 1, "rewards/margins": grown + wobble(n), "rewards/chosen": -fall * grown + wobble(n),
+            "rewards/rejected": -(fall + 1) * grown, "rewards/accuracies": accuracy(grown) + wobble(n),
+            "loss": 0.69 - 0.3 * grown,
+        })  # fmt: skip
+    return {found.rule: found.severity for found in monitor.findings}
+
+
+def test_chosen_answers_that_lose_a_little_while_the_margin_grows_are_a_remark():
+    assert preference_run(1.0, lambda grown: 0.5 + 0.3 * grown)["likelihood_displacement"] == "info"
+    assert preference_run(3.0, lambda grown: 0.5 + 0.3 * grown)["likelihood_displacement"] == "warning"
+    assert preference_run(1.0, lambda grown: 0.8 - 0.25 * grown)["likelihood_displacement"] == "warning"
+
+
+def test_answers_cut_off_more_often_are_a_remark_while_the_reward_rises():
+    def cut(slope):
+        return raised(
+            {"reward": 0.4 + slope * n + wobble(n), "completions/clipped_ratio": 0.003 * n} for n in range(100)
+        )
+
+    assert "truncation_rising" not in cut(0.004)
+    assert "truncation_rising" in cut(-0.002)

@@ -183,6 +183,7 @@ def test_following_gives_the_rows_that_reading_gives(tmp_path, kind, sizes):
     assert tail.config == read_log(path).config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a very long head"])
 def test_a_log_torn_anywhere_is_followed_to_what_reading_it_gives(tmp_path, kind):
     data = bytes_of(kind)
@@ -192,6 +193,7 @@ def test_a_log_torn_anywhere_is_followed_to_what_reading_it_gives(tmp_path, kind
         assert repr(with_growth(rows, tail.finish())) == repr(rows_in(path)), data[:end]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut in place", "rotated", "replaced"])
 @pytest.mark.parametrize(("old", "new"), [*zip(KINDS, KINDS, strict=True), *itertools.pairwise(KINDS)])
 def test_another_log_in_a_log_s_place_is_read_from_its_beginning(tmp_path, old, new, how):

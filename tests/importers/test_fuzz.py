@@ -261,6 +261,7 @@ def rows_or_none(read):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPORTERS)
 def test_a_damaged_file_gives_rows_or_is_no_log(tmp_path, name):
     chance = random.Random(name)

@@ -160,6 +160,27 @@ def test_skyrls_evaluations_are_read_by_source(tmp_path):
     assert dump.notes == []
 
 
+def test_areals_tasks_are_groups_and_their_version_is_the_step(tmp_path):
+    def row(sample, reward, **more):
+        return {
+            "task_id": 41, "sample_idx": sample, "seqlen": 12, "prompt_len": 5, "head_version": 6, "tail_version": 7,
+            "reward": reward, "prompt": "2+2?", "completion": "4<|im_end|>", **more,
+        }  # fmt: skip
+
+    lines(tmp_path / "logs" / "rollout" / "7" / "41.jsonl", [row(0, 1.0), row(1, 0.0)])
+    lines(tmp_path / "logs" / "eval-rollout" / "7" / "3.jsonl", [row(0, 0.5, prompt="3+3?")])
+    for place in (tmp_path / "logs", tmp_path / "logs" / "rollout"):
+        assert is_dump(place)
+        (group,) = read_rollouts(place, "train").groups
+        assert (group.step, group.prompt, [each.reward for each in group.rollouts]) == (7, "2+2?", [1.0, 0.0])
+        first = group.rollouts[0]
+        assert (first.turns[0].text, first.policy_version) == ("4", 6)
+        assert (first.tokens, first.trainable_tokens) == (12, 7)
+    for place in (tmp_path / "logs", tmp_path / "logs" / "eval-rollout"):
+        (group,) = read_rollouts(place, "validation").groups
+        assert (group.prompt, group.rollouts[0].reward) == ("3+3?", 0.5)
+
+
 def test_tinkers_summaries_have_rewards_turn_by_turn(tmp_path):
     def row(group, reward):
         return {
@@ -299,6 +320,7 @@ def test_every_form_says_what_it_reads():
         assert form.writes
     named = {form.name for form in FORMS}
     assert {"verl", "trl", "slime", "nemo_rl", "skyrl", "tinker", "verifiers", "openrlhf", "inspect", "roll"} <= named
+    assert "areal" in named
 
 
 def test_metrics_and_settings_are_no_dump(tmp_path):

@@ -11,10 +11,14 @@ import pytest
 pytest.importorskip("tensorboard", reason="needs the tensorboard package")
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+import rlvitals
+from rlvitals.cli.main import main
 from rlvitals.importers import LogTail, NotALog, importer_for, is_one_log, read_log
+from rlvitals.views.distributions import distributions
+from rlvitals.views.logs import open_any
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
@@ -238,3 +242,22 @@ def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp
     assert late.rows == []
     assert [row["step"] for row in tail.poll().rows] == [3]
     writer.close()
+
+
+def test_histograms_are_distributions(tmp_path):
+    """As PyTorch's `add_histogram` writes them: upper bounds, the first bucket open to the left."""
+    writer = EventFileWriter(str(tmp_path / "log"))
+    for step in (1, 2):
+        limits, counts = [-1e9, 10.0 * step, 20.0 * step, 1e9], [0, 50, 50, 0]
+        histo = HistogramProto(min=0.0, max=20.0 * step, num=100, sum=1000.0 * step, bucket_limit=limits, bucket=counts)
+        for value in (Summary.Value(tag="loss", simple_value=1.0), Summary.Value(tag="grads", histo=histo)):
+            writer.add_event(Event(wall_time=1.0, step=step, summary=Summary(value=[value])))
+    writer.close()
+    assert main(["import", str(tmp_path / "log"), "--to", str(tmp_path / "run")]) == 0
+    for place in (open_any(tmp_path / "log"), rlvitals.open_run(tmp_path / "run")):
+        assert place.has_distributions
+        (told,) = distributions(place)["distributions"]
+        assert (told["name"], told["steps"], told["counts"]) == ("grads", [1, 2], [100, 100])
+        quantiles = dict(zip(told["levels"], told["quantiles"], strict=True))
+        assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
+        assert quantiles[1.0] == [20, 40]

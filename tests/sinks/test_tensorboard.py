@@ -258,6 +258,8 @@ def test_a_writer_killed_at_random_moments_leaves_every_row_once(tmp_path, child
             [sys.executable, "-c", code, str(tmp_path)], env=child_environment, stdout=subprocess.PIPE
         )
         assert child.stdout.readline() == b"open\n"
+        while not (tmp_path / "cursor.json").exists():  # the first is let write something, however busy the machine
+            time.sleep(0.005)
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(chance.uniform(0.001, 0.12))
         child.kill()

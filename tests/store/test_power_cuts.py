@@ -15,7 +15,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 from itertools import count
 from pathlib import Path
 
@@ -76,26 +75,15 @@ def step_of(row):
 
 
 @pytest.fixture
-def disk(quick_folder):
+def disk(tmp_path):
     """What is recorded; the operations count, not the disk below it."""
-    folder = quick_folder / "disk"
+    folder = tmp_path / "disk"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def quick_folder(tmp_path):
-    """A folder in memory where there is such a disk: hundreds of states are made and removed again."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def outlived(quick_folder):
+def outlived(tmp_path):
     """Look at the states that a recording may have ended in; `look` is called with each, made real."""
     numbers = count()
 
@@ -103,7 +91,7 @@ def outlived(quick_folder):
         states = recording.states(most=most)
         assert len(states) > 1
         for state in states:
-            folder = state.put_in(quick_folder / f"cut-{next(numbers)}")
+            folder = state.put_in(tmp_path / f"cut-{next(numbers)}")
             try:
                 look(folder, state)
             except Exception as error:

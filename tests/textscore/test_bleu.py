@@ -8,7 +8,6 @@ import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
-from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
 from rlvitals.errors import BadText
 from rlvitals.textscore import bleu, corpus_bleu
@@ -18,6 +17,8 @@ texts = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
 
 
 def by_nltk(prediction: str, references: list[str]) -> float:
+    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # two seconds, which only these tests take
+
     return sentence_bleu(
         [reference.split() for reference in references],
         prediction.split(),

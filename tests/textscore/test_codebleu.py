@@ -411,13 +411,13 @@ def test_a_program_that_is_too_large_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
-    ["(" * 100_000, "x = " + " + ".join(["a"] * 30_000), "\n".join(f"if a{i}:\n    x = b" for i in range(8_000))],
+    ["(" * 50_000, "x = " + " + ".join(["a"] * 15_000), "\n".join(f"if a{i}:\n    x = b" for i in range(4_000))],
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
     start = time.process_time()  # its own time: a clock on the wall runs on while others have the processor
     assert codebleu(program, program).parts["syntax"] == 1
-    assert time.process_time() - start < 60
+    assert time.process_time() - start < 30
 
 
 @settings(max_examples=60, deadline=None)

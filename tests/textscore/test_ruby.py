@@ -150,14 +150,14 @@ def test_trees_that_are_too_large_are_compared_as_strings():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
-    ["(" * 300_000, "x = " + " + ".join(["a"] * 80_000), "\n".join(f"if a{i}:\n    x = b" for i in range(20_000))],
+    ["(" * 150_000, "x = " + " + ".join(["a"] * 40_000), "\n".join(f"if a{i}:\n    x = b" for i in range(10_000))],
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
     start = time.process_time()  # its own time, whoever else has the processor
     assert ruby(program, program).score == 1
     assert 0 <= ruby(program[: len(program) // 2], program).score < 1
-    assert time.process_time() - start < 60
+    assert time.process_time() - start < 30
 
 
 def test_what_is_no_program_is_refused_by_name():

@@ -26,6 +26,8 @@ from rlvitals.train.evaluation import (
     Sample,
     against,
     best_rewards,
+    pass_rates,
+    prompts_row,
     statistics,
     tracker_row,
 )
@@ -75,6 +77,24 @@ def quiet(run, **settings):
 
 
 # The statistics
+
+
+def test_an_evaluation_says_which_prompts_were_lost_and_won_and_what_any_answer_solves():
+    def answers(**correct):
+        return [
+            Sample(query, 0.0, right() if is_right else wrong())
+            for query, marks in correct.items()
+            for is_right in marks
+        ]
+
+    first = answers(a=[1, 1], b=[0, 0], c=[1, 0])
+    second = answers(a=[0, 0], b=[1, 1], c=[1, 0])
+    assert pass_rates(first) == {"a": 1.0, "b": 0.0, "c": 0.5}
+    # pass@2 is 1, 0 and 1 of the three; the mean accuracy is a half.
+    assert prompts_row(first, None) == pytest.approx({"eval.pass_at_k/2": 2 / 3, "eval.pass_gap_at_k/2": 1 / 6})
+    told = prompts_row(second, pass_rates(first))
+    assert (told["eval.prompts_lost_fraction"], told["eval.prompts_won_fraction"]) == pytest.approx((1 / 3, 1 / 3))
+    assert prompts_row(some(5), None) == {}  # one answer each, and nothing before
 
 
 def test_the_file_has_exactly_the_documents_fields_in_its_order():

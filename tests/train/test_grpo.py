@@ -298,7 +298,6 @@ def test_a_short_training_learns_and_records_everything(tmp_path: Path, capsys: 
         assert words in said, words
 
 
-@pytest.mark.cold
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     given = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "grpo_epochs": 2, "minibatch_size": 6, "keep_last": None}
     grpo.train(settings(tmp_path / "whole", **given))

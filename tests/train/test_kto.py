@@ -51,7 +51,7 @@ def trained(tmp_path_factory):
     (where / "bin").mkdir()
     (where / "bin" / "python").symlink_to(sys.executable)
     done = run_in(
-        where, "--output-dir", FOLDER, "--max-steps", 60, "--batch-size", 16, "--warm-up-steps", 450,
+        where, "--output-dir", FOLDER, "--max-steps", 60, "--batch-size", 16, "--warm-up-steps", 250,
         "--eval-steps", 20, "--save-steps", 25, "--display", "plain", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_the_margin_rises_in_training_and_on_held_out_prompts(trained):
     where, _ = trained
     margins = [row["rewards/margins"] for row in rows_of(where / FOLDER) if "rewards/margins" in row]
     assert abs(margins[0]) < 0.01
-    assert sum(margins[-10:]) / 10 > 0.3
+    assert sum(margins[-30:]) / 30 > 0.3
     held_out = [row["eval_rewards/margins"] for row in rows_of(where / FOLDER, "eval_metrics") if "eval_loss" in row]
     assert abs(held_out[0]) < 0.01
     assert held_out[-1] > 0.3
@@ -90,7 +90,7 @@ def test_a_run_leaves_what_the_guide_draws(trained):
     told = json.loads(done.stdout)
     assert (told["where"], told["steps"], told["status"]) == (str(folder), 60, "finished")
     assert rlvitals.open_run(folder).info.algorithm == "kto"
-    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 450
+    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 250
 
 
 @pytest.mark.slow
@@ -171,8 +171,8 @@ def test_a_learning_rate_far_too_high_is_the_guides_problematic_example_and_is_n
     assert "The doctor at step" in done.stdout
 
 
-SMALL = ("--max-steps", 40, "--batch-size", 8, "--warm-up-steps", 10, "--examples", 300, "--save-steps", 10,
-         "--eval-steps", 10, "--display", "none")  # fmt: skip
+SMALL = ("--max-steps", 24, "--batch-size", 8, "--warm-up-steps", 10, "--examples", 300, "--save-steps", 8,
+         "--eval-steps", 8, "--display", "none")  # fmt: skip
 
 
 @pytest.mark.slow
@@ -183,11 +183,11 @@ def test_a_killed_run_resumes_to_the_unbroken_runs_curve_and_files(tmp_path):
         command("--output-dir", "broken", *SMALL), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as child:
         log = tmp_path / "broken" / "logs" / "training_metrics.jsonl"
-        assert until(lambda: log.is_file() and log.read_bytes().count(b"\n") >= 14, seconds=200)
+        assert until(lambda: log.is_file() and log.read_bytes().count(b"\n") >= 11, seconds=200)
         os.kill(child.pid, signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "broken" / "final_model").exists()
-    resumed = run_in(tmp_path, "--resume-from", "broken/checkpoint-10", *SMALL)
+    resumed = run_in(tmp_path, "--resume-from", "broken/checkpoint-8", *SMALL)
     assert resumed.returncode == 0, resumed.stderr
 
     one, two = rlvitals.open_run(tmp_path / "whole"), rlvitals.open_run(tmp_path / "broken")

@@ -262,7 +262,6 @@ def test_the_doctor_stops_it_when_it_may(tmp_path):
     assert rates[-1] == 1.5e-4
 
 
-@pytest.mark.cold
 def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointing(tmp_path, child_environment):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -290,16 +289,16 @@ def test_two_processes_train_one_model_and_one_of_them_writes(tmp_path, child_en
     # accelerate's own launcher starts a single process on a CPU; torch's starts as many as it is told.
     launched = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         *command(tmp_path / "run")],
+         *command(tmp_path / "run", max_steps=2)],
         env={**child_environment, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stderr[-3000:]
     found = rows(tmp_path / "run")
-    assert [row["step"] for row in found] == list(range(7))
+    assert [row["step"] for row in found] == [0, 1, 2]
     assert {row["actor/total_samples"] for row in found if row["step"]} == {2 * 8 * 2}  # ranks, answers, epochs
-    assert found[-1]["system/samples"] == 2 * 8 * 6
-    assert list(checkpoint.checkpoints(tmp_path / "run")) == [4, 6]
+    assert found[-1]["system/samples"] == 2 * 8 * 2
+    assert list(checkpoint.checkpoints(tmp_path / "run")) == [2]
 
 
 WRONG = [

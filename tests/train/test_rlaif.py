@@ -29,6 +29,7 @@ from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
 
+pytest_plugins = ["students"]
 pytestmark = pytest.mark.slow
 
 SMALL = {
@@ -95,21 +96,11 @@ def learn(trainer):
         return trainer.learn(None)
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    """A tiny student that writes functions in good and bad style, with constants of its own invention."""
-    folder = tmp_path_factory.mktemp("warm")
-    loaded = warmed_up(0, steps=300, batch_size=32, learning_rate=6e-3)
-    loaded.model.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def test_a_warm_student_learns_in_twenty_steps(tmp_path, warm):
+def test_a_warm_student_learns_in_twenty_steps(tmp_path, warm_student):
     outcome = rlaif.train(
         settings(
-            tmp_path, model=warm, chat=False, tasks=256, eval_tasks=96, prompts_per_step=12, group_size=8, max_steps=20,
-            max_new_tokens=64, learning_rate=1e-3,
+            tmp_path, model=warm_student, chat=False, tasks=256, eval_tasks=96, prompts_per_step=12, group_size=8,
+            max_steps=20, max_new_tokens=64, learning_rate=1e-3,
         )
     )  # fmt: skip
     before, after = (row["reward"] for row in rows_of(tmp_path, "eval_metrics"))
@@ -413,7 +404,6 @@ def flags(chosen):
     return told
 
 
-@pytest.mark.cold
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment):
     chosen = settings(
         tmp_path / "whole", max_steps=9, save_steps=3, eval_steps=4, keep_last=2, tasks=16, logging_steps=2

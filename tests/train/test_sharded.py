@@ -19,9 +19,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvitals.errors import ConfigError
-from rlvitals.train import checkpoint, models, ppo, recipe, sharded
-from rlvitals.train.rlaif.tasks import warmed_up
+from rlvitals.train import checkpoint, ppo, recipe, sharded
 
+pytest_plugins = ["students"]
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -86,7 +86,6 @@ def assert_same_checkpoint(one, other):
     assert states[0]["param_groups"] == states[1]["param_groups"]
 
 
-@pytest.mark.cold
 def test_gathering_clipping_sampling_and_going_back_are_those_of_a_whole_model(tmp_path):
     done = launch(str(HERE / "sharded_ranks.py"), str(tmp_path), is_sharded=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -158,19 +157,8 @@ def goes_on_sharded(trainer, given, folder):
     return curve(copies)
 
 
-@pytest.fixture(scope="module")
-def student(tmp_path_factory):
-    """One that has learnt enough for some of its answers to be better than others."""
-    folder = tmp_path_factory.mktemp("student")
-    loaded = warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3, device="cpu")
-    with models.quietly():
-        loaded.model.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_rlaif_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path, student):
-    rows = goes_on_sharded("rlaif", {**RLAIF, "model": student}, tmp_path)
+def test_rlaif_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path, warm_student):
+    rows = goes_on_sharded("rlaif", {**RLAIF, "model": warm_student}, tmp_path)
     assert any(row["optim.grad_norm"] > 0.1 for row in rows if row["step"] > 2)
 
 

@@ -108,7 +108,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     rows[5]["kl"] = math.nan
     facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
     assert list(facts) == [
-        "source", "format", "verdict", "reason", "points", "first_step", "last_step", "algorithm", "framework",
+        "source", "format", "verdict", "reason", "points", "rows", "first_step", "last_step", "algorithm", "framework",
         "findings", "normal", "cannot_judge", "notes", "names", "parts", "series",
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
@@ -306,6 +306,15 @@ def test_of_several_logs_the_one_that_is_read_is_followed(tmp_path):
         one_place(tmp_path, "watch")
 
 
+def test_a_dump_of_rollouts_is_not_followed_and_the_error_says_how_to_look_at_it(tmp_path):
+    for step in (1, 2):
+        write_jsonl(tmp_path / f"{step}.jsonl", [{"input": "p", "output": "o", "score": 1.0, "step": step}])
+    with pytest.raises(ConfigError, match=rf"dump of rollouts.*'rlvitals rollouts {tmp_path}'"):
+        one_place(tmp_path, "watch")
+    write_jsonl(tmp_path / "metrics.jsonl", dying_rows())
+    assert one_place(tmp_path, "watch") == tmp_path / "metrics.jsonl"
+
+
 def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
@@ -421,11 +430,12 @@ def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
     log = tmp_path / "huge.jsonl"
     with log.open("w") as file:
         for step in range(1, 30_001):
-            file.write(json.dumps({**rows[step % 300], "step": step}) + "\n")
+            reward = 0.5 if step % 1000 < 300 else 0.0
+            file.write(json.dumps({**rows[step % 300], "step": step, "reward": reward}) + "\n")
     report = check(log, "reward > 0.1 for 5: warning")
     assert report.points == 30_000
     assert len(to_json(report.to_dict())) < 100_000
-    assert any("came and went" in note for note in report.notes)  # the reward falls back every 300 rows
+    assert any("came and went" in note for note in report.notes)  # the reward is back at 0 for 700 rows each time
 
 
 # --- real logs

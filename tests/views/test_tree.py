@@ -89,3 +89,14 @@ def test_what_is_asked_for_stands_first_in_its_chapter_and_no_further(tmp_path):
 @pytest.mark.usefixtures("shipped_catalogue")
 def test_every_chapter_of_the_catalogue_has_its_place():
     assert sorted((*tree.READ_FIRST, *tree.READ_LAST)) == sorted(family.id for family in families())
+
+
+def test_what_never_changes_and_what_evaluations_log_of_the_same_is_told(tmp_path):
+    rows = [{"loss": 1.0 / step, "eval_loss": 2.0, "train/kl": 0.1, "val/kl": step, "beta": 0.1} for step in (1, 2)]
+    view = write_rows(tmp_path, [*rows, {"once": 1.0}])
+    told = tree.metric_list(view, ["loss"])
+    listed = {line["name"]: line for line in told["metrics"]}
+    assert {name for name, line in listed.items() if line["is_constant"]} == {"eval_loss", "train/kl", "beta"}
+    pairs = {name: line["held_out_of"] for name, line in listed.items() if line["held_out_of"]}
+    assert pairs == {"eval_loss": "loss", "val/kl": "train/kl"}
+    assert told["essentials"] == ["loss"]

@@ -10,10 +10,11 @@ import pytest
 import rlvitals
 from rlvitals.health.history import verdict_of
 from rlvitals.records import Finding
+from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, diagnose
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.run import open_run
-from rlvitals.views.vitals import change, now, step_bar, time_left, vitals
+from rlvitals.views.vitals import now, step_bar, time_left, vitals
 
 QUIET = {"monitor": False, "hardware": False, "display": "none"}
 
@@ -65,7 +66,10 @@ def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
     assert tile["value"] == pytest.approx(0.4)
     assert tile["points"] == 400
     assert len(tile["spark"]) <= 60
-    assert tile["change"] == pytest.approx(0.04)
+    change = tile["change"]
+    assert (change["start"], change["now"]) == (pytest.approx(0.0205), pytest.approx(0.3805))  # steps 1-40 and 361-400
+    assert (change["lately"], change["lately_steps"]) == (pytest.approx(0.04), 80)
+    assert change["told"] == "▲ 0.0205 → 0.3805 since step 1; +0.04 over the last 80 steps"
 
 
 def tile_of(view, name, *findings):
@@ -140,11 +144,27 @@ def test_a_finding_covers_the_steps_until_it_recovered(tmp_path):
     assert covered[-1][0] <= 300 <= covered[-1][1]
 
 
+def changed(values, direction="none"):
+    return change(np.arange(1, len(values) + 1), np.array(values, dtype=float), direction)
+
+
 def test_a_wobble_is_no_change_and_a_trend_is_one():
     wobble = np.random.default_rng(0).normal(size=200)
-    assert change(wobble) == 0.0
-    assert change(wobble * 0.1 + np.linspace(0, 10, 200)) == pytest.approx(1.0, abs=0.15)
-    assert change(np.array([3.0, 2.0, 1.0])) == -1.0
+    assert changed(wobble)["told"] == "steady since step 1"
+    trend = changed(wobble * 0.1 + np.linspace(0, 10, 200))
+    assert trend["lately"] == pytest.approx(1.0, abs=0.15)
+    assert trend["since_start"] == pytest.approx(9.0, abs=0.15)
+    assert changed([3.0, 2.0, 1.0])["told"] == "▼ 3 → 1 since step 1"
+
+
+def test_what_has_moved_since_the_start_is_not_unchanged_when_it_rests_at_the_end():
+    kl = changed([*np.linspace(0.0, 1.87, 20), *[1.87] * 20], "down")
+    assert kl["told"] == "▲ 0.1476 → 1.87 since step 1, worse; steady over the last 8 steps"
+    length = changed([*[400.0] * 10, *np.linspace(400, 10, 20), *[10.0] * 10])
+    assert length["told"] == "▼ 400 → 10 since step 1; steady over the last 8 steps"
+    leap = changed([*[0.0] * 30, 5.0])
+    assert leap["lately"] == pytest.approx(5 / 3)
+    assert changed([1.0, 2.0, 1.0], "up")["told"] == "steady since step 1"
 
 
 def test_a_run_that_has_ended_is_in_no_phase(tmp_path):
@@ -203,9 +223,11 @@ def test_now_names_the_phase_that_ended_last_and_the_speed(tmp_path):
 
 def test_a_change_is_between_the_last_two_tenths():
     values = np.concatenate([np.zeros(80), np.full(10, 2.0), np.full(10, 5.0)])
-    assert change(values) == 3.0
-    assert change(np.array([1.0, np.nan, 3.0])) == 2.0
-    assert change(np.array([])) is None
+    assert (changed(values)["lately"], changed(values)["since_start"]) == (3.0, 5.0)
+    assert changed([1.0, np.nan, 3.0])["since_start"] == 2.0
+    assert changed([1.0, 3.0])["lately"] is None
+    assert changed([]) is None
+    assert changed([np.nan, 1.0]) is None
 
 
 def test_recorded_findings_amount_to_the_verdict_of_check():

@@ -58,10 +58,11 @@ class Client:
         return parse(received)
 
     @contextmanager
-    def listen(self, run: str, place: str = ""):
+    def listen(self, run: str, place: str = "", cookie: str = ""):
         """The lines of `/api/live` as they come."""
         request = (
-            f"GET /api/live?{urlencode({'run': run})} HTTP/1.1\r\nhost: localhost\r\nlast-event-id: {place}\r\n\r\n"
+            f"GET /api/live?{urlencode({'run': run})} HTTP/1.1\r\nhost: localhost\r\nlast-event-id: {place}\r\n"
+            + (f"cookie: {cookie}\r\nconnection: close\r\n\r\n" if cookie else "\r\n")
         )
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
             connection.sendall(request.encode())
@@ -81,6 +82,13 @@ def events(stream):
         elif fields.keys() >= {"event", "data", "id"} and not line.strip():
             yield fields["event"].decode(), json.loads(fields["data"]), fields["id"].decode()
             fields = {}
+
+
+def free_port() -> int:
+    """A port that nobody listens on; for programs that must be told one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def parse(received: bytes) -> Answer:

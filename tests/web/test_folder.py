@@ -47,3 +47,15 @@ def test_no_more_views_are_kept_than_may_be(served, monkeypatch):
         True,
     ]
     assert served.view("first") is not views[0]
+
+
+def test_a_table_reads_no_link_that_leaves_the_folder(tmp_path):
+    with rlvitals.start(tmp_path / "served" / "run", monitor=False, hardware=False, display="none") as run:
+        run.log({"loss": 1.0}, step=1)
+    (tmp_path / "outside.jsonl").write_text('{"step": 1, "timestamp": 1.0, "attempt": 1, "secret": 42.0}\n')
+    ranks = tmp_path / "served" / "run" / "logs" / "ranks"
+    ranks.mkdir()
+    served = Folder(tmp_path / "served")
+    assert served.table(["loss.last", "secret.last"])["runs"][0]["cells"] == [1.0, None]
+    (ranks / "rank-1.jsonl").symlink_to(tmp_path / "outside.jsonl")
+    assert served.table(["loss.last", "secret.last"])["runs"][0]["cells"] == [None, None]

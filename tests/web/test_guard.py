@@ -255,7 +255,7 @@ def test_a_token_is_asked_for_and_then_kept_as_a_cookie(tmp_path):
         assert client.get("/api/runs", authorization="Bearer ").status == 401
         first = client.get(f"/?token={TOKEN}&screen=metrics")
         assert first.status == 303
-        assert first.headers["location"] == "/?screen=metrics"
+        assert first.headers["location"] == "./?screen=metrics"
         cookie, *rules = first.headers["set-cookie"].split("; ")
         assert {"HttpOnly", "SameSite=Lax"} <= set(rules)
         assert TOKEN not in first.headers["set-cookie"]

@@ -15,8 +15,11 @@ import pytest
 import rlvitals
 from conftest import until
 from rlvitals.errors import RlvitalsError
+from rlvitals.render.check import cases
+from rlvitals.render.numbers import number
 from rlvitals.tui.watched import Watched
 from rlvitals.views.report import gather
+from rlvitals.views.summary import headline
 
 STEPS = 110
 FAIL_AT, BETTER_AT = 40, 58
@@ -168,6 +171,11 @@ def served(tmp_path_factory):
         yield folder, client
 
 
+def counted_in(reason):
+    """How many findings a verdict's reason counts."""
+    return sum(int(count) for count in re.findall(r"(\d+) (?:critical finding|warning)", reason))
+
+
 def combinations():
     """Every case of two families; of each other one the first three and two more, so that all come up."""
     for place, algorithm in enumerate(FAMILIES):
@@ -201,6 +209,7 @@ def test_everything_that_tells_how_a_run_is_tells_the_same(served, algorithm, ca
     assert (page.check["verdict"], page.check["reason"]) == live[0]
     assert told([*page.check["findings"], *page.check["normal"]]) == live[1]
 
+    card = view._repr_html_()
     health, vitals = client.api("findings", run=name).facts, client.api("run", run=name).facts
     assert ((health["verdict"], health["reason"]), told(health["findings"])) == live
     assert (vitals["verdict"], vitals["reason"]) == live[0]
@@ -208,7 +217,17 @@ def test_everything_that_tells_how_a_run_is_tells_the_same(served, algorithm, ca
     assert until(lambda: lines.extend(one for one in client.api("runs").facts["runs"] if one["run"] == name) or lines)
     assert (lines[0]["verdict"], lines[0]["reason"]) == live[0]
 
-    card = view._repr_html_()
+    # One number of rows, of metrics and of findings in every place.
+    rows = {view.rows, report.rows, page.about["rows"], vitals["rows"], lines[0]["rows"], headline(view)["rows"],
+            watched.rows}  # fmt: skip
+    assert rows == {2 * STEPS if "in parts" in case else STEPS}
+    metrics = client.api("metrics", run=name).facts
+    named = {metric["name"] for metric in metrics["metrics"]}  # one that evaluations log too is listed for both
+    assert {len(named) + metrics["left_out"], lines[0]["metrics"]} == {len(view.metrics)}
+    by_rule = {found["rule"]: found["severity"] for found in health["findings"] if found["severity"] != "info"}
+    assert len(by_rule) == len(cases(report.to_dict()["findings"])) == counted_in(live[0][1])
+    assert f"{number(view.rows)} rows" in card
+
     assert live[0][1] in card
     grave = [finding for finding in view.findings if finding.severity != "info"]
     assert all(finding.title in card for finding in grave[:1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from browsing import SCREENS, axe_violations, browsing
+from browsing import COLOURS, SCREENS, STATIC, axe_violations, browsing
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -18,11 +20,34 @@ VIEWS |= {
 PHONE = {"width": 390, "height": 844}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(browser, port, theme):
-    with browsing(browser, port, color_scheme=theme) as screen:
-        found = {name: _violations(screen, name, query) for name, query in VIEWS.items()}
+def test_axe_finds_nothing(browser, port):
+    """In the dark only the colours are looked at again: nothing else changes with the theme, see below."""
+    found = {}
+    with browsing(browser, port) as screen:
+        for name, query in VIEWS.items():
+            page = opened(screen, name, query)
+            found[name] = axe_violations(page)
+            assert is_as_wide_as_the_window(page), name
+            page.emulate_media(color_scheme="dark")
+            screen.settled()
+            found[f"{name} in the dark"] = axe_violations(page, COLOURS)
+            page.emulate_media(color_scheme="light")
     assert {name: told for name, told in found.items() if told} == {}
+
+
+def test_the_dark_theme_changes_colours_alone():
+    text = re.sub(r"/\*.*?\*/", "", (STATIC / "styles" / "colours.css").read_text(), flags=re.DOTALL)
+    named = re.findall(r"([\w-]+)\s*:[^;{}]+;", text)
+    assert len(named) > 40
+    assert {name for name in named if not name.startswith("--")} <= {"color-scheme"}
+    dark = [
+        re.findall(r"[\w-]+\s*:[^;]+", block) for block in re.findall(r"\{([^{}]*color-scheme: dark;[^{}]*)\}", text)
+    ]
+    assert len(dark) == 2
+    assert dark[0] == dark[1], "what the system chooses and what the user chooses is the same dark"
+    others = [path for path in STATIC.rglob("*.css") if path.name != "colours.css"]
+    themed = ("prefers-color-scheme", "data-theme")
+    assert not [path.name for path in others if any(word in path.read_text() for word in themed)]
 
 
 def test_axe_finds_nothing_in_the_dialogs(browser, port):
@@ -36,19 +61,20 @@ def test_axe_finds_nothing_in_the_dialogs(browser, port):
         assert (help_told, axe_violations(page)) == ([], [])
 
 
-def _violations(screen, name, query):
+def test_no_screen_is_wider_than_a_phone(browser, port):
+    with browsing(browser, port, viewport=PHONE) as screen:
+        for name, query in VIEWS.items():
+            assert is_as_wide_as_the_window(opened(screen, name, query)), name
+
+
+def opened(screen, name, query):
     page = screen.open(name, **query) if query else screen.open()
     screen.settled()
-    return axe_violations(page)
+    return page
 
 
-@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}], ids=["phone", "desk"])
-def test_no_screen_is_wider_than_the_window(browser, port, viewport):
-    with browsing(browser, port, viewport=viewport) as screen:
-        for name, query in VIEWS.items():
-            page = screen.open(name, **query) if query else screen.open()
-            screen.settled()
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-            assert page.evaluate(
-                "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
-            ), name
+def is_as_wide_as_the_window(page):
+    return page.evaluate(
+        """() => document.documentElement.scrollWidth <= innerWidth
+            && document.querySelector("main").scrollWidth <= document.querySelector("main").clientWidth"""
+    )

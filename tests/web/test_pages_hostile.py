@@ -65,11 +65,11 @@ def test_one_name_that_cannot_be_asked_for_leaves_the_others_alone(hostile, brow
         screen.allow("status of 40")
 
 
-@pytest.mark.parametrize("run", ["../", "..", "/etc", "healthy/../../x", "%2e%2e", "nothing-here", "a\x00b", "\\..\\"])
-def test_a_path_out_of_the_folder_is_a_sentence(screen, run):
-    page = screen.open("vitals", run=run)
-    assert page.locator(".notice").inner_text()
-    assert "root:" not in page.content()
+def test_a_path_out_of_the_folder_is_a_sentence(screen):
+    for run in ("../", "..", "/etc", "healthy/../../x", "%2e%2e", "nothing-here", "a\x00b", "\\..\\"):
+        page = screen.open("vitals", run=run)
+        assert page.locator(".notice").inner_text(), run
+        assert "root:" not in page.content(), run
     screen.allow("status of 40")
 
 
@@ -82,11 +82,10 @@ def test_an_address_full_of_nonsense_still_gives_a_page(screen):
         "#vitals?%E0%A4%A",
         "#%3Cscript%3E",
     ):
-        page = screen.open("vitals", run="healthy")
-        page.goto("about:blank")
-        page.goto(screen.home + nonsense)
+        screen.page.goto("about:blank")  # another hash alone would not load the page anew
+        screen.page.goto(screen.home + nonsense)
         screen.ready()
-        assert page.locator("#content").inner_text().strip()
+        assert screen.page.locator("#content").inner_text().strip()
     screen.allow("status of 40")
 
 
@@ -113,4 +112,4 @@ def test_more_keys_than_are_listed_are_still_a_page(tmp_path, browser):
         page = screen.open("metrics", run="many")
         page.wait_for_selector(".panel canvas")
         assert page.locator(".panel").count() < 60
-        assert "40,000 more" in page.locator(".controls").inner_text()
+        assert "40,000 more" in page.locator(".controls.sticky").inner_text()

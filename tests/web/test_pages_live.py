@@ -89,7 +89,7 @@ def test_a_page_out_of_view_takes_no_connection_and_misses_nothing(training, tmp
             assert page.locator("[data-now=step]").inner_text() == "10 of 100"
             assert opened == []
             show(page, is_hidden=False)
-            page.wait_for_selector("#live:has-text('not connected')")
+            page.wait_for_selector("#live:has-text('reconnecting since')")
         screen.forgive("status of 503")
         page.wait_for_selector("[data-now=step]:text('11 of 100')")  # it asked again, from where it had been
         assert page.locator('[data-tile="reward"] [data-value]').inner_text() == "7.25"

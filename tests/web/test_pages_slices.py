@@ -38,11 +38,12 @@ def test_slices_share_a_panel_a_fold_and_a_curve(sliced):
     page = sliced.open("metrics", run="ours")
     panel = page.locator('.panel[data-metric="reward/{env}"]')
     panel.locator("canvas").wait_for()
-    assert panel.locator("h3").inner_text() == "Mean reward by env"
+    assert panel.locator("h3").inner_text() == "reward/{env}"
+    assert panel.locator(".what").inner_text() == "Mean reward by env"
     assert panel.locator(".legend button").all_inner_texts() == list(ENVS)
     assert panel.locator(".count").inner_text() == "90 points"
     panel.locator(".legend button").first.click()
-    sliced.until("() => document.querySelector('.panel .legend').parentNode.textContent.includes('60 points')")
+    panel.locator(".count", has_text="60 points").wait_for()
     assert panel.locator('[aria-pressed="false"]').inner_text() == "math"
     assert page.locator('.panel[data-metric^="reward/env="]').count() == 0  # no panel of its own for each
     page.get_by_role("button", name="Metrics of Rewards").click()

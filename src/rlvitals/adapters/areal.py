@@ -15,13 +15,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.adapters.framework import known_settings, open_run, plain_config, record, setting, whole_or_none
+from rlvitals.adapters.framework import (
+    TrainerControls,
+    known_settings,
+    open_run,
+    plain_config,
+    record,
+    setting,
+    whole_or_none,
+)
 from rlvitals.capture.actions import Actions
-from rlvitals.health.actions import CannotGoBack, Declined
 
 PATHS = {
     "num_generations": "gconfig.n_samples",
@@ -60,8 +66,14 @@ class VitalsLogger:
         }
         told = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
         self.run = open_run("areal", told, defaults, settings)
-        self._actions = Actions(self.run, controls=TrainerControls(config, self))
         self.last_step = -1
+        controls = TrainerControls(
+            self._stop,
+            "AReaL saves by its own schedule (saver.freq_steps)",
+            "AReaL's engines have no way to another learning rate",
+            "AReaL loads a checkpoint at its start only: go on with recover.mode=on",
+        )
+        self._actions = Actions(self.run, controls=controls)
 
     def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None:
         """One step. A step's statistics may come in several parts, which are one row here."""
@@ -78,28 +90,11 @@ class VitalsLogger:
         self._theirs.close()
         self.run.finish()
 
+    def _stop(self) -> None:
+        self._theirs.exp_config.total_train_steps = self.last_step + 1
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs, name)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerControls:
-    """What the doctor can make AReaL's trainers do."""
-
-    config: Any
-    logger: VitalsLogger
-
-    def stop(self) -> None:
-        self.config.total_train_steps = self.logger.last_step + 1
-
-    def save(self) -> None:
-        raise Declined("AReaL saves by its own schedule (saver.freq_steps)")
-
-    def scale_rate(self, factor: float) -> tuple[float, float]:
-        raise Declined("AReaL's engines have no way to another learning rate")
-
-    def revert(self, checkpoint: Path) -> None:
-        raise CannotGoBack("AReaL loads a checkpoint at its start only: go on with recover.mode=on")
 
 
 def _algorithm(trainer: Any) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import iscoroutinefunction
 from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
 from rlvitals.errors import BadValue, RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
+from rlvitals.health.actions import CannotGoBack, Declined
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.splits import is_held_out
 
@@ -38,6 +40,34 @@ class TakesRows(Protocol):
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None: ...
 
     def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainerControls:
+    """What the doctor can make a trainer do that ends at a limit of steps and keeps its optimizer in other processes.
+
+    `saves` returns the checkpoint's name, or None where the trainer saves later. A text in its place, `fixed_rate` and
+    `no_way_back` say why the trainer does not do it.
+    """
+
+    stops: Callable[[], object]
+    saves: Callable[[], str | None] | str
+    fixed_rate: str
+    no_way_back: str
+
+    def stop(self) -> None:
+        self.stops()
+
+    def save(self) -> str | None:
+        if isinstance(self.saves, str):
+            raise Declined(self.saves)
+        return self.saves()
+
+    def scale_rate(self, factor: float) -> tuple[float, float]:
+        raise Declined(self.fixed_rate)
+
+    def revert(self, checkpoint: Path) -> None:
+        raise CannotGoBack(self.no_way_back)
 
 
 def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.adapters.framework import (
+    TrainerControls,
     algorithm_named,
     groups_by_prompt,
     known_settings,
@@ -37,7 +37,6 @@ from rlvitals.adapters.framework import (
 from rlvitals.capture.actions import Actions
 from rlvitals.errors import ConfigError
 from rlvitals.guard import guarded, words_of
-from rlvitals.health.actions import CannotGoBack, Declined
 from rlvitals.records import Group, Rollout
 from rlvitals.yaml_reader import parse_yaml
 
@@ -82,7 +81,7 @@ class VitalsCallback:
             "resume": int(callback_input.global_step) or (True if resumes else None),
         }
         self.run = open_run("skyrl", {**known_settings(config, PATHS), **plain_config(config)}, defaults, self._given)
-        self._actions = Actions(self.run, controls=TrainerControls(trainer, control))
+        self._actions = Actions(self.run, controls=controls_of(trainer, control))
         trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
 
     def record_rollouts(self, output: Mapping[str, Any], tokenizer: Any, step: int | None) -> None:
@@ -132,25 +131,22 @@ class Beside:
         return getattr(self._theirs, name)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerControls:
+def controls_of(trainer: Any, control: Any) -> TrainerControls:
     """What the doctor can make SkyRL's trainer do."""
 
-    trainer: Any
-    control: Any
-
-    def stop(self) -> None:
+    def stop() -> None:
         # The loop compares the two after every row: this is its last step.
-        self.trainer.cfg.trainer.max_training_steps = self.trainer.global_step
+        trainer.cfg.trainer.max_training_steps = trainer.global_step
 
-    def save(self) -> None:
-        self.control.should_save = True  # after the next step, and `on_save` tells
+    def save() -> None:
+        control.should_save = True  # after the next step, and `on_save` tells
 
-    def scale_rate(self, factor: float) -> tuple[float, float]:
-        raise Declined("SkyRL's workers set the learning rate anew after every update")
-
-    def revert(self, checkpoint: Path) -> None:
-        raise CannotGoBack("SkyRL loads a checkpoint at its start only: go on with trainer.resume_mode=from_path")
+    return TrainerControls(
+        stop,
+        save,
+        "SkyRL's workers set the learning rate anew after every update",
+        "SkyRL loads a checkpoint at its start only: go on with trainer.resume_mode=from_path",
+    )
 
 
 def groups_of(output: Mapping[str, Any], tokenizer: Any) -> list[Group]:

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from rlvitals.adapters.transformers_settings import algorithm_of, event_of, is_of_the_summary, names_of, settings_of
 from rlvitals.adapters.trl_rollouts import TrlRollouts, checked, trainer_of
 from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
-from rlvitals.capture.start import keep_given, start
+from rlvitals.capture.start import check_place, folder_of_rank_0, free_folder, keep_given, newest_folder, start
 from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.actions import REVERT_FACTOR, CannotGoBack, Declined
+from rlvitals.store.cards import read_config
 from rlvitals.store.files import read_json
-from rlvitals.store.layout import kept_folder
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import logger
 
 try:
@@ -147,6 +148,11 @@ class VitalsCallback(TrainerCallback):
 
     # Start and end.
 
+    def on_init_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """What is wrong with the directory raises when the trainer is built, before anything is prepared or trained."""
+        if state.is_world_process_zero:
+            check_place(self._folder or args.output_dir)
+
     def on_train_begin(
         self, args: Any, state: Any, control: Any, *, model: Any = None, train_dataloader: Any = None, **rest: Any
     ) -> None:
@@ -156,15 +162,16 @@ class VitalsCallback(TrainerCallback):
         self._measures_memory = bool(getattr(args, "skip_memory_metrics", True))  # else the peaks are the trainer's own
         if state.global_step > 0 and self._resume_rate is not None:
             self._set_rate(self._resume_rate, rest.get("optimizer"), rest.get("lr_scheduler"))
-        folder = self._folder or Path(args.output_dir)
+        folder = self._folder or kept_folder(args.output_dir)
         if not state.is_world_process_zero:
             self.finish()
             self._attach_rollouts(args, folder)
             return
         is_second_try = self.run is not None and bool(getattr(args, "auto_find_batch_size", False))
+        place = Path(self.run.dir) if is_second_try and self.run is not None else self._place(args, state, folder)
         self.finish("failed" if is_second_try else "interrupted", "training was begun again without an end")
         given = {
-            "output_dir": folder,
+            "output_dir": place,
             "algorithm": algorithm_of(args),
             "framework": names_of(args),
             "total_steps": state.max_steps or None,
@@ -179,12 +186,33 @@ class VitalsCallback(TrainerCallback):
             resume = str(saved) if saved.is_dir() else int(state.global_step)
         is_new = resume is None or resume is False
         self.run = start(resume=resume, overwrite=self._overwrite and is_new, **given)
+        self.run.look_for_checkpoints_in(kept_folder(args.output_dir))
         self._started_with = given
         self._actions = Actions(self.run)
         early, self._early = self._early, []
         for logs, step in early:
             self._record_evaluation(self.run, logs, step)
         self._attach_rollouts(args, folder)
+
+    def _place(self, args: Any, state: Any, folder: Path) -> Path:
+        """Where this training is recorded. One that resumes goes on with the run whose checkpoint it is. A new one
+        leaves the run that is there alone and takes a numbered folder beside it, unless it was told otherwise: starting
+        again costs neither the old record nor the new training.
+        """
+        if state.global_step:
+            own = kept_folder(args.output_dir)
+            return newest_folder(folder, lambda run_dir: _output_of(run_dir) == own)
+        if self._overwrite or self._resume not in (None, False):
+            return folder
+        place = free_folder(folder)
+        if place != folder:
+            logger.warning(
+                "%s holds a run already; this training is recorded in %s (resume_from_checkpoint goes on with a run, "
+                "VitalsCallback(overwrite=True) removes it)",
+                folder,
+                place,
+            )
+        return place
 
     @_safely
     def _attach_rollouts(self, args: Any, folder: Path) -> None:
@@ -196,7 +224,7 @@ class VitalsCallback(TrainerCallback):
         given = {name: getattr(self._settings, name) for name in _EVERY_RANK}
 
         def open_run() -> Run:  # on another process: on the thread, because it waits for the main one
-            return run if run is not None else start(folder, rank=rank, hardware=False, **given)
+            return run if run is not None else start(folder_of_rank_0(folder), rank=rank, hardware=False, **given)
 
         rollouts = TrlRollouts(trainer, self._rollout_settings, open_run, self.warn_once, rank=rank)
         if rollouts.is_possible:
@@ -380,6 +408,12 @@ class VitalsCallback(TrainerCallback):
             scale_learning_rate(optimizer, scheduler, rate / base)
         except (Declined, ZeroDivisionError) as problem:
             self.warn_once(f"the learning rate stays the checkpoint's: {problem}")
+
+
+def _output_of(run_dir: RunDir) -> Path | None:
+    """The trainer's folder that a run was recorded of."""
+    told = read_config(run_dir).get("output_dir")
+    return kept_folder(told) if isinstance(told, str) and told and "\0" not in told else None
 
 
 def _name_of(args: Any, folder: Path) -> str | None:

@@ -10,7 +10,8 @@ for `rlvitals` is untouched. In a program of your own nothing needs to be added:
     tracking.logger["rlvitals"] = VitalsBackend("project", "experiment", config)
 
 The driver alone has a Tracking (for PPO and GRPO a Ray actor called the task runner, for SFT one rank); metrics of all
-workers arrive there reduced.
+workers arrive there reduced. The trainer of `trainer.use_v1`, verl's default, lives in the same process: it is stopped
+by its own limit of steps, and saves a checkpoint when it is asked to.
 """
 
 from __future__ import annotations
@@ -23,10 +24,21 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import algorithm_named, open_run, record, setting, whole_or_none
+from rlvitals.adapters.framework import (
+    TrainerControls,
+    algorithm_named,
+    follow,
+    open_run,
+    record,
+    setting,
+    whole_or_none,
+)
+from rlvitals.capture.actions import Actions
 from rlvitals.importers.settings import settings_of
 
 NAME = "rlvitals"
+TRAINERS = "verl.trainer.ppo.v1.trainer_base"
+"""The module of the trainers that act."""
 
 
 class VitalsBackend:
@@ -53,10 +65,18 @@ class VitalsBackend:
         # Where its rollouts are shown from; verl takes a relative path from the folder that it was started in.
         shown = {"rollouts_from": os.path.abspath(str(dumps))} if dumps else {}
         self.run = open_run("verl", {**known, **trainer, **shown}, defaults, {**section, **settings})
+        self._actions: Actions | None = None
 
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
-        """One step; verl's `val-core/...` and `val-aux/...` become an evaluation."""
+        """One step; verl's `val-core/...` and `val-aux/...` become an evaluation. Then what the doctor asks for."""
         record(self.run, data, step)
+        if self._actions is not None:
+            self._actions.carry_out()
+
+    def act_on(self, trainer: Any) -> None:
+        """Carry out the doctor's requests on the trainer whose rows these are."""
+        if self._actions is None:
+            self._actions = Actions(self.run, controls=controls_of(trainer))
 
     def finish(self, exit_code: int = 0) -> None:
         self.run.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else None)
@@ -68,6 +88,30 @@ class VitalsBackend:
             self.run.finish("interrupted", f"ended without a word at step {last} of {planned}")
         else:
             self.run.finish()
+
+
+def controls_of(trainer: Any) -> TrainerControls:
+    """What the doctor can make a trainer of verl's do."""
+
+    def stop() -> None:
+        trainer.total_training_steps = trainer.global_steps  # which its loop compares before every step
+
+    def save() -> str:
+        trainer._save_checkpoint()
+        return f"global_step_{trainer.global_steps}"
+
+    return TrainerControls(
+        stop,
+        save,
+        "verl keeps the learning rate in its workers, which take no other",
+        "verl loads a checkpoint at its start only: go on with trainer.resume_mode=resume_path",
+    )
+
+
+def _act_after_step(result: Any, trainer: Any, *given: Any, **named: Any) -> None:
+    backend = trainer.logger.logger.get(NAME)
+    if backend is not None:
+        backend.act_on(trainer)
 
 
 def register() -> None:
@@ -87,6 +131,8 @@ def register() -> None:
         if NAME in ([default_backend] if isinstance(default_backend, str) else default_backend):
             backend = VitalsBackend(project_name, experiment_name, config)
             self.logger[NAME] = backend
+            if TRAINERS in sys.modules:
+                follow(sys.modules[TRAINERS].PPOTrainer, "step", _act_after_step)
             if end is None:  # verl before 0.9: its Tracking ends by being forgotten
                 weakref.finalize(self, backend.forget)
 

@@ -250,3 +250,24 @@ def shown(value: object) -> str:
 def _article(value: object) -> str:
     name = type(value).__name__
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def flat_numbers(values: Any) -> list[float]:
+    """The numbers of a list, array or tensor of any shape, in order. Raises TypeError or ValueError for anything else.
+
+    >>> flat_numbers([[1, 2.5], [True]])
+    [1.0, 2.5, 1.0]
+    """
+    if hasattr(values, "detach"):  # a tensor: half precision has no list of its own everywhere
+        values = values.detach().float().cpu()
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    found: list[float] = []
+    waiting = [values]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list | tuple):
+            waiting.extend(reversed(one))
+        else:
+            found.append(float(one))
+    return found

@@ -37,6 +37,7 @@ from rlvitals.records import (
     Request,
     RunInfo,
     SeenIn,
+    Status,
     Verdict,
 )
 from rlvitals.store.cards import read_attempts
@@ -119,6 +120,9 @@ class LiveMonitor:
         self._notifier: Notifier | None = None
         self._notices = Notices(settings.display, str(run_dir.root))
         self._standing_epochs: frozenset[str] = frozenset()
+        self._checkpoint_dir: RunDir = run_dir
+        self._strangers_until = 0.0
+        """Checkpoints saved before are another training's."""
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
@@ -126,7 +130,7 @@ class LiveMonitor:
         self._training_rows = 0
         self._problems_told = 0
         self._is_busy = False
-        self._tokens = TokenChecks(info, settings)
+        self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
         self._has_read_past = threading.Event()
 
@@ -268,7 +272,7 @@ class LiveMonitor:
                     len(self._backlog),
                 )
 
-    def close(self, card: Any = None) -> None:
+    def close(self, card: Any = None, status: Status = "finished") -> None:
         """No row comes any more: say how the run is. Waits a little for notifications on their way. `card` is what a
         notebook shows of the run.
         """
@@ -277,7 +281,9 @@ class LiveMonitor:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))
                 if self._training_rows:
-                    self._guarded(lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), card))
+                    self._guarded(
+                        lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), card, status)
+                    )
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -459,15 +465,21 @@ class LiveMonitor:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
         self._notices.tell(finding)
 
+    def look_for_checkpoints_in(self, folder: Path) -> None:
+        """The trainer saves its checkpoints there; those that were there before the run are another training's."""
+        if folder != self._dir.root:
+            self._checkpoint_dir, self._strangers_until = RunDir(folder), self._info.created
+
     def _checkpoints(self) -> dict[int, str]:
         """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""
         found = {}
-        for step, path in self._dir.checkpoints().items():
+        for step, path in self._checkpoint_dir.checkpoints().items():
             try:
                 changed = path.stat().st_mtime
             except OSError:
                 continue
-            if not any(step >= cut and changed < begun for cut, begun in self._cuts):
+            is_overtaken = any(step >= cut and changed < begun for cut, begun in self._cuts)
+            if changed >= self._strangers_until and not is_overtaken:
                 found[step] = str(path)
         return found
 

@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from rlvitals.capture.console import ALARMS, SILENT, apart_from_bars
-from rlvitals.records import Finding, Verdict
+from rlvitals.records import Finding, Status, Verdict
 from rlvitals.terminal import cut_middle, put, visible
 
 MOST_SAID = 10
@@ -52,16 +52,22 @@ class Notices:
         if self._said == MOST_SAID:
             _put(f"rlvitals: what follows is not said here; {self._check_command}")
 
-    def tell_end(self, verdict: Verdict, reason: str, findings: Sequence[Finding], card: Any) -> None:
+    def tell_end(
+        self, verdict: Verdict, reason: str, findings: Sequence[Finding], card: Any, status: Status = "finished"
+    ) -> None:
         """Say how the run is at its end. `findings` have the gravest first; `card` is what a notebook shows instead."""
         if self._display in SILENT or (self._display == ALARMS and _show_card(card)):
             return
-        standing = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
+        grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
+        standing = list({finding.rule: finding for finding in reversed(grave)}.values())[::-1]  # a rule counts once
         if standing:
             more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
             reason = f"{standing[0].title}, since step {standing[0].onset_step}{more}"
         said = cut_middle(visible(reason))
-        _put(f"rlvitals {MARKS[verdict]} {verdict}: {said}. {self._check_command}")
+        head = f"{MARKS[verdict]} {verdict}"
+        if status != "finished" and verdict == "healthy":  # a training that failed is not healthy
+            head = f"{MARKS['critical' if status == 'failed' else 'warning']} {status}"
+        _put(f"rlvitals {head}: {said}. {self._check_command}")
 
     @property
     def _check_command(self) -> str:

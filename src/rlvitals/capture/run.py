@@ -20,7 +20,7 @@ from rlvitals.capture.console import Display
 from rlvitals.capture.device_rows import LAST_WAIT_SECONDS, NO_ROW, PendingRow
 from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.identity import Card
-from rlvitals.capture.intake import PLAIN, Intake, without_sequences
+from rlvitals.capture.intake import PLAIN, Intake, flat_numbers, without_sequences
 from rlvitals.capture.live_monitor import LiveMonitor
 from rlvitals.capture.measurements import Measurements
 from rlvitals.capture.pulse import Pulse, beat_seconds
@@ -33,7 +33,7 @@ from rlvitals.store.evaluations import write_evaluation
 from rlvitals.store.findings import append_event
 from rlvitals.store.home import Home
 from rlvitals.store.layout import LiveRunDir, RunDir, SideLog, Stream
-from rlvitals.store.lines import encode_row
+from rlvitals.store.lines import encode_row, metric_key
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import LogWriter
@@ -254,6 +254,29 @@ class Run:
                         self._monitor.take_groups(taken, number)
             self._monitor.relieve()
 
+    def log_distribution(self, distributions: Mapping[str, Any], step: int | None = None) -> None:
+        """Record how values are spread at a step: `{"token_entropy": tensor}`, a list, array or tensor for each name.
+
+        Kept are the count, the mean and 21 quantiles of each, in `logs/distributions.jsonl`; the dashboard draws them
+        as percentile bands and histograms over the steps. Rewards and lengths of recorded rollouts are drawn so
+        anyway. Each rank writes its own log; the dashboard shows rank 0's.
+        """
+        from rlvitals.store.distributions import MOST_NAMES, sketch_of
+
+        with guarded(partial(self._not_recorded, "a distribution"), but=(BadValue,)):
+            number, now = self._past_step(step), time.time()
+            sketches: dict[str, Any] = {}
+            for name, values in list(distributions.items())[:MOST_NAMES]:
+                sketch = sketch_of(flat_numbers(values))
+                if sketch is None:
+                    self._leave_out(f"the distribution {name!r} is left out: it has no finite value")
+                else:
+                    sketches[metric_key(str(name))] = sketch.stored
+            if len(distributions) > MOST_NAMES:
+                self._leave_out(f"{len(distributions)} distributions in one call; the first {MOST_NAMES} are kept")
+            if sketches and self._takes("a distribution"):
+                self._append_beside("distributions", encode_row(number, now, self._number, sketches))
+
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
 
@@ -261,6 +284,10 @@ class Run:
         """
         self.flush()
         return self._monitor.request(everywhere=everywhere)
+
+    def look_for_checkpoints_in(self, folder: Path) -> None:
+        """Where the trainer saves its checkpoints, if that is not the run's directory."""
+        self._monitor.look_for_checkpoints_in(folder)
 
     @property
     def findings(self) -> list[Finding]:
@@ -329,7 +356,7 @@ class Run:
             self._file_lock.release()
         self._home.close()
         self._display.finish(status, described)
-        self._monitor.close(card=self)
+        self._monitor.close(card=self, status=status)
         if self._forwarding is not None:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)

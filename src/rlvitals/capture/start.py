@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import operator
 import os
 import re
-import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from rlvitals.records import Attempt, Count, RunInfo
 from rlvitals.store.archive import expand_logs
 from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
 from rlvitals.store.fields import record_of
-from rlvitals.store.files import make_folder, read_json, sync_folder
-from rlvitals.store.layout import LiveRunDir, RunDir, kept_file
-from rlvitals.store.lock import RunLock, read_holder
+from rlvitals.store.files import make_folder, read_json, remove_paths
+from rlvitals.store.layout import LiveRunDir, RunDir, kept_file, kept_folder
+from rlvitals.store.lock import RunLock, read_holder, refuse_other_writer
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
 from rlvitals.terminal import logger
@@ -151,7 +152,7 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
     sweep(run_dir)
     stop_followers(run_dir)
     if overwrite and run_dir.holds_run:
-        _remove(run_dir)
+        remove_paths(run_dir.written_paths)
     elif resume is not False:
         expand_logs(run_dir)
     else:
@@ -205,14 +206,68 @@ def _unwritable(run_dir: RunDir, error: OSError) -> RunError:
     )
 
 
-def refuse_existing(run_dir: RunDir) -> None:
+WAYS_OUT = (
+    "Pass resume=True to go on with it (or resume=STEP, or resume='checkpoint-50', to say where its weights come "
+    "from), overwrite=True to remove it, or another output directory."
+)
+
+
+def refuse_existing(run_dir: RunDir, ways_out: str = WAYS_OUT) -> None:
     """Raise RunExists where a run is already."""
     if run_dir.holds_run:
-        raise RunExists(
-            f"{run_dir.root} holds a run already. Pass resume=True to go on with it (or resume=STEP, or "
-            f"resume='checkpoint-50', "
-            f"to say where its weights come from), overwrite=True to remove it, or another output directory."
-        )
+        raise RunExists(f"{run_dir.root} holds a run already. {ways_out}")
+
+
+def check_place(output_dir: str | os.PathLike[str]) -> None:
+    """Raise what `start` would raise of the directory itself: another process records there, or nothing can be written.
+    For who starts later and wants to know now.
+    """
+    run_dir = RunDir(kept_folder(output_dir))
+    refuse_other_writer(run_dir)
+    try:
+        make_folder(run_dir.root)
+        if not os.access(run_dir.root, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(run_dir.root))
+    except OSError as error:
+        raise _unwritable(run_dir, error) from error
+
+
+def free_folder(folder: Path) -> Path:
+    """The folder, or the first of `folder-2`, `folder-3` ... that holds no run."""
+    return next(place for place in _numbered(folder) if not RunDir(place).holds_run)
+
+
+def newest_folder(folder: Path, is_wanted: Callable[[RunDir], bool]) -> Path:
+    """The last of `folder`, `folder-2`, `folder-3` ... that holds a run, of the numbered ones those that are wanted."""
+    found = folder
+    for place in islice(_numbered(folder), 1, None):
+        run_dir = RunDir(place)
+        if not run_dir.holds_run:
+            return found
+        if is_wanted(run_dir):
+            found = place
+    return found
+
+
+def folder_of_rank_0(folder: Path) -> Path:
+    """The one of `folder`, `folder-2` ... in which rank 0 records, which is waited for; the folder itself where none
+    is found: `start` tells what is wrong.
+    """
+    deadline = time.monotonic() + RANK_WAIT_SECONDS
+    while time.monotonic() < deadline:
+        for place in _numbered(folder):
+            holder = read_holder(RunDir(place))
+            if holder is not None and holder.is_live:
+                return place
+            if not RunDir(place).holds_run:
+                break
+        time.sleep(0.05)
+    return folder
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from (folder.with_name(f"{folder.name}-{number}") for number in count(2))
 
 
 def _start_rank(run_dir: LiveRunDir, settings: Settings, rank: int) -> Run:
@@ -244,18 +299,6 @@ def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
         return from_step
     newest = last_rows(run_dir.log("train", rank), 1000)
     return max((row.step for row in newest if row.attempt == newest[-1].attempt), default=-1)
-
-
-def _remove(run_dir: RunDir) -> None:
-    paths = run_dir.written_paths
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    for folder in {path.parent for path in paths}:
-        if folder.is_dir():
-            sync_folder(folder)  # a power cut must not bring rows of the old run back into the new one
 
 
 def _next_attempt(run_dir: RunDir) -> int:

@@ -6,17 +6,20 @@ Rollouts may be recorded before or after the row of their step. A step is over w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvitals.config import Settings, by_last_name
 from rlvitals.guard import words_of
-from rlvitals.health.rechecks import Rechecks
 from rlvitals.records import Group, HealthEvent, RunInfo
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import logger
+
+if TYPE_CHECKING:
+    from rlvitals.health.rechecks import Rechecks
+    from rlvitals.health.rulebook import Rulebook
 
 MOST_STEPS, MOST_WAITING = 32, 400_000
 """Steps and tokens that wait. Steps that come faster than they are compared are compared by those who record them."""
@@ -28,23 +31,28 @@ WAIT_SECONDS = 2.0
 class TokenChecks:
     """What waits to be compared. The run's lock guards it, but for the computation."""
 
-    def __init__(self, info: RunInfo, settings: Settings) -> None:
+    def __init__(self, info: RunInfo, settings: Settings, rulebook: Callable[[], Rulebook]) -> None:
+        """`rulebook` is asked for the rules when there is something to compare."""
         self.is_used = False
         """Whether any tokens were recorded."""
         self._info, self._settings = info, settings
         self._groups: dict[int, list[Group]] = {}
         self._rows: dict[int, tuple[dict[str, float], float]] = {}
-        self._rechecks: Rechecks | None = Rechecks()
+        self._rulebook = rulebook
+        self._rechecks: Rechecks | None = None  # made with the first comparison: most runs record no tokens
+        self._is_over = False
+        self._left_standing: frozenset[str] = frozenset()
         self._lock = threading.RLock()  # one computes at a time, in order
         renew_after_fork(self, "_lock")
 
     @property
     def standing(self) -> frozenset[str]:
         """The rules in alarm."""
-        return self._rechecks.standing if self._rechecks is not None else frozenset()
+        return self._rechecks.standing if self._rechecks is not None else self._left_standing
 
     def stand(self, rules: Iterable[str]) -> None:
         """Those that an earlier attempt left in alarm."""
+        self._left_standing = frozenset(rules)
         if self._rechecks is not None:
             self._rechecks.stand(rules)
 
@@ -58,7 +66,7 @@ class TokenChecks:
 
     def take_groups(self, groups: Sequence[Group], step: int) -> None:
         """Rollouts, some of them with tokens. For a caller that holds the run's lock."""
-        self.is_used = self._rechecks is not None
+        self.is_used = not self._is_over
         self._groups.setdefault(step, []).extend(replace(group, step=step) for group in groups)
         if len(self._groups) > 2 * MOST_STEPS:  # their rows never come
             del self._groups[min(self._groups)]
@@ -72,12 +80,17 @@ class TokenChecks:
     def checked(self, lock: AbstractContextManager[Any], *, is_last: bool) -> Iterator[tuple[float, list[HealthEvent]]]:
         """What the comparison of each step that is over leads to, with the time of its row. `lock` is the run's."""
         from rlvitals.compute.recomputation import recheck
+        from rlvitals.health.rechecks import Rechecks
 
         if not self._lock.acquire(timeout=WAIT_SECONDS):  # held by one who waits for a lock that the caller holds
             return
         try:
             config = by_last_name(self._settings.config)
-            while self._rechecks is not None:
+            if self._rechecks is None:
+                with lock:
+                    self._rechecks = Rechecks(self._rulebook())
+                    self._rechecks.stand(self._left_standing)
+            while not self._is_over:
                 with lock:
                     due = self._next(is_last=is_last)
                 if due is None:
@@ -93,7 +106,7 @@ class TokenChecks:
 
     def give_up(self, error: Exception) -> None:
         """Compare nothing any more."""
-        self._rechecks, self.is_used = None, False
+        self._rechecks, self.is_used, self._is_over = None, False, True
         logger.warning("recorded tokens are not compared with what is logged: %s", words_of(error))
 
     def _next(self, *, is_last: bool) -> tuple[list[Group], tuple[dict[str, float], float]] | None:

@@ -244,6 +244,10 @@ class _Watch:
         self._reactions.end()
         warn(f"{why}; the verdict:")
 
+    @property
+    def _rows(self) -> int:
+        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
+
     def report(self) -> Report:
         return report_on(self._judge, self._feed.source())
 
@@ -295,7 +299,7 @@ class _Watch:
             return
         report = self.report()
         warn(
-            f"following {self._path} ({report.format}): {judge.points:,} rows so far, {report.verdict}: "
+            f"following {self._path} ({report.format}): {report.rows:,} rows so far, {report.verdict}: "
             f"{report.reason}. From now on findings are announced; Ctrl-C ends"
         )
 
@@ -303,7 +307,7 @@ class _Watch:
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {judge.points:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
+            text = f"step {step} | {self._rows:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

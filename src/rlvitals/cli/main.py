@@ -37,6 +37,8 @@ VERBS = {
     "compare": "settings that differ, best and final values, where runs part",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",
     "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
+    "share": "runs as a static site: the same pages over files, for any web server, bucket or Space",
+    "push": "send a run to a server that accepts pushes, or to a bucket; resumes where it stopped",
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
     "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
@@ -46,6 +48,7 @@ VERBS = {
     "import": "a log other tools wrote, as a run: every point under its own name",
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
     "prune": "drop old rollouts and evaluation files of a run by rule; its rows stay",
+    "purge": "remove the runs from the disk that were marked as deleted in the dashboard",
     "sync": "bring a tracker up to date with a run",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""

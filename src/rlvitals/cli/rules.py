@@ -11,6 +11,7 @@ from rlvitals.errors import RuleError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import Rule
 from rlvitals.health.pages import gravest, rule_lines
+from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
 from rlvitals.render.tables import render_markdown, render_rules
 
@@ -68,7 +69,7 @@ def _facts(rule: Rule, book: rulebook.Rulebook) -> dict[str, Any]:
         "kind": rule.kind,
         "severity": gravest(rule),
         "says": rule.words.title,
-        "advice": list(rule.words.advice),
+        "advice": [of_this_run(text, {}) for text in rule.words.advice],
         "numbers": dict(rule.numbers),
         "told": "\n".join(rule_lines(rule, book)),
     }

@@ -24,6 +24,8 @@ class Alarm:
     """Where the signal's own departure from its band is not the answer."""
     kind: str | None = None
     """Where a variant is another kind of failure than the rule's own."""
+    is_beyond_doubt: bool = False
+    """So far out that it is not weighed against what else went well."""
 
 
 def info(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
@@ -39,6 +41,12 @@ def warning(signal: Signal | None, variant: str = "", **evidence: float | str) -
 def critical(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
     """Something to act on."""
     return Alarm("critical", signal, evidence, variant)
+
+
+def beyond_doubt(alarm: Alarm) -> Alarm:
+    """Say that no training that works looks like this, whatever its reward does."""
+    alarm.is_beyond_doubt = True
+    return alarm
 
 
 def since(step: int, alarm: Alarm) -> Alarm:

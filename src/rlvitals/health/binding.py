@@ -67,7 +67,12 @@ def needs(rule: Rule) -> list[str]:
     if rule.when:
         return [term.signal for term in conditions.parse(rule.when, rule.where)]
     asked = entries.parameters(rule.function).signals
-    return [rule.reads.get(name, name) for name, optional in asked if not optional and name != "case"]
+    return [rule.reads.get(name, name) for name, optional in asked if not optional and name not in entries.NO_SIGNALS]
+
+
+def is_about_tokens(rule: Rule) -> bool:
+    """Whether a rule looks at a step's recorded tokens (`rechecks`), not at rows."""
+    return not rule.when and ("recheck", False) in entries.parameters(rule.function).signals
 
 
 def check(rule: Rule, book: Rulebook) -> None:
@@ -81,7 +86,7 @@ def bind(book: Rulebook, case: Case) -> tuple[list[Bound], list[Missing]]:
     """The rules that can run on this case, and what the others are missing."""
     bound, missing = [], []
     for rule in book.rules.values():
-        if not rule.enabled or not _is_for(rule, case):
+        if not rule.enabled or not _is_for(rule, case) or is_about_tokens(rule):
             continue
         lacking = tuple(name for name in needs(rule) if name not in case.signals)
         if lacking:

@@ -1,15 +1,18 @@
 """The whole course of a series in constant memory: up to 64 block means, and what they say of gain, loss and noise.
 
 A reader of curves looks at the means of a run's tenths and asks whether they differ by more than they scatter. So does
-a `Course`: it splits the run so far into up to ten stretches of equal length. The noise of a stretch's mean is
-estimated from the blocks within the stretches and from the changes between neighbouring stretches. A logged running
-mean still looks less noisy than it is: one with a memory of ten points and no trend is called gained or lost in a third
-of runs of 40 points, a quarter of 60, a tenth of 300.
+a `Course`: it splits the run so far into up to ten stretches of equal length.
+
+How far a stretch's mean scatters depends on the memory of the series: a logged running mean of ten points wanders off
+for a while and comes back, and looks smooth all the time. So the scatter is measured over several distances, up to a
+seventh of the run, by how far a block is from the middle of its two neighbours at that distance (a straight rise or
+fall leaves nothing there). Where it grows with the distance the series has a memory, as long as the growth says.
+`benchmarks/course_noise.py` prints how often a series without any trend is called gained or lost.
 
 >>> course = Course()
 >>> for point in range(100):
 ...     course.add(0.01 * point + 0.05 * (-1) ** point)
->>> round(course.start, 2), round(course.now, 2), course.gain > 10, course.kept
+>>> round(course.start, 2), round(course.now, 2), course.gain > 5, course.kept
 (0.04, 0.95, True, 1.0)
 """
 
@@ -31,6 +34,19 @@ BEYOND_NOISE = 2.0
 
 MOST_KEPT = 0.5
 """The share of its best gain that a run must still have to have won."""
+
+REACH = 0.15
+"""The longest distance over which scatter is measured, as a share of the run: beyond it there is too little to see."""
+
+BY_CHANCE = 0.25
+MOST_ALIKE = 0.98
+FEW = 1.0
+"""How much an error grows that was estimated from few independent values: by one over their number, as Student's t."""
+
+LEAPS = 0.25
+"""How much of what the changes between stretches scatter is noise at the least."""
+
+ROUNDING = 1e-9
 
 _SIGMA_OF_MEDIAN = 1.4826
 """Median absolute deviation to standard deviation, for a normal law."""
@@ -96,23 +112,23 @@ class Course:
     @property
     def gain(self) -> float:
         """How far the last stretch is above the first, in standard errors of that difference; below 0: it lost."""
-        return self._in_errors(self.now - self.start)
+        return self.in_errors(self.now - self.start)
 
     @property
     def best_gain(self) -> float:
         """How far the best stretch is above the first, in standard errors."""
-        return self._in_errors(self.best - self.start)
+        return self.in_errors(self.best - self.start)
 
     @property
     def fall(self) -> float:
         """How far the last stretch is below the best, in standard errors."""
-        return self._in_errors(self.best - self.now)
+        return self.in_errors(self.best - self.now)
 
     @property
     def lately(self) -> float:
         """How far the last stretch is above the one a third of the run ago, in standard errors."""
         levels = self.levels
-        return self._in_errors(levels[-1] - levels[-1 - (len(levels) + 2) // 3]) if levels else 0.0
+        return self.in_errors(levels[-1] - levels[-1 - (len(levels) + 2) // 3]) if levels else 0.0
 
     @property
     def kept(self) -> float:
@@ -128,9 +144,12 @@ class Course:
     @property
     def lost(self) -> bool:
         """Whether the last stretch is below the first, or most of a gain is gone."""
-        return self.gain <= -BEYOND_NOISE or (self.best_gain >= BEYOND_NOISE and self.kept < MOST_KEPT)
+        if self.gain <= -BEYOND_NOISE:
+            return True
+        return self.best_gain >= BEYOND_NOISE and self.fall >= BEYOND_NOISE and self.kept < MOST_KEPT
 
-    def _in_errors(self, difference: float) -> float:
+    def in_errors(self, difference: float) -> float:
+        """A difference between two stretches in its standard errors."""
         if not self.levels:
             return 0.0
         return difference / (math.sqrt(2.0) * self._noise) if self._noise > 0 else math.copysign(0.0, difference)
@@ -146,27 +165,65 @@ class Course:
             self._levels = []
             return
         stretches = min(STRETCHES, count // BLOCKS_A_STRETCH)
-        levels, apart, residuals = [], [], []
+        levels = []
         for index in range(stretches):
             part = blocks[index * count // stretches : (index + 1) * count // stretches]
-            level = sum(part) / len(part)
-            levels.append(level)
-            away = [value - level for value in part]
-            residuals += away
-            apart.append(math.sqrt(sum(value * value for value in away) / (len(part) - 1)))
-        squares = sum(value * value for value in residuals)
-        together = sum(earlier * later for earlier, later in pairwise(residuals))
-        alike = min(max(together / squares, 0.0), 0.95) if squares > 0 else 0.0
-        within = median(apart) * math.sqrt((1 + alike) / (1 - alike) * stretches / count)
+            levels.append(sum(part) / len(part))
         changes = [later - earlier for earlier, later in pairwise(levels)]
-        usual = median(changes)
-        between = _SIGMA_OF_MEDIAN * median([abs(change - usual) for change in changes]) / math.sqrt(2.0)
         mean = sum(changes) / len(changes)
-        spread = math.sqrt(
-            sum((change - mean) * (change - mean) for change in changes) / max(len(changes) - 1, 1) / 2.0
+        leaps = sum((change - mean) * (change - mean) for change in changes) / max(len(changes) - 1, 1) / 2.0
+        # A series that only ever leaps has no other noise; a straight line has none but rounding.
+        self._levels = levels
+        self._noise = max(
+            error_of_mean(blocks, count // stretches),
+            LEAPS * math.sqrt(leaps),
+            ROUNDING * max(map(abs, levels)),
         )
-        # A quarter of what the changes scatter with all their leaps: a series that only ever leaps has no other noise.
-        self._levels, self._noise = levels, max(within, between, 0.25 * spread)
+
+
+def error_of_mean(values: list[float], size: int) -> float:
+    """Return the standard error of the mean of `size` neighbouring values of a series that may have a memory.
+
+    >>> round(error_of_mean([0.0, 1.0, 0.4, -0.7, -0.1, 0.2, -0.9, 0.8, -0.3, 0.5, -0.6, 0.1], 4), 1)
+    0.6
+    >>> error_of_mean([0.3] * 12, 4)
+    0.0
+    """
+    count = len(values)
+    variances = _variances(values, max(int(REACH * count), 2))
+    near, far = variances[0], max(variances)
+    if far <= 0 or far == math.inf:
+        return far
+    # Of a series without memory the largest of a few estimates is above the first by chance.
+    alike = min(max((1.0 - near / far - BY_CHANCE) / (1.0 - BY_CHANCE), 0.0), MOST_ALIKE)
+    # The mean of values each of which is `alike` times the one before and something new.
+    ahead, behind = 1.0 + alike, 1.0 - alike
+    shared = ahead / behind - 2.0 * alike * (1.0 - alike**size) / (size * behind * behind)
+    error = math.sqrt(far * min(shared / size, 1.0))
+    independent = count * behind / ahead
+    return error * (1.0 + FEW / max(independent - 1.0, 1.0))
+
+
+def _variances(values: list[float], reach: int) -> list[float]:
+    """The variance of a series as it looks over growing distances, and as it would over half as much again."""
+    count = len(values)
+    found: list[float] = []
+    last = 0
+    for distance in sorted({1, reach // 4 or 1, reach // 2, reach}):
+        away = [
+            abs(values[at - distance] - 2.0 * values[at] + values[at + distance])
+            for at in range(distance, count - distance)
+        ]
+        usual = _SIGMA_OF_MEDIAN * median(away)
+        variance = usual * usual / 6.0
+        # What wanders spreads as the distance does. What spreads faster is a curve, not noise.
+        found.append(min(variance, found[-1] * distance / last) if found else variance)
+        last = distance
+    if found[-1] == math.inf:
+        return found
+    growth = found[-1] / found[-2] if found[-2] > 0 else 1.0
+    found.append(found[-1] * math.sqrt(min(max(growth, 1.0), 2.0)))
+    return found
 
 
 def median(values: list[float]) -> float:

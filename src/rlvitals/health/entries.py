@@ -28,6 +28,8 @@ from rlvitals.records import ACTIONS, KINDS, SEVERITIES, Action, Severity
 
 FAMILIES = ("policy", "preference", "other")
 MAX_HOLD = 60
+NO_SIGNALS = frozenset({"case", "recheck"})
+"""What a rule's function may ask for besides signals: the run's facts, and a step compared with its tokens."""
 _HOLD = re.compile(r"^(\d+) of (\d+)$")
 _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<severity>info|warning|critical)\s*$")
 
@@ -248,7 +250,7 @@ def check(rule: Rule, place: Place, signals: set[str]) -> None:
             )
     if missing := expected - rule.numbers.keys():
         raise RuleError(f"{place.at('numbers')}: the numbers {', '.join(sorted(missing))} are missing")
-    names = {name for name, _ in asked} - {"case"}
+    names = {name for name, _ in asked} - NO_SIGNALS
     for name in rule.reads:
         if name not in names:
             raise RuleError(

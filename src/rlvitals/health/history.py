@@ -17,6 +17,11 @@ VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 FEW_ROWS = 8
 """Below so many rows silence says nothing."""
 
+OF_THE_LOG = frozenset({
+    "steps_repeated", "steps_backwards", "impossible_share", "impossible_mean", "impossible_entropy", "impossible_kl",
+})  # fmt: skip
+"""Rules about how a log was written. On labelled logs they stood on healthy runs as often as on others."""
+
 MOST_FINDINGS = 1000
 """Findings that are kept, the newest: an alarm may come and go for ever."""
 
@@ -125,6 +130,9 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
     """The verdict findings amount to, with its reason."""
     grave = by_gravity(findings)
     verdict = worst(grave)
+    if stop := next((finding for finding in grave if finding.rule == "process_gone" and is_standing(finding)), None):
+        others = [finding for finding in grave if finding is not stop]
+        return verdict, "; ".join([f"{stop.title}; {stop.advice[0]}", *([counted(others)] if others else [])])
     if verdict != "healthy":
         return verdict, counted(grave)
     if rows < FEW_ROWS:
@@ -141,10 +149,20 @@ def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
 
 def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict findings amount to: `act` while a critical stands, `watch` while a warning does. What has recovered
-    is history: runs dip and come back.
+    is history: runs dip and come back. Warnings about the log itself (a step that comes twice, a share above 1) say
+    nothing of how the training goes.
     """
-    standing = {finding.severity for finding in findings if finding.recovered_step is None}
+    standing = {
+        finding.severity
+        for finding in findings
+        if is_standing(finding) and (finding.rule not in OF_THE_LOG or finding.severity == "critical")
+    }
     return "act" if "critical" in standing else "watch" if "warning" in standing else "healthy"
+
+
+def is_standing(finding: Finding) -> bool:
+    """Whether it has not recovered."""
+    return finding.recovered_step is None
 
 
 def counted(findings: list[Finding]) -> str:

@@ -22,11 +22,14 @@ from rlvitals.health.history import History, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weighing import Scales
-from rlvitals.health.wording import evidence_of, fill
+from rlvitals.health.wording import evidence_of, fill, of_this_run, own_numbers
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
 CLEAR_POINTS = 20
-"""Quiet points after which a rule may speak again."""
+"""Quiet points after which an alarm has recovered, and its rule may speak again."""
+
+MOST_DOUBLINGS = 4
+"""An alarm that came back must be quiet for twice as long as the time before, so many times."""
 
 STORM = 8
 """Findings within `STORM_POINTS` rows after which lesser ones are counted instead of said."""
@@ -105,6 +108,7 @@ class Monitor:
                 self._spoken.clear()
                 for rule, state in self._states.items():
                     state.reset()
+                    state.times = 0
                     self._recover(rule, before)
             if case.changed:
                 self._bind()
@@ -181,8 +185,9 @@ class Monitor:
     def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
         """Weigh and count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
-        if alarm is not None and rule.rule in self.weighed:
-            alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, outcome.state_of(self.case))
+        if alarm is not None and rule.rule in self.weighed and not alarm.is_beyond_doubt:
+            state_now = outcome.state_of(self.case)
+            alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:
@@ -192,6 +197,7 @@ class Monitor:
         elif alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
+                state.times += not state.said
                 state.said = _RANK[severity]
                 found.append(self._finding(rule, alarm, severity, state))
 
@@ -212,7 +218,7 @@ class Monitor:
             if signal is not None and signal.is_out:
                 onset = min(onset, signal.onset_step)
         evidence = evidence_of(alarm) | case.doubt(signal)
-        words = rule.says(alarm.variant)
+        words, own = rule.says(alarm.variant), own_numbers(case)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         return Finding(
             rule=rule.rule,
@@ -223,8 +229,8 @@ class Monitor:
             title=fill(words.title or rule.rule, evidence),
             confidence=confidence * case.trust(signal),
             evidence=evidence,
-            causes=tuple(fill(text, evidence) for text in words.causes),
-            advice=tuple(fill(text, evidence) for text in words.advice),
+            causes=tuple(fill(of_this_run(text, own), evidence) for text in words.causes),
+            advice=tuple(fill(of_this_run(text, own), evidence) for text in words.advice),
             action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
             metrics=case.names_of(signal) if signal is not None else (),
         )
@@ -291,13 +297,15 @@ class _State:
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point",
-        "since_step",
+        "since_step", "times",
     )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
         self._hold = rule.hold[0]
         self._hold_critical = (rule.hold_critical or rule.hold)[0]
         self._masks = ((1 << rule.hold[1]) - 1, (1 << (rule.hold_critical or rule.hold)[1]) - 1)
+        self.times = 0
+        """How often it has been raised."""
         self.reset()
 
     def reset(self) -> None:
@@ -315,8 +323,8 @@ class _State:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the alarm has been quiet for `CLEAR_POINTS` points, and so has recovered."""
-        return self._quiet >= CLEAR_POINTS
+        """Whether the alarm has been quiet for `CLEAR_POINTS` points, longer if it came back, and so has recovered."""
+        return self._quiet >= CLEAR_POINTS << min(max(self.times - 1, 0), MOST_DOUBLINGS)
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
         """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a

@@ -97,6 +97,11 @@ class Claim(NamedTuple):
         return self.rank >= _WORDS
 
 
+_ELSEWHERE = frozenset({"rm.accuracy", "sft.token_accuracy"})
+"""What a plain `accuracy` is in the logs of reward models and of supervised training. Where samples are rewarded it is
+the share of right answers, as its words say."""
+
+
 class Naming:
     """Reads the names of one run."""
 
@@ -185,7 +190,8 @@ class Naming:
             for name, rank in self._by_concept.get(concept, [])
         ]
         is_own = reader.framework is not None and match.in_framework
-        return claims if claims or is_own or match.how != "pattern" else None
+        may_be_else = match.how == "pattern" or concept in _ELSEWHERE
+        return claims if claims or is_own or not may_be_else else None
 
     def _claims_by_pattern(self, key: str, plain: str) -> list[Claim]:
         folded = plain.casefold()

@@ -7,6 +7,7 @@ does not.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 from rlvitals.health.case import Case
@@ -17,6 +18,12 @@ STATES: tuple[State, ...] = ("up", "flat", "down", "early")
 
 ENOUGH_POINTS = 40
 """Points after which no gain says that there is none."""
+
+FEW_POINTS = 4
+"""Points that say something by rising one after the other, where there are too few for a course."""
+
+NO_MARGIN = 1e-3
+"""A margin below this leaves a sigmoid loss at ln 2 to three digits: beyond its noise perhaps, but nothing."""
 
 _SOURCES = {"policy": ("reward", "eval_score"), "preference": ("margin", "pair_accuracy", "eval_score")}
 _ANY = ("reward", "margin", "eval_score", "true_score")
@@ -41,8 +48,9 @@ def state_of(case: Case) -> State:
         return "early"
     course = signal.course
     if not course.levels:
-        return "early"
-    if course.won:
+        only_rises = signal.n >= FEW_POINTS and all(before < after for before, after in pairwise(signal.head))
+        return "up" if only_rises else "early"
+    if course.won and not (signal.name == "margin" and course.now < NO_MARGIN):
         return "up"
     if course.lost:
         return "down"

@@ -14,10 +14,12 @@ from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
 from rlvitals.errors import RuleError
 from rlvitals.health import conditions
+from rlvitals.health.binding import is_about_tokens
 from rlvitals.health.build import DATA, compiled
-from rlvitals.health.entries import parameters
+from rlvitals.health.entries import NO_SIGNALS, parameters
 from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data
 from rlvitals.health.rules import FUNCTIONS
+from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
 from rlvitals.yaml_reader import read_yaml
 
@@ -31,6 +33,7 @@ TITLES = {
     "policy": "Policy: KL, entropy, clipping, ratios, length, critic",
     "agent": "Agents and tools",
     "system": "The machine, and numbers that cannot be right",
+    "tokens": "Logged numbers against recorded tokens",
 }
 _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
 
@@ -96,7 +99,8 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     if rule.algorithms:
         facts.append(f"for {', '.join(rule.algorithms)}")
     lines = [f"## {rule.rule}", "", " · ".join(facts), "", _what(rule), ""]
-    lines += [f"Reads: {', '.join(_reads(rule, book)) or 'the run as a whole'}.", ""]
+    otherwise = "recorded tokens beside the logged numbers" if is_about_tokens(rule) else "the run as a whole"
+    lines += [f"Reads: {', '.join(_reads(rule, book)) or otherwise}.", ""]
     lines += _says(rule.words)
     for name, words in rule.variants.items():
         lines += [f"Variant `{name}`:", "", *_says(words)]
@@ -140,7 +144,7 @@ def _reads(rule: Rule, book: Rulebook) -> list[str]:
         asked = [(rule.reads.get(name, name), less) for name, less in parameters(rule.function).signals]
     found = []
     for name, optional in asked:
-        if name != "case":
+        if name not in NO_SIGNALS:
             known = f" ({concepts[name][0]})" if concepts.get(name) else ""
             found.append(f"`{name}`{known}{' where logged' if optional else ''}")
     return found
@@ -149,9 +153,9 @@ def _reads(rule: Rule, book: Rulebook) -> list[str]:
 def _says(words: Words) -> list[str]:
     lines = [f"> {words.title}", ""] if words.title else []
     if words.causes:
-        lines += [f"Likely causes: {'; '.join(words.causes)}.", ""]
+        lines += [f"Likely causes: {of_this_run('; '.join(words.causes), {})}.", ""]
     if words.advice:
-        lines += [f"What to do: {'; '.join(words.advice)}.", ""]
+        lines += [f"What to do: {of_this_run('; '.join(words.advice), {})}.", ""]
     return lines
 
 

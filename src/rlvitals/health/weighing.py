@@ -25,6 +25,16 @@ from rlvitals.records import Severity
 _UNWEIGHED_KINDS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data", "class_imbalance"})
 """What says nothing of how well the policy learns."""
 
+INSIDES = frozenset({
+    "loss_divergence", "instability", "lr_too_low", "lr_too_high", "kl_explosion", "kl_negative", "entropy_collapse",
+    "entropy_explosion", "clip_saturation", "ratio_off", "value_failure", "grad_explosion", "dead_gradient",
+    "length_explosion", "length_collapse", "staleness", "logprob_mismatch",
+})  # fmt: skip
+"""Kinds about the insides of the training, not about what comes out of it. What they mean depends most on the outcome,
+so they are not critical while that is up, but for those that say that nothing is trained at all."""
+
+_UNTRAINED = frozenset({"lr_too_low", "dead_gradient"})
+
 _TABLE = Path(__file__).parent / "data" / "reliability.json"
 
 
@@ -46,9 +56,9 @@ class Scales:
 
     >>> table = {"kl_explosion critical up": Chances(0.3, 0.8), "kl_explosion critical down": Chances(0.9, 0.95)}
     >>> scales = Scales(table, act=0.6, watch=0.6)
-    >>> scales.weigh("kl_explosion", "critical", "up")
+    >>> scales.weigh("kl_explosion", "critical", "up", "kl_explosion")
     ('warning', 0.8)
-    >>> scales.weigh("kl_explosion", "critical", "down")
+    >>> scales.weigh("kl_explosion", "critical", "down", "kl_explosion")
     ('critical', 0.9)
     """
 
@@ -57,12 +67,13 @@ class Scales:
         self._watch = watch
         self._table = table
 
-    def weigh(self, rule: str, proposed: Severity, state: State) -> tuple[Severity, float | None]:
+    def weigh(self, rule: str, proposed: Severity, state: State, kind: str) -> tuple[Severity, float | None]:
         """The severity that is left of a rule's proposal, and the finding's confidence; None where nothing is known."""
         chances = self._table.get(f"{rule} {proposed} {state}")
         if chances is None or proposed == "info":
             return proposed, None
-        if proposed == "critical" and chances.failed >= self._act:
+        can_be_critical = proposed == "critical" and not (state == "up" and kind in INSIDES - _UNTRAINED)
+        if can_be_critical and chances.failed >= self._act:
             return "critical", chances.failed
         return ("warning" if chances.sick >= self._watch else "info"), chances.sick
 

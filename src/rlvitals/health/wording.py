@@ -1,13 +1,41 @@
-"""Turns an alarm's numbers into evidence and a rule's templates into sentences."""
+"""Turns an alarm's numbers into evidence and a rule's templates into sentences.
+
+Advice speaks of a run's own settings: `halve learning_rate {learning_rate / 2}` becomes "halve learning_rate
+(0.03 -> 0.015)", `raise beta {beta?}` becomes "raise beta (now 0.04)". Where a run does not tell the setting, the slot
+leaves nothing behind and the general words remain.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rlvitals.health.alarm import Alarm
 
+if TYPE_CHECKING:  # a run that nobody watches does not load the catalogue
+    from rlvitals.health.case import Case
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "learning_rate": ("learning_rate", "lr", "actor_lr", "policy_lr", "actor_learning_rate"),
+    "beta": ("beta", "kl_coef", "init_kl_coef", "kl_loss_coef", "kl_penalty_coef", "reference_policy_kl_penalty"),
+    "max_completion_length": (
+        "max_completion_length", "max_new_tokens", "max_response_length", "response_length", "generate_max_len",
+        "max_total_sequence_length",
+    ),
+    "num_generations": ("num_generations", "group_size", "n_samples_per_prompt", "num_generations_per_prompt"),
+    "inner_epochs": ("num_iterations", "ppo_epochs", "num_ppo_epochs", "update_epochs"),
+    "epsilon_high": ("epsilon_high", "clip_ratio_high", "eps_clip_high", "clip_eps_high"),
+    "temperature": ("temperature",),
+    "max_grad_norm": ("max_grad_norm", "clip_grad", "grad_clip"),
+    "warmup_ratio": ("warmup_ratio", "lr_warmup_steps_ratio"),
+    "max_turns": ("max_turns", "max_rollout_turns"),
+    "per_device_train_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
+}  # fmt: skip
+"""Settings that advice is about, under the names that trainers give them."""
+
+_OWN = re.compile(r"\s?\{(\w+)(?:\?|\s*([*/])\s*([\d.]+))\}")
 _SLOT = re.compile(r"\{(\w+)(?::([-+ ,.%\w]*))?\}")
 
 
@@ -30,6 +58,37 @@ def evidence_of(alarm: Alarm) -> dict[str, float | str]:
         # Findings are written as strict JSON, which has no infinity: such a number is kept as a text.
         evidence[name] = value if isinstance(value, str) or math.isfinite(value) else f"{value:g}"
     return evidence
+
+
+def own_numbers(case: Case) -> dict[str, float]:
+    """A run's own settings, as far as it tells them; of the learning rate also by what it logs."""
+    told = {name: value for name, names in SETTINGS.items() if (value := case.number(*names)) is not None}
+    rate = case.signals.get("lr")
+    if "learning_rate" not in told and rate is not None and math.isfinite(rate.last) and rate.last > 0:
+        told["learning_rate"] = rate.last
+    return told
+
+
+def of_this_run(template: str, own: Mapping[str, float]) -> str:
+    """Put a run's own settings into advice; without them, the general words.
+
+    >>> own = {"learning_rate": 0.03, "beta": 0.04}
+    >>> of_this_run("raise beta {beta?}, halve learning_rate {learning_rate / 2}; fewer epochs {inner_epochs?}", own)
+    'raise beta (now 0.04), halve learning_rate (0.03 -> 0.015); fewer epochs'
+    """
+
+    def put(match: re.Match[str]) -> str:
+        name, sign, factor = match.groups()
+        if name not in SETTINGS:
+            return match[0]  # a slot of somebody's own rule
+        now = own.get(name)
+        if now is None or (sign and now == 0):
+            return ""
+        if not sign:
+            return f" (now {now:.4g})"
+        return f" ({now:.4g} -> {now * float(factor) if sign == '*' else now / float(factor):.4g})"
+
+    return _OWN.sub(put, template)
 
 
 def fill(template: str, evidence: Mapping[str, float | str]) -> str:

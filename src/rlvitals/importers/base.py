@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from rlvitals.errors import NotALog, RlvitalsError
+from rlvitals.store.distributions import Logged
 from rlvitals.store.files import open_regular, read_whole
 from rlvitals.yaml_reader import parse_yaml
 
@@ -48,6 +49,7 @@ class ForeignLog:
     algorithm: str | None = None
     framework: str | None = None
     """Where the file itself says them."""
+    distributions: list[Logged] = field(default_factory=list)
 
     @property
     def changed(self) -> float:
@@ -79,6 +81,7 @@ class Importer(ABC):
         self.algorithm: str | None = None
         self.framework: str | None = None
         self.notes = Notes()
+        self.distributions: list[Logged] = []
         self.choice = ""
         """Which run to read, where a file holds several. If empty, the importer picks one and names it in the notes."""
 

@@ -329,7 +329,9 @@ def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
         raise not_a_log(error.path, error.why, importer.format) from error
     said = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
     algorithm, framework = importer.algorithm, importer.framework
-    return ForeignLog(place, importer.format, rows, importer.config, said, algorithm=algorithm, framework=framework)
+    return ForeignLog(
+        place, importer.format, rows, importer.config, said, algorithm, framework, distributions=importer.distributions
+    )
 
 
 def choose_run(importer: Importer, choice: str, place: Path) -> None:

@@ -1,4 +1,5 @@
-"""TensorBoard event files: scalars of all tags, merged by step. Numbers are float32, as TensorBoard keeps them.
+"""TensorBoard event files: scalars of all tags, merged by step, and PyTorch's histograms. Numbers are float32, as
+TensorBoard keeps them.
 
 A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
 `add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run
@@ -19,7 +20,10 @@ from typing import NamedTuple
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_foreign
 from rlvitals.importers.points import Point, rows_of_points
-from rlvitals.importers.wire import Message, double_of, inner, message, raw_of, text_at, whole_at
+from rlvitals.importers.wire import Message, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
+from rlvitals.records import MAX_STEP
+from rlvitals.store.distributions import Logged, sketch_of_histogram
+from rlvitals.store.lines import metric_key
 
 PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
 """Folders that hold a part of a run rather than a run."""
@@ -28,6 +32,9 @@ EVENTS = "*tfevents*"
 MAX_EVENT = 2**30
 MOST_RESUMED = 20
 """Folders that one run may have, each of a time that it was resumed."""
+
+MOST_HISTOGRAMS = 20_000
+"""Histograms of one log that are kept: those of every layer's gradients at every step would fill the memory."""
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 10: "<?", 19: "<e"}
@@ -67,13 +74,15 @@ class TensorBoardImporter(Importer):
     def rows(self, path: Path) -> list[Fields]:
         found = rows_of_points(
             (
-                (point for file in files for point in _points(file, folder, self.notes))
+                (point for file in files for point in _points(file, folder, self.notes, self.distributions))
                 for folder, files in _writers(path)
             ),
             self.notes,
         )
         if not found:
             raise NotALog(path, "its event files hold no scalars")
+        if len(self.distributions) >= MOST_HISTOGRAMS:
+            self.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         return found
 
 
@@ -152,13 +161,16 @@ def _named(tag: str, folder: str) -> str:
     return f"{folder}/{tag}" if folder else tag
 
 
-def _points(file: Path, folder: str, notes: Notes) -> Iterator[Point]:
+def _points(file: Path, folder: str, notes: Notes, distributions: list[Logged] | None = None) -> Iterator[Point]:
+    """Every scalar; histograms are added to the distributions, where these are wanted."""
     for data in _records(file, notes):
         try:
             event = message(data)
             time, step = double_of(event[1][-1]) if 1 in event else 0.0, whole_at(event, 2)
             values = [value for summary in inner(event, 5) for value in inner(summary, 1)]
             scalars = [(text_at(value, 1), number) for value in values if (number := _number(value)) is not None]
+            if distributions is not None and len(distributions) < MOST_HISTOGRAMS:
+                distributions += _histograms(values, step, folder)
         except (ValueError, struct.error):
             notes.count("1 event is damaged and was skipped", "{} events are damaged and were skipped")
             continue
@@ -185,6 +197,19 @@ def _number(value: Message) -> float | None:
     if 8 not in value or any(plugin not in ("", "scalars") for plugin in plugins):
         return None
     return _scalar(inner(value, 8)[-1])
+
+
+def _histograms(values: list[Message], step: int, folder: str) -> Iterator[Logged]:
+    """What PyTorch's `add_histogram` writes: the upper bounds of buckets and how many values each holds."""
+    for value in values:
+        for told in inner(value, 5):
+            least, most, total, added = ((doubles_at(told, field) or [0.0])[-1] for field in (1, 2, 3, 4))
+            limits, counts = doubles_at(told, 6), doubles_at(told, 7)
+            if not total or len(limits) != len(counts) or abs(step) > MAX_STEP:
+                continue
+            buckets = zip([least, *limits], limits, counts, strict=False)
+            sketch = sketch_of_histogram(least, most, added / total, buckets)
+            yield Logged(step, 1, metric_key(_named(text_at(value, 1), folder)), sketch)
 
 
 def _scalar(tensor: Message) -> float | None:

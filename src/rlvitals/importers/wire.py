@@ -108,6 +108,14 @@ def double_of(value: Value) -> float:
     return found
 
 
+def doubles_at(fields: Message, number: int) -> list[float]:
+    """The doubles of a field, packed into one value or each of its own."""
+    raw = b"".join(raw_of(value) for value in fields.get(number, ()))
+    if len(raw) % _DOUBLE.size:
+        raise ValueError("doubles were expected")
+    return [found for (found,) in _DOUBLE.iter_unpack(raw)]
+
+
 def raw_of(value: Value) -> bytes:
     """The bytes of a field. Raises ValueError where it is a number."""
     if isinstance(value, int):

@@ -84,9 +84,12 @@ class ReportView:
 
     def _rest(self) -> Iterator[RenderableType]:
         facts = self._facts
-        if facts["normal"]:
+        remarks = list(normal(facts["normal"]))
+        if remarks and self._verbose:
             yield _heading("Noticed, and no reason to worry")
-            yield from _bullets(_normal(facts["normal"]))
+            yield from _bullets(remarks)
+        elif remarks:
+            yield Text(f"\n{remarks_counted(remarks)} (--verbose lists them)", style="dim")
         missing = facts["cannot_judge"]
         if missing:
             yield _heading("Could not be judged")
@@ -269,7 +272,7 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
 
 def _about(facts: dict[str, Any]) -> str:
     """Where the verdict comes from."""
-    parts = [f"{number(facts['points'])} {'row' if facts['points'] == 1 else 'rows'}"]
+    parts = [f"{number(facts['rows'])} {'row' if facts['rows'] == 1 else 'rows'}"]
     if facts["first_step"] is not None:
         parts.append(f"steps {facts['first_step']} to {facts['last_step']}")
     parts.append("a recorded run" if facts["format"] == "run" else f"{facts['format']} log")
@@ -278,7 +281,12 @@ def _about(facts: dict[str, Any]) -> str:
     return " | ".join(parts + known)
 
 
-def _normal(findings: list[dict[str, Any]]) -> Iterator[str]:
+def remarks_counted(remarks: list[str]) -> str:
+    """What stands for remarks that are folded away."""
+    return f"{len(remarks)} remark{'' if len(remarks) == 1 else 's'}, no reason to worry"
+
+
+def normal(findings: list[dict[str, Any]]) -> Iterator[str]:
     """Each remark once, with where it was first made."""
     seen = set()
     for finding in findings:

@@ -20,6 +20,8 @@ from rlvitals.render.check import (
     gravest_first,
     joined,
     kind,
+    normal,
+    remarks_counted,
     sum_of,
     unseen,
     when,
@@ -116,7 +118,7 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
     title = verdict_words(facts["verdict"])
     yield f"<h2>{title} {escape(name)}</h2>" if name else f"<h1>{title}</h1>"
     yield f"<p>{escape(facts['reason'])}</p>"
-    about = [facts["source"], f"{number(facts['points'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
+    about = [facts["source"], f"{number(facts['rows'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
     about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
     yield f'<p class="faint">{escape(" · ".join(about))}</p>'
     if facts["findings"] and not name:
@@ -128,9 +130,8 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
 
 def remarks(facts: dict[str, Any]) -> Iterator[str]:
     """What else a report says: harmless things, what could not be judged, what was odd about the log."""
-    if facts["normal"]:
-        yield "<h2>Noticed, and no reason to worry</h2>"
-        yield bullets(dict.fromkeys(f"{finding['title']} (step {finding['step']})" for finding in facts["normal"]))
+    if told := list(normal(facts["normal"])):
+        yield f"<details><summary>{remarks_counted(told)}</summary>{bullets(told)}</details>"
     if facts["cannot_judge"]:
         yield "<h2>Could not be judged</h2><table>"
         for item in facts["cannot_judge"]:

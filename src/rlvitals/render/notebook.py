@@ -26,6 +26,8 @@ class Sign(NamedTuple):
     value: float | None
     course: Sequence[tuple[float, float]] = ()
     """A few points of it."""
+    change: str = ""
+    """How it has changed, in words."""
 
 
 def run_card(
@@ -36,7 +38,7 @@ def run_card(
     words = f"{_WORDS[verdict[0]]}: {_said(verdict[1])}" if verdict else ""
     rows = "".join(
         f'<tr><td style="text-align:left">{_said(sign.name)}</td><td>{number(sign.value)}</td>'
-        f"<td>{_spark(sign.course)}</td></tr>"
+        f'<td>{_spark(sign.course)}</td><td style="text-align:left;opacity:.75">{_said(sign.change)}</td></tr>'
         for sign in signs[:SHOWN_VALUES]
     )
     told = "".join(finding._repr_html_() for finding in findings[-SHOWN_FINDINGS:])

@@ -146,10 +146,7 @@ def evaluations_table(facts: Mapping[str, Any]) -> Table:
         for name, value in stats.items():
             if _is_number(value) and name != "step":
                 counts[name] = counts.get(name, 0) + 1
-    first = [name for name in ("accuracy",) if name in counts]
-    names = (first + sorted((name for name in counts if name not in first), key=lambda name: -counts[name]))[
-        : MOST_COLUMNS - 1
-    ]
+    names = sorted(facts.get("names", counts), key=lambda name: -counts[name])[: MOST_COLUMNS - 1]  # scores first
     rows = [
         [number(stats["step"]), *[number(value) if _is_number(value := stats.get(name)) else "-" for name in names]]
         for stats in listed[-MOST_EVALUATIONS:]

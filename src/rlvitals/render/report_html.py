@@ -114,14 +114,14 @@ def _vitals(report: RunReport) -> Iterator[str]:
         yield '<div class="tiles">'
         for tile in report.tiles:
             style, symbol = _STATUS[tile["status"]]
-            change = tile["change"]
-            moved = "" if change is None else f"{'+' if change > 0 else ''}{number(change)}" if change else "steady"
+            moved = "" if tile["change"] is None else tile["change"]["told"]
             band = "" if tile["band"] is None else f"typical: {said_band(*tile['band'])}"
             yield (
                 f'<div class="tile" title="{_said(tile["why"])}"><p>{_said(tile["title"])}</p>'
                 f'<span class="{style}">{symbol} <b>{number(tile["value"])}</b></span>'
-                f'<span class="faint">{moved}</span>{sparkline(tile["spark"], tile["name"])}'
-                f'<p class="faint">{_said(tile["name"])}</p><p class="faint">{escape(band)}</p></div>'
+                f"{sparkline(tile['spark'], tile['name'])}"
+                f'<p class="faint">{_said(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
+                f'<p class="faint">{escape(band)}</p></div>'
             )
         yield "</div>"
 

@@ -79,8 +79,7 @@ def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
         return
     rows = []
     for tile in tiles:
-        change = tile["change"]
-        moved = "-" if change is None else f"{'+' if change > 0 else ''}{number(change)}"
+        moved = "-" if tile["change"] is None else tile["change"]["told"]
         typical = "" if tile["band"] is None else said_band(*tile["band"])
         value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
         rows.append([tile["name"], value, moved, typical, spark(tile["spark"])])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
@@ -14,39 +14,56 @@ from rich.text import Text
 from rlvitals.render.check import SEVERITY_STYLES
 from rlvitals.render.check import STYLES as VERDICT_STYLES
 from rlvitals.render.numbers import duration, moment, number
+from rlvitals.terminal import cut_middle
 
 STATUS_STYLE = {
     "running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow", "unreadable": "red",
 }  # fmt: skip
 MARKS = {"up": "max", "down": "min"}
 SHOWN_METRICS = 24
+LONGEST_PATH = 48
 
 
-def render_runs(runs: list[dict[str, Any]]) -> RenderableType:
-    """The list of runs."""
-    columns = (
-        "run",
-        "verdict",
-        "status",
-        "algorithm",
-        ("step", "right"),
-        ("reward or margin", "right"),
-        "lasted",
-        "updated",
-    )
-    table = _table(*columns)
-    for run in runs:
-        table.add_row(
-            Text(run["path"]),
-            Text(run["verdict"], style=VERDICT_STYLES[run["verdict"]]),
-            _status(run["status"]),
-            Text(run["algorithm"] or "-"),
-            _progress(run),
-            number(run["outcome"]["value"]) if run["outcome"] else "-",
-            "-" if run["seconds"] is None else duration(run["seconds"]),
-            moment(run["updated"]),
-        )
-    return table
+class RunsView:
+    """The list of runs. On a narrow terminal the columns that tell least are left out, and no name is folded."""
+
+    def __init__(self, runs: list[dict[str, Any]]) -> None:
+        self._runs = runs
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [_run_cells(run) for run in self._runs]
+        left_out: set[str] = set()
+        for name in ("", *_TELLING_LEAST):
+            left_out.add(name)
+            shown = [column for column in _RUN_COLUMNS if column not in left_out]
+            widths = [max(len(column), *(len(row[column].plain) for row in rows)) for column in shown]
+            if sum(widths) + 3 * len(widths) <= options.max_width:
+                break
+        table = _table(*((column, "right" if column in _NUMBERS else "left") for column in shown))
+        for row in rows:
+            table.add_row(*(row[column] for column in shown))
+        yield table
+        for run in self._runs:
+            if run["is_stopped"]:
+                yield Text(f"  {run['path']}: {run['reason']}", style="yellow")
+
+
+_RUN_COLUMNS = ("run", "verdict", "status", "algorithm", "step", "reward or margin", "lasted", "updated")
+_NUMBERS = ("step", "reward or margin")
+_TELLING_LEAST = ("lasted", "updated", "algorithm", "reward or margin", "status")
+
+
+def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
+    return {
+        "run": Text(cut_middle(run["path"], LONGEST_PATH)),
+        "verdict": Text(run["verdict"], style=VERDICT_STYLES[run["verdict"]]),
+        "status": _status(run["status"]),
+        "algorithm": Text(run["algorithm"] or "-"),
+        "step": Text(_progress(run)),
+        "reward or margin": Text(number(run["outcome"]["value"]) if run["outcome"] else "-"),
+        "lasted": Text("-" if run["seconds"] is None else duration(run["seconds"])),
+        "updated": Text(moment(run["updated"])),
+    }
 
 
 def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
@@ -88,6 +105,12 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["metrics"]:
         yield ""
         yield _metrics(facts["metrics"], all_metrics)
+    if facts["changes"]:
+        yield Text("\nChange of the vital signs", style="bold")
+        changes = Table.grid(padding=(0, 2))
+        for name, told in facts["changes"].items():
+            changes.add_row(Text(f"  {name}", overflow="fold"), Text(told))
+        yield changes
     if facts["last_rows"]:
         yield Text("\nLast rows", style="bold")
         yield _last_rows(facts)

@@ -163,6 +163,19 @@ def _before(place: Path) -> Path:
     return place.with_name(f".{place.name}.before")
 
 
+def remove_paths(paths: Iterable[Path]) -> None:
+    """Remove files and whole folders, and have the disk know it: a power cut must not bring them back."""
+    gone = list(paths)
+    for path in gone:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    for folder in {path.parent for path in gone}:
+        if folder.is_dir():
+            sync_folder(folder)
+
+
 def lines_from_end(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file from the last to the first, without their newlines. The first that is given is what stands
     after the last newline, mostly nothing.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
 
-SideLog = Literal["phases", "system"]
+SideLog = Literal["phases", "system", "distributions"]
 """Logs beside the rows, with axes of their own."""
 
 Forwarded = Stream | Literal["system"]
@@ -169,6 +170,7 @@ class RunDir:
             self.eval_control,
             self.log("phases"),
             self.log("system"),
+            self.log("distributions"),
             *(archive_of(log) for log in (self.train_log, self.eval_log, self.log("phases"), self.log("system"))),
             self.ranks,
             self.rollouts,
@@ -213,6 +215,31 @@ class EpochDir:
         'out/metrics/plots/policy_metrics.png'
         """
         return self.plots / f"{name}.png"
+
+
+_RUN_FILE = re.compile(
+    r"run\.json|config\.json|attempts\.jsonl|run\.lock|heartbeat"
+    r"|logs/(?:training_metrics|eval_metrics|findings|phases|system)\.jsonl(?:\.archive)?"
+    r"|logs/ranks/rank-[0-9]{1,6}(?:-eval|-phases|-system)?\.jsonl(?:\.archive)?"
+    r"|(?:logs|eval_logs)/rollouts/step-(?:-?[0-9]{1,19})(?:-rank-[0-9]{1,6})?\.jsonl(?:\.archive)?"
+    r"|eval_logs/(?:eval_step_-?[0-9]{1,19}|control)\.json"
+    r"|metrics/(?:epochs\.jsonl|training_metrics\.csv|training_metrics\.json)"
+)
+
+
+def is_run_file(name: str) -> bool:
+    """Whether a path below a run's folder is one of the files that tell its story: not the index, which is derived, not
+    trackers' files, checkpoints or plots.
+
+    >>> is_run_file("logs/training_metrics.jsonl"), is_run_file("checkpoint-50/model.bin"), is_run_file("../run.json")
+    (True, False, False)
+    """
+    return _RUN_FILE.fullmatch(name) is not None
+
+
+def is_appended(name: str) -> bool:
+    """Whether a run's file only grows; the others are replaced whole."""
+    return name.endswith(".jsonl")
 
 
 def archive_of(log: Path) -> Path:

@@ -200,6 +200,13 @@ def read_holder(run_dir: LockPlace, now: float | None = None) -> Holder | None:
     return Holder(process, token, _is_live(process, silent_for), silent_for, since)
 
 
+def refuse_other_writer(run_dir: LockPlace) -> None:
+    """Raise RunLocked where another live process records the run."""
+    holder, own = read_holder(run_dir), this_process()
+    if holder is not None and holder.is_live and holder.process != own:
+        raise RunLocked(_refusal(run_dir, holder, own))
+
+
 def heartbeat_age(run_dir: LockPlace, now: float | None = None) -> float:
     """Seconds since the last heartbeat; infinite when there was none."""
     return _age(run_dir.heartbeat, now)

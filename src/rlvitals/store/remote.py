@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mimetypes
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
@@ -32,7 +34,8 @@ from rlvitals.guard import guarded, words_of
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import make_folder, read_json, replace_file, sync_file, sync_folder
-from rlvitals.store.layout import RunDir
+from rlvitals.store.inbox import run_files
+from rlvitals.store.layout import RunDir, archive_of, is_appended, is_run_file
 from rlvitals.store.lock import read_holder
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://", re.IGNORECASE)
@@ -44,6 +47,21 @@ _VERSION_KEYS = (
 
 _STATE = ".remote.json"
 _PIECE = 2**20
+
+UPLOAD_SECONDS = 5.0
+"""Between two looks at a run that is followed to a bucket."""
+
+MIRROR_SECONDS = 4.0
+"""Between two looks at a bucket."""
+
+_SIGNS = {RunDir(Path()).heartbeat.name, RunDir(Path()).lock.name}
+"""Files that tell whether a writer lives."""
+
+OVERLAP = 4096
+"""Bytes at the end of a copied log by which it is known again."""
+
+MOST_PARTS = 10
+"""Folders below a bucket's folder in which files of runs are looked for."""
 
 
 def is_url(path: object) -> bool:
@@ -128,6 +146,119 @@ def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) ->
     return len(names)
 
 
+def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False) -> int:
+    """Copy a run's files to a URL whenever they have changed, each whole, as object storage has it; with `follow` until
+    the run is over. Returns how many files were copied. Another run at that URL is left alone.
+    """
+    if not run_dir.holds_run:
+        raise RunNotFound(f"there is no run in {run_dir.root}")
+    place = _Place(url)
+    sent: dict[str, object] = {}
+    count = 0
+    with place.told("write"):
+        there = place.read_card()
+        if there is not None and there.get("id") != read_info(run_dir).id:
+            raise RunExists(f"{place.shown} holds another run. Choose another place or --name")
+    while True:
+        holder = read_holder(run_dir)
+        is_live = holder is not None and holder.is_live
+        before = run_dir.info.stat().st_mtime_ns if os.path.exists(run_dir.info) else 0
+        names = run_files(run_dir.root)
+        with place.told("write"):
+            for name in sorted(names, key=lambda name: (name == run_dir.info.name and bool(sent), name)):
+                path = run_dir.root / name
+                with contextlib.suppress(FileNotFoundError):
+                    facts = path.stat()
+                    stamp = facts.st_size, facts.st_mtime_ns
+                    # A card that was written meanwhile speaks of rows that are not there yet.
+                    is_ahead = path == run_dir.info and sent and facts.st_mtime_ns != before
+                    if sent.get(name) != stamp and not is_ahead:
+                        place.upload(path, name)
+                        sent[name] = stamp
+                        count += 1
+            for name in place.names():
+                if is_run_file(name) and name not in names:
+                    place.remove(name)
+        if not (follow and is_live):
+            return count
+        time.sleep(UPLOAD_SECONDS)
+
+
+class Mirror:
+    """A local copy of the runs below a URL, brought up to date again and again: what a server over a bucket reads.
+
+    Of a log that has grown only the new end is fetched. Whether a run's writer lives is told by its heartbeat: one that
+    has changed since the last look is fresh.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = _Place(url)
+        self.shown = self._place.shown
+        name = re.sub(r"[^\w.-]+", "_", self._place.name) or "runs"
+        self.folder = cache_folder() / f"mirror-{hashlib.sha256(url.encode()).hexdigest()[:16]}" / name
+        make_folder(self.folder)
+        self._marks: dict[str, Any] = _read_state(self.folder)
+
+    def refresh(self) -> int:
+        """Fetch what has changed; the number of files. Raises RunError where the storage cannot be read."""
+        with self._place.told("read"):
+            return self._refresh()
+        return 0
+
+    def keep_fresh(self, is_ending: Callable[[], bool], told: Callable[[Exception], None]) -> None:
+        """Refresh until the end. What goes wrong is told, and tried again."""
+        while not is_ending():
+            with guarded(told):
+                self.refresh()
+            time.sleep(MIRROR_SECONDS)
+
+    def _refresh(self) -> int:
+        there = dict(self._place.run_files())
+        changed = 0
+        for name in sorted(there, key=lambda name: (not name.endswith(".json"), name)):  # small ones first
+            mark, size = there[name]
+            if mark is None or self._marks.get(name) != mark or not os.path.exists(self.folder / name):
+                self._fetch(name, size)
+                self._marks[name] = mark
+                changed += 1
+        gone = self._marks.keys() - there.keys()
+        for name in gone:
+            (self.folder / name).unlink(missing_ok=True)
+            del self._marks[name]
+        if changed or gone:
+            replace_file(self.folder / _STATE, to_json(self._marks))
+        return changed
+
+    def _fetch(self, name: str, size: int) -> None:
+        target = self.folder / name
+        if is_appended(name) and self._append(name, target, size):
+            return
+        _download(self._place, name, target)
+        if name not in self._marks:  # how old a sign of life is when it is first met, is what it says
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                said = read_json(target) if PurePosixPath(name).name in _SIGNS else None
+                said = said["since"] if isinstance(said, dict) else said
+                if said is not None:
+                    os.utime(target, (min(float(said), time.time()),) * 2)
+
+    def _append(self, name: str, target: Path, size: int) -> bool:
+        """Fetch the end of a log whose beginning is here; False where it is not the same log."""
+        try:
+            known = target.stat().st_size
+        except OSError:
+            return False
+        overlap = min(known, OVERLAP)
+        if not 0 < known < size:
+            return False
+        data = self._place.read_from(name, known - overlap, size)
+        with open(target, "r+b") as file:
+            file.seek(known - overlap)
+            if file.read(overlap) != data[:overlap]:
+                return False
+            file.write(data[overlap:])
+        return True
+
+
 def cache_folder(kind: Literal["runs", "dumps"] = "runs") -> Path:
     """Where copies of runs and tables of dumps are kept; safe to delete. `RLVITALS_CACHE` names another."""
     own = os.environ.get("RLVITALS_CACHE")
@@ -185,6 +316,54 @@ class _Place:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def names(self) -> set[str]:
+        """Every file below the folder."""
+        try:
+            found: list[str] = self._system.find(self._root)
+        except FileNotFoundError:
+            return set()
+        return {path.removeprefix(self._root).lstrip("/") for path in found}
+
+    def run_files(self) -> Iterator[tuple[str, tuple[str | None, int]]]:
+        """The files of all runs below the folder, each with its mark and its size."""
+        try:
+            found: Mapping[str, Any] = self._system.find(self._root, detail=True)
+        except FileNotFoundError:
+            return
+        names = {path.removeprefix(self._root).lstrip("/"): facts for path, facts in found.items()}
+        card, log = RunDir(Path()).info.as_posix(), RunDir(Path()).train_log.as_posix()
+        ends = (f"/{card}", f"/{log}", f"/{archive_of(Path(log)).as_posix()}")
+        runs = {
+            name.removesuffix(end) for name in names for end in ends if f"/{name}".endswith(end) and name != end[1:]
+        }
+        runs |= {""} if any(end[1:] in names for end in ends) else set()
+        for name, facts in names.items():
+            parts = PurePosixPath(name).parts
+            if ".." in parts or len(parts) > MOST_PARTS or any(part.startswith(".") for part in parts):
+                continue
+            places = [("/".join(parts[:cut]), "/".join(parts[cut:])) for cut in range(len(parts))]
+            if any(above in runs and is_run_file(below) for above, below in places):
+                yield name, (_mark(facts), int(facts.get("size") or 0))
+
+    def read_from(self, name: str, start: int, end: int) -> bytes:
+        data: bytes = self._system.cat_file(self._at(name), start=start, end=end)
+        return data
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._system.cat_file(self._at(name))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+        # A browser runs a script only as one: S3 has to be told what a file is. Not by this machine's own table, where
+        # a script may be plain text.
+        kind = mimetypes.MimeTypes().guess_type(name)[0] if not name.endswith(".gz") else None
+        named = {"ContentType": kind or "application/octet-stream"} if "s3" in _protocols(self._system) else {}
+        self._system.pipe_file(self._at(name), data, **named)
+
     def download(self, name: str, target: Path) -> None:
         self._system.get_file(self._at(name), str(target))
 
@@ -209,6 +388,31 @@ class _Place:
         return f"{self._root}/{name}"
 
 
+class FileTree:
+    """Any files below a URL, by their names from there on."""
+
+    def __init__(self, url: str) -> None:
+        self._place = _Place(url)
+
+    def names(self) -> set[str]:
+        with self._place.told("read"):
+            return self._place.names()
+
+    def read(self, name: str) -> bytes | None:
+        """A file's bytes; None where there is none."""
+        with self._place.told("read"):
+            return self._place.read(name)
+        return None
+
+    def write(self, name: str, data: bytes) -> None:
+        with self._place.told("write"):
+            self._place.write(name, data)
+
+    def remove(self, name: str) -> None:
+        with self._place.told("write"):
+            self._place.remove(name)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What belongs to a run's story. The index is derived, locks are of this machine, checkpoints are the user's."""
@@ -226,6 +430,11 @@ class _Wanted:
         """Whether a file in these folders is not ours: a tracker's, a draft, or a name that leads out of the folder."""
         path = PurePosixPath(name)
         return path.name.startswith(".") or "tfevents" in path.name or ".." in path.parts or path.is_absolute()
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    known = system.protocol
+    return (known,) if isinstance(known, str) else tuple(known)
 
 
 def _names_in(run_dir: RunDir) -> list[str]:

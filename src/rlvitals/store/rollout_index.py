@@ -21,7 +21,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.rollout_search import search
 from rlvitals.store.rollouts import RolloutFile, parse_group, read_lines, rollout_files
 
-FORMAT = 2
+FORMAT = 3
 PROMPT_SHOWN = 200
 """Characters of a prompt that the table holds."""
 
@@ -33,7 +33,7 @@ CREATE TABLE groups (
 );
 CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, group_id INTEGER, number INTEGER, step INTEGER, attempt INTEGER,
-    reward REAL, outcome TEXT, stop TEXT, turns INTEGER, early INTEGER, error TEXT
+    reward REAL, outcome TEXT, stop TEXT, turns INTEGER, early INTEGER, error TEXT, tokens INTEGER
 );
 CREATE INDEX groups_by_file ON groups (file, offset);
 CREATE INDEX groups_by_step ON groups (step, attempt);
@@ -123,6 +123,16 @@ class Found(NamedTuple):
     prompt: str
 
 
+class Sample(NamedTuple):
+    """One rollout in numbers; None for what was not recorded."""
+
+    step: int
+    attempt: int
+    reward: float | None
+    tokens: int | None
+    turns: int
+
+
 class Part(NamedTuple):
     """What a file holds at one place: a group, or a part of one."""
 
@@ -206,6 +216,14 @@ class RolloutIndex:
             }
             for step, attempt, groups, rollouts, mean, early in rows
         ]  # fmt: skip
+
+    def samples(self) -> Iterator[Sample]:
+        """Every rollout in numbers, step by step."""
+        asked = "SELECT step, attempt, reward, tokens, turns FROM rollouts ORDER BY step, id"
+        for row in self._base.execute(asked):
+            if not all(type(cell) in (int, float, type(None)) for cell in row):
+                raise sqlite3.DatabaseError("a cell of a wrong type")
+            yield Sample._make(row)
 
     def find(
         self,
@@ -300,8 +318,8 @@ class RolloutIndex:
                 row,
             )
             self._base.executemany(
-                "INSERT INTO rollouts (group_id, number, step, attempt, reward, outcome, stop, turns, early, error)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO rollouts (group_id, number, step, attempt, reward, outcome, stop, turns, early, error,"
+                " tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (taken.lastrowid, number, raw["step"], attempt, *_facts(rollout, raw.get("max_turns")))
                     for number, rollout in enumerate(raw["rollouts"], 1)
@@ -354,13 +372,22 @@ def _prepared(base: sqlite3.Connection) -> sqlite3.Connection:
 
 def _facts(rollout: Any, max_turns: Any) -> tuple[Any, ...]:
     if not isinstance(rollout, dict):
-        return (None, "", "", 0, 0, "")
+        return (None, "", "", 0, 0, "", None)
     turns = rollout.get("turns")
     count = len(turns) if isinstance(turns, list) else 0
     stop = str(rollout.get("stop", ""))
     early = count < max_turns if isinstance(max_turns, int) else bool(stop) and stop not in TURN_LIMIT
     outcome, error = str(rollout.get("outcome", "")), str(rollout.get("error", ""))
-    return (_real(rollout.get("reward")), outcome, stop, count, early, error)
+    return (_real(rollout.get("reward")), outcome, stop, count, early, error, _tokens(rollout, turns))
+
+
+def _tokens(rollout: dict[str, Any], turns: Any) -> int | None:
+    """All tokens of a rollout; None where neither it nor every one of its turns tells them."""
+    parts = [rollout.get("tokens")]
+    if parts[0] is None and isinstance(turns, list):
+        parts = [turn.get("tokens") if isinstance(turn, dict) else None for turn in turns]
+    known = [part for part in parts if type(part) is int and 0 <= part < 2**53]
+    return sum(known) if known and len(known) == len(parts) else None
 
 
 def _real(value: Any) -> float | None:

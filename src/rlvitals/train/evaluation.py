@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.capture.run import Run
+from rlvitals.compute import rollout
+from rlvitals.compute.evaluation import turnover
 from rlvitals.errors import ConfigError, RunUnreadable
 from rlvitals.render.evaluations import rubric_lines
 from rlvitals.store.evaluations import Control, drop_evaluations, read_control, write_control
@@ -149,6 +151,33 @@ def against(samples: Iterable[Sample], control: Control) -> Beat:
     return Beat(wins, ties, losses, unmatched)
 
 
+def pass_rates(samples: Iterable[Sample]) -> dict[str, float]:
+    """The share of correct answers to each query."""
+    correct: dict[str, list[bool]] = {}
+    for sample in samples:
+        correct.setdefault(str(sample.query), []).append(sample.rubric.answer_correct)
+    return {query: sum(found) / len(found) for query, found in correct.items()}
+
+
+def prompts_row(samples: Sequence[Sample], before: Mapping[str, float] | None) -> dict[str, float]:
+    """What an evaluation says prompt by prompt: with several answers to each, how much any of them solves beyond the
+    average one; and which prompts were lost and won since `before`, the pass rates of the last evaluation.
+    """
+    row: dict[str, Any] = {}
+    now = pass_rates(samples)
+    answers = len(samples) // max(len(now), 1)
+    if answers > 1:
+        told = rollout.stats(
+            success=[sample.rubric.answer_correct for sample in samples],
+            group_ids=[str(sample.query) for sample in samples],
+            pass_k=(answers,),
+        )
+        row |= {name: told[name] for name in (f"eval.pass_at_k/{answers}", f"eval.pass_gap_at_k/{answers}")}
+    if before is not None:
+        row |= turnover(before, now).stats
+    return {name: value.number for name, value in row.items() if value.number is not None}
+
+
 class Evaluations:
     """Records the evaluations of one run: files, rows, what is printed, the control, and when to stop.
 
@@ -168,6 +197,7 @@ class Evaluations:
         self._say = say or (lambda line: put(line, sys.stderr))
         self._best: float | None = None
         self._best_step, self._without = 0, 0
+        self._pass_rates: dict[str, float] | None = None  # of the last evaluation; a resumed run begins anew
         is_resumed = run.attempt > 1
         self.control = self._stored_control() if is_resumed else None
         """What the policy before training was rewarded, or None while that is not known."""
@@ -185,6 +215,8 @@ class Evaluations:
         if stats["accuracy"] is not None:
             self._weigh(stats["accuracy"], step)
         row = tracker_row(stats, beat) | {"eval/evals_without_improvement": self._without}
+        row |= prompts_row(samples, self._pass_rates)
+        self._pass_rates = pass_rates(samples)
         if self._best is not None:
             row["best_accuracy"] = self._best
         if self._target and stats["accuracy"] is not None:

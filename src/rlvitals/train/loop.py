@@ -16,12 +16,14 @@ import torch
 
 import rlvitals
 from rlvitals.capture.run import Run
+from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import merge
-from rlvitals.store.layout import kept_folder
+from rlvitals.errors import RunExists
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.recipe import Outcome
-from rlvitals.train.settings import LoopSettings
+from rlvitals.train.settings import WAYS_OUT, LoopSettings
 
 S = TypeVar("S", bound=LoopSettings)
 T = TypeVar("T")
@@ -38,14 +40,18 @@ def open_accelerator(settings: LoopSettings, *, is_bf16: bool | None = None) -> 
 
 def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, Any] | None = None, **given: Any) -> Run:
     """Start recording, or go on from the checkpoint `origin`. `given` are further arguments of `rlvitals.start`."""
-    return rlvitals.start(
-        settings.output_dir,
-        config={**asdict(settings), **(config or {})},
-        total_steps=settings.max_steps,
-        resume=(origin or True) if settings.resume_from else False,
-        **settings.recording,
-        **given,
-    )
+    try:
+        return rlvitals.start(
+            settings.output_dir,
+            config={**asdict(settings), **(config or {})},
+            total_steps=settings.max_steps,
+            resume=(origin or True) if settings.resume_from else False,
+            **settings.recording,
+            **given,
+        )
+    except RunExists:
+        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)  # in the words of the command line
+        raise
 
 
 class Loop(Generic[S]):

@@ -6,10 +6,8 @@ are kept. The log-probs are those of the distribution that was sampled from: the
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from rlvitals.compute import tokens
 from rlvitals.compute.tokens import TokenStats
+from rlvitals.train.decoding import Reading, parameters_of, positions_of, reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,26 +64,59 @@ def sample(
     `generator` lives on the model's device. It stops where every answer has ended: of a model whose weights are spread
     over ranks each needs the whole, see `sharded.whole`.
     """
-    with evaluating(model):
-        rows, columns = len(prompt_ids), max_new_tokens
-        taken = prompt_ids.new_full((rows, columns), pad_id)
-        logprobs = torch.zeros((rows, columns), device=prompt_ids.device)
-        counted = prompt_mask.new_zeros((rows, columns))
-        running = torch.ones(rows, dtype=torch.bool, device=prompt_ids.device)
-        mask = torch.cat([prompt_mask, prompt_mask.new_ones((rows, columns))], dim=1)
-        inputs, seen, cache = prompt_ids, prompt_ids.shape[1], None
-        for column in range(columns):
-            step = read_step(model, inputs, mask[:, :seen], cache)
-            token, logprob = take_token(step.logits[:, -1], temperature, generator)
-            taken[:, column] = torch.where(running, token, taken[:, column])
-            logprobs[:, column] = torch.where(running, logprob, logprobs[:, column])
-            counted[:, column] = running.to(counted.dtype)
-            running = running & (token != eos_id)
-            if not running.any():
-                break
-            inputs, seen, cache = taken[:, column : column + 1], seen + 1, step.past_key_values
-        width = column + 1
-        return Sampled(taken[:, :width], counted[:, :width], logprobs[:, :width], ~running)
+    columns = prompt_ids.shape[1] + max_new_tokens
+    with evaluating(model), reading(model, len(prompt_ids), columns) as read:
+        return write_on(
+            read, prompt_ids, prompt_mask, max_new_tokens=max_new_tokens, temperature=temperature, eos_id=eos_id,
+            pad_id=pad_id, generator=generator, is_first=True,
+        )  # fmt: skip
+
+
+def write_on(
+    read: Reading,
+    ids: Tensor,
+    mask: Tensor,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    eos_id: int,
+    pad_id: int,
+    generator: torch.Generator | None,
+    is_first: bool,
+) -> Sampled:
+    """Read what is new, and write until every row has ended. `mask` covers everything so far. `is_first`: nothing was
+    read before, so that equal rows are read once. What is written last has not been read yet.
+    """
+    rows, before = mask.shape
+    taken = ids.new_full((rows, max_new_tokens), pad_id)
+    logprobs = torch.zeros((rows, max_new_tokens), device=ids.device)
+    mask = torch.cat([mask, mask.new_zeros((rows, max_new_tokens))], dim=1)
+    running = torch.ones(rows, dtype=torch.bool, device=ids.device)
+    for column in range(max_new_tokens):
+        seen = mask[:, : before + column]
+        logits = _read_equal_rows_once(read, ids, seen) if is_first and not column else read.read(ids, seen)
+        token, logprob = take_token(logits, temperature, generator)
+        taken[:, column] = torch.where(running, token, pad_id)
+        logprobs[:, column] = torch.where(running, logprob, 0.0)
+        mask[:, before + column] = running
+        running = running & (token != eos_id)
+        if not running.any():
+            break
+        ids = taken[:, column : column + 1]
+    width = column + 1
+    return Sampled(taken[:, :width], mask[:, before : before + width], logprobs[:, :width], ~running)
+
+
+def _read_equal_rows_once(read: Reading, ids: Tensor, mask: Tensor) -> Tensor:
+    """The rows of a group begin with the same question."""
+    both = torch.cat([ids, mask.to(ids.dtype)], dim=1)
+    different, rows = torch.unique(both, dim=0, return_inverse=True)
+    if len(different) == len(both):
+        return read.read(ids, mask)
+    width = ids.shape[1]
+    logits = read.read(different[:, :width], different[:, width:].to(mask.dtype))
+    read.select(rows)
+    return logits[rows]
 
 
 class Answered(NamedTuple):
@@ -123,7 +155,7 @@ def of_answers(logits: Tensor, rows: Answered, *, temperature: float = 1.0) -> T
 
 def model_inputs(model: Any, rows: Answered, *, keep_logits: int | None = None) -> dict[str, Any]:
     """The arguments of a forward pass, as far as this model takes them."""
-    known = _parameters(model)
+    known = parameters_of(model)
     inputs: dict[str, Any] = {"input_ids": rows.ids, "attention_mask": rows.mask}
     if "position_ids" in known:
         inputs["position_ids"] = rows.positions
@@ -134,17 +166,6 @@ def model_inputs(model: Any, rows: Answered, *, keep_logits: int | None = None) 
     return inputs
 
 
-def read_step(model: PreTrainedModel, ids: Tensor, mask: Tensor, cache: Any) -> Any:
-    """One step: `ids` are what the cache has not seen, `mask` covers everything so far."""
-    known = _parameters(model)
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
-    if "position_ids" in known:
-        inputs["position_ids"] = positions_of(mask)[:, -ids.shape[1] :]
-    if "logits_to_keep" in known:
-        inputs["logits_to_keep"] = 1
-    return model(**inputs)
-
-
 def take_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """A token of each row and its log-prob."""
     logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
@@ -153,24 +174,6 @@ def take_token(logits: Tensor, temperature: float, generator: torch.Generator | 
     else:
         token = logprobs.argmax(dim=-1, keepdim=True)
     return token[:, 0], logprobs.gather(1, token)[:, 0]
-
-
-def positions_of(mask: Tensor) -> Tensor:
-    """Where each token stands in its own text; padding has no place and is put at 0."""
-    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
-
-
-def _parameters(model: Any) -> frozenset[str]:
-    inner = getattr(model, "module", model)  # the model itself behind a wrapper that hands everything on
-    if hasattr(inner, "get_base_model"):
-        inner = inner.get_base_model()
-    kind: type = type(inner)
-    return _forward_parameters(kind)
-
-
-@cache
-def _forward_parameters(kind: type) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
 
 
 @contextmanager

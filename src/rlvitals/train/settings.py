@@ -14,6 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 from rlvitals.errors import ConfigError
 from rlvitals.train import models
 
+WAYS_OUT = "Pass --resume-from last to go on with it, or another --output-dir."
+"""Out of a folder that holds a run."""
+
 
 class Limit(NamedTuple):
     """What a number must be, in words and as a test."""

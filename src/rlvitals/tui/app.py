@@ -215,7 +215,7 @@ class WatchApp(App[None]):
         step = watched.judge.last_step
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
         told = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
-        told.append(f"{number(watched.judge.points)} rows")
+        told.append(f"{number(watched.rows)} rows")
         told += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
             told.append(f"{duration(left)} left")

@@ -140,14 +140,17 @@ class VitalsPane(Pane):
         self.selected = min(self.selected, len(tiles) - 1)
         label = min(34, max(18, width // 4 + 3))
         typical = 22 if width >= 100 else 16 if width >= 76 else 0
-        room = width - label - 2 - 11 - 11 - typical - 3
+        room = width - label - 2 - 11 - 13 - typical - 3
         lines = [
-            Text(f"  {'vital sign':<{label}}{'now':>11}{'change':>11}  {'typical':<{typical}}"[:width], style=FAINT)
+            Text(
+                f"  {'vital sign':<{label}}{'now':>11}{'since start':>13}  {'typical':<{typical}}"[:width], style=FAINT
+            )
         ]
         for place in window(len(tiles), self.selected, height - 3):
             tile = tiles[place]
             symbol, style = STATUS[tile.status]
-            change = "-" if tile.change is None else f"{'+' if tile.change > 0 else ''}{number(tile.change)}"
+            moved = tile.change["since_start"] if tile.change else None
+            change = "-" if moved is None else f"{'+' if moved > 0 else ''}{number(moved)}" if moved else "steady"
             band = cut("" if tile.band is None else said_band(*tile.band), typical - 1) if typical else ""
             series = self.watched.series(tile.name)
             lines.append(
@@ -155,7 +158,7 @@ class VitalsPane(Pane):
                     (f"{symbol} ", style),
                     (f"{cut(tile.title, label - 1):<{label}}", "reverse" if place == self.selected else ""),
                     (f"{cut(number(tile.value), 11):>11}", style),
-                    (f"{cut(change, 10):>11}", FAINT),
+                    (f"{cut(change, 12):>13}", FAINT),
                     f"  {band:<{typical}}",
                     (course(series, room) if series else "", CURVE),
                     no_wrap=True,
@@ -165,6 +168,8 @@ class VitalsPane(Pane):
         lines.append(Text(""))
         said = f"{chosen.name}: {chosen.why or 'no finding'}"
         lines.append(Text(cut(said, width), style=STATUS[chosen.status][1] or FAINT))
+        if chosen.change:
+            lines.append(Text(cut(chosen.change["told"], width), style=FAINT))
         return [*lines, *self._large(chosen.name, width, height - len(lines))]
 
     def _large(self, name: str, width: int, room: int) -> list[Text]:

@@ -68,7 +68,7 @@ def _row(watched: Watched) -> Event:
         "source": str(watched.path),
         "step": watched.judge.last_step,
         "total_steps": watched.total_steps,
-        "rows": watched.judge.points,
+        "rows": watched.rows,
         "verdict": watched.diagnosis.verdict,
         "values": {name: watched.latest[name] for name in watched.vital_names},
         "seconds_left": watched.seconds_left,

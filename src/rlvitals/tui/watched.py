@@ -16,17 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
 from rlvitals.splits import held_out_name
+from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.discovery import is_run
 from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.run import open_run
 from rlvitals.views.sources import RowSource, new_monitor
-from rlvitals.views.vitals import change, standing_findings, status_of, time_left
+from rlvitals.views.vitals import standing_findings, status_of, time_left
 
 BUSY_SECONDS = 0.05
 """So long rows are taken before others may look: a long log must not freeze the screen."""
@@ -42,7 +44,7 @@ class Tile(NamedTuple):
     name: str
     title: str
     value: float | None
-    change: float | None
+    change: ChangeFacts | None
     band: catalog.Limits | None
     status: str
     why: str
@@ -86,6 +88,11 @@ class Watched:
     @property
     def judge(self) -> Judge:
         return self._judge
+
+    @property
+    def rows(self) -> int:
+        """Training rows of the living line: the number every list and page shows."""
+        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
 
     @property
     def algorithm(self) -> str | None:
@@ -263,7 +270,9 @@ class Watched:
     def _tile(self, name: str, standing: Sequence[Finding]) -> Tile:
         trace = self._traces[name]
         band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
-        moved = change((np.array(trace.lows) + np.array(trace.highs)) / 2)
+        meaning = self.reader.meaning(name, evaluated=name in self._evaluated_only)
+        direction = meaning.metric.direction if meaning else "none"
+        moved = change(np.array(trace.steps), (np.array(trace.lows) + np.array(trace.highs)) / 2, direction)
         told = status_of(name, standing, evaluated=name in self._evaluated_only)
         return Tile(name, self.title(name), self.latest[name], moved, band, *told)
 

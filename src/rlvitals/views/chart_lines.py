@@ -13,7 +13,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
 from rlvitals.views.query import AXIS_CONCEPTS, StoredRun, in_order
-from rlvitals.views.thinning import thin
+from rlvitals.views.thinning import Thinned, thin
 from rlvitals.views.tree import band_of, streams_of
 
 POINTS = 800
@@ -83,11 +83,16 @@ def _axis_name(view: StoredRun, x: str) -> str:
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 
 
-def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
+def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> Thinned:
+    """One metric of one stream, thinned."""
     steps, values = view.series(name, stream=stream)
     x = place(steps)
     seen = _within(x, window)
-    line = thin(x[seen], values[seen], steps[seen], window.points)
+    return thin(x[seen], values[seen], steps[seen], window.points)
+
+
+def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
+    line = curve(view, name, stream, window, place)
     return {"name": name, "stream": stream, **line.facts, "ghosts": _ghosts(view, name, stream, window, place)}
 
 

@@ -20,6 +20,7 @@ from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
 from rlvitals.views.judge import Judge, Said, Trace
+from rlvitals.views.logs import LogView
 from rlvitals.views.places import open_all, open_source, places_in
 from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
 from rlvitals.views.unjudged import Unjudged, unjudged
@@ -38,6 +39,9 @@ class Report:
     reason: str
     """The verdict in a sentence."""
     points: int
+    """Rows that were judged: those of a step joined, evaluations and what was overtaken included."""
+    rows: int
+    """Training rows of the living line: the number every list and page shows."""
     first_step: int | None
     last_step: int | None
     algorithm: str | None
@@ -70,6 +74,7 @@ class Report:
             "verdict": self.verdict,
             "reason": self.reason,
             "points": self.points,
+            "rows": self.rows,
             "first_step": self.first_step,
             "last_step": self.last_step,
             "algorithm": self.algorithm,
@@ -171,6 +176,7 @@ def _unreadable(place: Path, error: Exception) -> Report:
         verdict="cannot judge",
         reason=str(error),
         points=0,
+        rows=0,
         first_step=None,
         last_step=None,
         algorithm=None,
@@ -233,6 +239,7 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
         points=judge.points,
+        rows=_rows(judge, source),
         first_step=judge.first_step,
         last_step=judge.last_step,
         algorithm=monitor.case.algorithm,
@@ -246,6 +253,12 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         parts=_parts(monitor.case),
         series=traces,
     )
+
+
+def _rows(judge: Judge, source: RowSource) -> int:
+    if source.logged is not None:
+        return source.logged
+    return judge.training_rows if source.log is None else LogView(source.log, source.path).rows
 
 
 def _parts(case: Case) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.best import Best
+from rlvitals.views.parting import bands_part, parting_step
 from rlvitals.views.run import RunView
+from rlvitals.views.settings import families, is_bookkeeping, plain_settings
 
 TOLERANCE = 1e-6
 """Relative difference from which two values count as different."""
@@ -38,6 +41,10 @@ class MetricRow:
     first_divergence: int | None = None
     """The first common step where a run's value differs from the first run's."""
     common_steps: int = 0
+    parts: list[int | None] = field(default_factory=list)
+    """For each run the step from which it differs from the first run beyond the noise of both."""
+    bands: list[int | None] = field(default_factory=list)
+    """For each run the step from which the band of its seeds no longer overlaps that of the first run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class RunComparison:
     only_in_one: dict[str, list[str]] = field(default_factory=dict)
     """Path of a run -> metrics that no other run has."""
     first_divergence: int | None = None
+    bookkeeping: dict[str, list[Any]] = field(default_factory=dict)
+    """Settings that differ and say who ran where and when."""
 
 
 def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE) -> RunComparison:
@@ -60,13 +69,14 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
         raise ConfigError("comparing takes at least two runs")
     base = views[0]
     rows = []
+    seeds = _seeds(views)
     paired: set[tuple[int, str]] = set()
     for name in metrics or base.reader.ordered(base.metrics):
         base_name = base.resolve(name)
         partners = [_partner(base, base_name, other, name, bool(metrics)) for other in views[1:]]
         if all(partner is None for partner in partners):
             continue
-        rows.append(_metric_row(views, base_name, partners, tolerance, must_compare=bool(metrics)))
+        rows.append(_metric_row(views, base_name, partners, tolerance, seeds, must_compare=bool(metrics)))
         paired.add((0, base_name))
         paired.update((position, partner) for position, partner in enumerate(partners, 1) if partner is not None)
     only = {}
@@ -76,11 +86,13 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
             if alone:
                 only[str(view.path)] = alone
     divergences = [row.first_divergence for row in rows if row.first_divergence is not None]
+    differences = config_differences(views)
     return RunComparison(
         runs=[
             {"name": view.name, "path": str(view.path), "status": view.status, "step": view.last_step} for view in views
         ],
-        config_differences=config_differences(views),
+        config_differences={key: values for key, values in differences.items() if not is_bookkeeping(key)},
+        bookkeeping={key: values for key, values in differences.items() if is_bookkeeping(key)},
         metrics=rows,
         only_in_one=only,
         first_divergence=min(divergences, default=None),
@@ -117,7 +129,13 @@ def _partner(base: RunView, name: str, other: RunView, asked: str, must_exist: b
 
 
 def _metric_row(
-    views: Sequence[RunView], base_name: str, partners: list[str | None], tolerance: float, *, must_compare: bool
+    views: Sequence[RunView],
+    base_name: str,
+    partners: list[str | None],
+    tolerance: float,
+    seeds: Sequence[Sequence[int]],
+    *,
+    must_compare: bool,
 ) -> MetricRow:
     base, *others = views
     names: list[str | None] = [base_name, *partners]
@@ -136,10 +154,14 @@ def _metric_row(
     convert = worst.verdict == "convert"
     best = [view.best(name) if name else None for view, name in zip(views, names, strict=True)]
     divergences, common = [], 0
+    parts: list[int | None] = [None]
     for other, name, comparison in zip(others, partners, judged, strict=True):
+        parts.append(None)
         if name is None or comparison.verdict in ("different", "caution"):
             continue
-        step, count = _first_divergence(base, base_name, other, name, tolerance)
+        steps, one, two = _common(base, base_name, other, name)
+        step, count = _first_divergence(steps, one, two, tolerance), len(steps)
+        parts[-1] = parting_step(steps, one, two)
         common = max(common, count)
         if step is not None:
             divergences.append(step)
@@ -152,26 +174,50 @@ def _metric_row(
         note=worst.reason,
         first_divergence=min(divergences, default=None),
         common_steps=common,
+        parts=parts,
+        bands=_bands(views, [base_name, *partners], seeds) if worst.verdict in ("same", "convert") else [],
     )
 
 
 _BADNESS = {"same": 0, "convert": 1, "caution": 2, "different": 3}
 
 
-def _first_divergence(
-    base: RunView, base_name: str, other: RunView, name: str, tolerance: float
-) -> tuple[int | None, int]:
-    """The first common step where the values differ, and the number of common steps."""
+def _common(base: RunView, base_name: str, other: RunView, name: str) -> tuple[Any, Any, Any]:
+    """The steps that both runs have, and their values there."""
     left, right = _by_step(base, base_name), _by_step(other, name)
     steps = np.intersect1d(left[0], right[0])
-    one = left[1][np.searchsorted(left[0], steps)]
-    two = right[1][np.searchsorted(right[0], steps)]
+    return steps, left[1][np.searchsorted(left[0], steps)], right[1][np.searchsorted(right[0], steps)]
+
+
+def _first_divergence(steps: Any, one: Any, two: Any, tolerance: float) -> int | None:
+    """The first common step where the values differ."""
     with np.errstate(invalid="ignore"):
         scale = np.maximum(np.abs(one), np.abs(two))
         close = (np.abs(one - two) <= tolerance * scale) & np.isfinite(scale)  # nothing is near infinity
         same = (one == two) | (np.isnan(one) & np.isnan(two)) | close
     where = np.flatnonzero(~same)
-    return (int(steps[where[0]]) if len(where) else None), len(steps)
+    return int(steps[where[0]]) if len(where) else None
+
+
+def _seeds(views: Sequence[RunView]) -> list[list[int]]:
+    """Places of the runs that differ by their seed alone, the first run's family first."""
+    labels = list(families({str(place): plain_settings(view.config) for place, view in enumerate(views)}).values())
+    return [[place for place, own in enumerate(labels) if own == label] for label in dict.fromkeys(labels)]
+
+
+def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Sequence[int]]) -> list[int | None]:
+    told: list[int | None] = [None] * len(views)
+    first, *others = ([place for place in family if names[place] is not None] for family in seeds)
+    for family in others:
+        if len(first) < 2 or len(family) < 2:
+            continue
+        curves = {place: _by_step(views[place], names[place] or "") for place in (*first, *family)}
+        steps = reduce(np.intersect1d, [own for own, _ in curves.values()])
+        table = {place: values[np.searchsorted(own, steps)] for place, (own, values) in curves.items()}
+        parted = bands_part(steps, *(np.array([table[place] for place in group]) for group in (first, family)))
+        for place in family:
+            told[place] = parted
+    return told
 
 
 def _by_step(view: RunView, name: str) -> tuple[Any, Any]:
@@ -179,6 +225,8 @@ def _by_step(view: RunView, name: str) -> tuple[Any, Any]:
     steps, values = view.series(name)
     keep = np.append(np.diff(steps) != 0, True) if len(steps) else np.zeros(0, dtype=bool)
     meaning = view.meaning(name)
+    if meaning is None or meaning.caveat is None:  # most names: nothing to convert
+        return steps[keep], values[keep]
     return steps[keep], np.array([catalog.to_concept(meaning, float(value)) for value in values[keep]])
 
 

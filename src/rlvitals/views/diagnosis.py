@@ -19,7 +19,7 @@ from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
-from rlvitals.views.sources import judge_source, new_monitor, source_of_run
+from rlvitals.views.sources import judge_source, new_monitor, source_of
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
 """Rows times metrics, and metrics, of a log that is judged while somebody waits."""
@@ -56,7 +56,7 @@ def diagnose(view: StoredRun) -> Diagnosis:
             return recorded(view)
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
-    return of_judge(judge_source(source_of_run(view)))
+    return of_judge(judge_source(source_of(view)))
 
 
 def is_on_record(view: StoredRun) -> bool:
@@ -103,6 +103,8 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
             for found in told
         ],
         "left_out": len(diagnosis.findings) - len(told),
+        "first_step": view.first_step,
+        "last_step": view.last_step,
         "names": _names(view),
         "has_rollouts": has_rollouts,
     }
@@ -110,7 +112,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
 
 def _names(view: StoredRun) -> list[TakenFacts]:
     """What the names are taken for, as the first rows show it."""
-    source = source_of_run(view)
+    source = source_of(view)
     monitor = new_monitor(source)
     for row in islice(source.rows, NAMING_ROWS):
         monitor.update(row)

@@ -50,6 +50,10 @@ class DumpView(LogView):
     def rollout_log(self) -> DumpedRollouts:
         return self._rollouts
 
+    @property
+    def has_distributions(self) -> bool:
+        return True
+
     @cached_property
     def _is_being_written(self) -> bool:
         return self.info.status == "running"
@@ -99,6 +103,7 @@ def dump_line(view: RunView) -> Headline:
         "reason": "a dump of rollouts; open it to check its rewards", "algorithm": view.algorithm,
         "framework": view.framework, "started": None, "updated": info.updated, "last_step": view.last_step,
         "total_steps": info.total_steps, "rows": rows, "metrics": len(view.metrics),
+        "host": None, "seconds": None,
     }  # fmt: skip
 
 

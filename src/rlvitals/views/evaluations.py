@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvitals import catalog
 from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
@@ -32,6 +33,11 @@ COUNTS = {
 }
 """Counts of an evaluation's file, and the fraction of the samples that its row, and so every tracker, has instead."""
 
+_SCORES = ("eval", "reward", "preference", "judging", "textscore")
+_COSTS = ("time", "throughput", "progress", "system", "memory")
+"""Families of the catalogue: what an evaluation is made for, and what it took."""
+
+_SCORE = re.compile(r"accurac|reward|score|margin|pass@|success|exact_match|\bf1\b", re.IGNORECASE)
 AGAINST_CONTROL = ("wins", "ties", "losses")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -139,6 +145,38 @@ def _from_row(row: Row) -> dict[str, Any]:
 
 def _is_count(name: str) -> bool:
     return name.startswith(("total_", "num_")) or name in ("correct_answers", *COUNTS)
+
+
+def scores_first(names: Iterable[str]) -> list[str]:
+    """What an evaluation is made for before what it took: scores, then other metrics, then times and counts.
+
+    >>> scores_first(["runtime", "loss", "epoch", "accuracy", "my_number"])
+    ['accuracy', 'my_number', 'loss', 'runtime', 'epoch']
+    """
+    reader = catalog.reader(None, None)
+
+    def rank(name: str) -> int:
+        meaning = reader.meaning(name, evaluated=True) or reader.meaning(f"eval_{name}", evaluated=True)
+        family = meaning.metric.family if meaning else ""
+        if family in _COSTS or name.startswith(("total_", "num_")):
+            return 3
+        if "loss" in name or not (family in _SCORES or _SCORE.search(name)):
+            return 1 if meaning is None else 2
+        return 0
+
+    return sorted(names, key=rank)
+
+
+def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of every number of some evaluations, the scores first."""
+    return scores_first(
+        dict.fromkeys(
+            name
+            for stats in evaluations
+            for name, value in stats.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
+        )
+    )
 
 
 def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> Evaluations:

@@ -1,7 +1,7 @@
 """Every run below a folder in one line each, cheaply: from small files and the ends of the logs, without columns.
 
-`rows` counts the lines of the training log, overtaken ones included, and `metrics` the names in its first and last
-rows: exact numbers need the whole log, and a list of hundreds must not read it.
+`rows` are the training rows of the living line and `metrics` every name, as on the run's own page. A long log that
+nobody has opened yet is not read for a list of hundreds: its metrics are not counted.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ END_ROWS = 4
 MOST_NAMES = 2_000
 """Names by which a framework is recognised."""
 
+FRESH_SECONDS = 5.0
+"""A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
+
+SHORT_LOG = 256 * 1024
+"""Bytes of a log that is read whole for a list."""
+
 NEWLINE = ord("\n")
 _BLOCK = 1 << 18
 
@@ -54,29 +60,29 @@ class Headlines:
     """Remembers what does not change: how many lines a log had, and the headline of a run whose files are as before."""
 
     _counted: dict[Path, Counted] = field(default_factory=dict)
-    _told: dict[Path, tuple[object, Headline]] = field(default_factory=dict)
+    _told: dict[Path, tuple[object, Headline, float]] = field(default_factory=dict)
 
     def of(self, path: Path) -> Headline:
         """One run's line. A run that cannot be read has the reason as its note."""
         run_dir = RunDir(path)
         state = _state(run_dir)
         known = self._told.get(path)
-        if known is not None and known[0] == state and known[1]["status"] != "running":
+        if known is not None and known[0] == state and _is_fresh(known[1], known[2]):
             return known[1]
         try:
             told = self._tell(run_dir)
         except (RlvitalsError, OSError) as error:
             told = unreadable_line(path, str(error))
-        self._told[path] = (state, told)
+        self._told[path] = (state, told, time.monotonic() + FRESH_SECONDS)
         return told
 
     def _tell(self, run_dir: RunDir) -> Headline:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
-        names = dict.fromkeys(name for row in [*_first_rows(run_dir.train_log), *ends] for name in row.numbers)
+        names = dict.fromkeys(name for row in [*first_rows(run_dir.train_log), *ends] for name in row.numbers)
         recognised = _recognised(tuple(names)[:MOST_NAMES])
-        rows = self._rows(run_dir)
+        rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
         verdict, reason = _verdict(view, run_dir, rows, ends)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
@@ -92,7 +98,9 @@ class Headlines:
             "last_step": max((row.step for row in ends), default=None),
             "total_steps": info.total_steps,
             "rows": rows,
-            "metrics": len(names),
+            "metrics": _metrics(view, run_dir),
+            "host": info.host or None,
+            "seconds": max((info.ended or min(max(stamps), time.time())) - info.created, 0.0),
         }
 
     def _rows(self, run_dir: RunDir) -> int:
@@ -117,15 +125,34 @@ class Headlines:
         return known.lines
 
 
+def _is_fresh(line: Headline, until: float) -> bool:
+    return line["status"] != "running" or time.monotonic() < until
+
+
+def _metrics(view: RunView, run_dir: RunDir) -> int | None:
+    try:
+        return len(view.metrics) if _is_quick(run_dir) else None
+    except RlvitalsError:  # its page says why
+        return None
+
+
+def _is_quick(run_dir: RunDir) -> bool:
+    """Whether every name of a run is known at once: its logs are short, or somebody has opened it before."""
+    return os.path.isdir(run_dir.index) or all(
+        (found := stamp(log)) is None or found[1] <= SHORT_LOG for log in (run_dir.train_log, run_dir.eval_log)
+    )
+
+
 def _verdict(view: RunView, run_dir: RunDir, rows: int, ends: list[Row]) -> tuple[Verdict, str]:
     """By what is on record alone: no row is judged for a list."""
     is_resumed = len(view.attempts) > 1  # some events may be of abandoned attempts
-    events = view.health_events if is_resumed else read_events(run_dir)
+    last_step = max((row.step for row in ends), default=None)
+    events = view.health_events if is_resumed else view.with_stop(read_events(run_dir), last_step)
     attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
     findings = History(events).findings
     if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):
         return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
-    return verdict_of(findings, rows, max((row.step for row in ends), default=None))
+    return verdict_of(findings, rows, last_step)
 
 
 def _was_watched_before(view: RunView) -> bool:
@@ -140,7 +167,8 @@ def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
     return catalog.recognise(names)
 
 
-def _first_rows(log: Path) -> list[Row]:
+def first_rows(log: Path) -> list[Row]:
+    """The first rows of a log; those that are damaged are left out."""
     found = []
     try:
         with open_log(log) as file:
@@ -172,5 +200,5 @@ def unreadable_line(path: Path, reason: str) -> Headline:
     return {
         "name": path.name, "status": "unreadable", "status_note": reason, "verdict": "cannot judge", "reason": reason,
         "algorithm": None, "framework": None, "started": None, "updated": None, "last_step": None, "total_steps": None,
-        "rows": None, "metrics": None,
+        "rows": None, "metrics": None, "host": None, "seconds": None,
     }  # fmt: skip

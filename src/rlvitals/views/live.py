@@ -21,8 +21,9 @@ from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_run
-from rlvitals.views.run import open_run
+from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of_run
+from rlvitals.views.stopped import GONE
 
 STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
@@ -47,6 +48,8 @@ class News:
 class Feed(Protocol):
     """A growing source."""
 
+    rows: int | None
+    """Training rows of the living line so far; None for a log, whose judge counts them."""
     is_watched: bool
     """Whether the run has a monitor and a clock of its own, so that silence need not be judged here."""
 
@@ -80,6 +83,7 @@ class LogFeed:
     """A foreign log. It never ends by itself: nobody says when its writer is done."""
 
     ending = ""
+    rows: int | None = None
     is_watched = False
     logged_names: ClassVar[dict[str, str]] = {}
 
@@ -130,6 +134,8 @@ class RunFeed:
         self._attempt = 0
         self._lineage: Lineage | None = None
         self.is_watched = False
+        self.rows: int | None = 0
+        self._has_told_stop = False
 
     @property
     def ending(self) -> str:
@@ -141,10 +147,22 @@ class RunFeed:
         return "" if view.status == "running" else f"the run is {view.status}{note}"
 
     def source(self) -> RowSource:
-        return source_of_run(open_run(as_named(self._named, self._dir.root)))
+        return source_of_run(self._view())
 
     def flush(self) -> News:
-        return News(self._reader.flush())
+        return News(self._reader.flush(), events=self._stop())
+
+    def _stop(self) -> list[HealthEvent]:
+        """That the run's process is gone, once, where it is."""
+        try:
+            told = [] if self._has_told_stop else [event for event in self._view().health_events if event.rule == GONE]
+        except RlvitalsError:
+            return []
+        self._has_told_stop = self._has_told_stop or bool(told)
+        return told
+
+    def _view(self) -> RunView:
+        return open_run(as_named(self._named, self._dir.root))
 
     @property
     def logged_names(self) -> Mapping[str, str]:
@@ -167,6 +185,7 @@ class RunFeed:
         elif self._lineage is not None:
             gone = self._lineage.is_ghost(*_places(new["system"]))
             new["system"] = [row for row, is_gone in zip(new["system"], gone, strict=True) if not is_gone]
+        self.rows = (self.rows or 0) + len(new["train"])
         return News(self._read(new), before, self._new_events())
 
     def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
@@ -176,6 +195,7 @@ class RunFeed:
         fresh = {id(row) for rows in new.values() for row in rows}
         self._reader = RowReader()
         known = {log: [row for row in living[log] if id(row) not in fresh] for log in LOGS}
+        self.rows = len(known["train"])
         before = self._read(known)
         return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
@@ -195,7 +215,8 @@ class RunFeed:
         found = [event for line in self._health.lines() if (event := event_of(line)) is not None]
         self.is_watched = self.is_watched or any(event.type == "monitor" for event in found)
         is_ghost = self._lineage.is_abandoned if self._lineage is not None else lambda attempt, step: False
-        return [event for event in found if event.seen_in != "rows" and not is_ghost(event.attempt, event.step)]
+        outside = (event for event in found if event.seen_in != "rows" and event.rule != GONE)  # see `_stop`
+        return [event for event in outside if not is_ghost(event.attempt, event.step)]
 
 
 def _places(rows: list[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

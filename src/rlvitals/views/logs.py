@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,9 @@ from rlvitals.config import planned_steps
 from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, Row, RunInfo
+from rlvitals.records import Attempt, HealthEvent, Row, RunInfo
 from rlvitals.store.chunks import from_rows
+from rlvitals.store.distributions import Logged
 from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
@@ -29,7 +30,7 @@ class LogView(RunView):
     """A foreign log with everything a run can be asked."""
 
     def __init__(self, log: ForeignLog, path: Path) -> None:
-        self.log = log
+        self.log = self.foreign = log
         self._keep(RunDir(path))
         self._rows: dict[Stream, list[Row]] = {"train": [], "eval": []}
         for stream, row in stored_rows(log):
@@ -51,8 +52,23 @@ class LogView(RunView):
         )
 
     @property
+    def damage(self) -> list[str]:
+        return []  # it has none of a run's small files
+
+    @property
     def problems(self) -> list[str]:
         return self.log.notes
+
+    @property
+    def has_distributions(self) -> bool:
+        return bool(self.log.distributions)
+
+    def _read_distributions(self) -> Iterable[Logged]:
+        return self.log.distributions
+
+    @property
+    def health_events(self) -> list[HealthEvent]:
+        return []  # nobody watched it
 
     def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
         if stream == "system":

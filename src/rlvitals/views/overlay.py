@@ -1,66 +1,171 @@
-"""One metric of several runs over each other: a line a run, and the band between the lowest and the highest of runs
-that differ by their seed alone.
+"""Metrics of several runs over each other: a line a run, or the mean and the band of the runs of a group.
+
+What is not the same quantity is not laid over: the catalogue judges every run's metric against that of the first run
+that has it, and a refusal carries the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rlvitals import catalog
-from rlvitals.config import flatten
-from rlvitals.contract import OverlaidLine, Overlay, Refusal, SeedBand
-from rlvitals.errors import UnknownMetric
-from rlvitals.views.chart_lines import Axis, Window, lines
+from rlvitals.contract import OverlaidLine, Overlay, Overlays, Refusal, RunBand, RunGroup
+from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.store.layout import Stream
+from rlvitals.views.chart_lines import Axis, Window, curve
 from rlvitals.views.run import RunView
+from rlvitals.views.settings import families, is_bookkeeping, is_seed, plain_settings, setting_of, value_text, varying
 from rlvitals.views.thinning import plain_numbers
+from rlvitals.views.tree import band_of, streams_of
 
-SEEDS = frozenset({"seed", "random_seed", "data_seed", "rng_seed"})
-PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"})
-"""Settings by which runs of one experiment differ anyway."""
+BY_SEED = "seed"
+"""Groups of runs whose settings are the same but for the seed. Any other word is a setting, whose equal values make a
+group.
+"""
+
+BAND_PLACES = 400
+MOST_SETTINGS = 200
 
 
 def overlay(views: Mapping[str, RunView], name: str, window: Window) -> Overlay:
-    """What `/api/overlay` answers. A run without the metric is named; one whose number is another quantity is left out
-    with the reason.
+    """What `/api/overlay` answers: every run's line, and the bands of runs that differ by their seed alone."""
+    return _Laid(views, window).overlay(name, run_groups(views, BY_SEED), keep_lines=True)
+
+
+def overlays(
+    views: Mapping[str, RunView], names: Sequence[str], by: str, window: Window, unread: Sequence[Refusal] = ()
+) -> Overlays:
+    """What `/api/overlays` answers: several metrics of several runs. With `by`, runs of a group come as their band
+    alone. `unread` are runs that could not be opened.
     """
-    drawn: list[OverlaidLine] = []
-    missing: list[str] = []
-    refused: list[Refusal] = []
-    base: tuple[RunView, str] | None = None
-    for run, view in views.items():
-        try:
-            logged = view.resolve(name)
-        except UnknownMetric:
-            missing.append(run)
-            continue
-        base = base or (view, logged)
-        judged = _compared(base, view, logged)
-        if judged.verdict == "different":
-            refused.append({"run": run, "reason": judged.reason})
-            continue
-        for line in lines(view, [logged], window)["lines"]:
-            drawn.append({**line, "run": run, "caution": judged.reason if judged.verdict != "same" else ""})
+    laid = _Laid(views, window, unread)
+    groups = run_groups(views, by) if by else []
     return {
         "x": window.x,
-        "name": name,
-        "lines": drawn,
-        "missing": missing,
-        "refused": refused,
-        "bands": [_band(views, group, name, window) for group in seed_groups(views) if len(group) > 1],
+        "groups": groups,
+        "settings": differing_settings(views),
+        "overlays": [laid.overlay(name, groups, keep_lines=False) for name in names],
     }
 
 
-def seed_groups(views: Mapping[str, RunView]) -> list[list[str]]:
-    """The runs in groups whose settings are the same but for the seed and their own names."""
-    groups: dict[str, list[str]] = {}
-    for run, view in views.items():
-        kept = {
-            key: value for key, value in flatten(view.config).items() if key.rpartition(".")[2] not in SEEDS | PLACES
+def run_groups(views: Mapping[str, RunView], by: str) -> list[RunGroup]:
+    """The runs in groups, in the order of their first runs."""
+    settings = {run: plain_settings(view.config) for run, view in views.items()}
+    if by == BY_SEED:
+        # What no setting describes is not known to be the same: such runs stay apart.
+        described = {run: own for run, own in settings.items() if not all(map(is_bookkeeping, own))}
+        labels = {run: run for run in settings} | families(described)
+    else:
+        labels = {run: f"{by}={value_text(setting_of(own, by))}" for run, own in settings.items()}
+    found: dict[str, list[str]] = {}
+    for run, label in labels.items():
+        found.setdefault(label, []).append(run)
+    return [{"label": label, "runs": runs} for label, runs in found.items()]
+
+
+def differing_settings(views: Mapping[str, RunView]) -> list[str]:
+    """The settings that runs can be grouped by: those that differ, and the seed where one does."""
+    differing = varying(plain_settings(view.config) for view in views.values())
+    rest = [key for key in differing if not is_seed(key) and not is_bookkeeping(key)]
+    return [*([BY_SEED] if any(map(is_seed, differing)) else []), *rest][:MOST_SETTINGS]
+
+
+class _Laid:
+    """Several runs over one x-axis."""
+
+    def __init__(self, views: Mapping[str, RunView], window: Window, unread: Sequence[Refusal] = ()) -> None:
+        self._views = views
+        self._window = window
+        self._axes: dict[str, Axis] = {}
+        self._refused: list[Refusal] = list(unread)
+        for run, view in views.items():
+            try:
+                self._axes[run] = Axis(view, window.x)
+            except ConfigError as error:
+                self._refused.append({"run": run, "reason": str(error)})
+
+    def overlay(self, name: str, groups: Sequence[RunGroup], *, keep_lines: bool) -> Overlay:
+        """One metric. A run without it is named; one whose number is another quantity is left out with the reason."""
+        logged: dict[str, str] = {}
+        cautions: dict[str, str] = {}
+        missing: list[str] = []
+        refused = list(self._refused)
+        base: tuple[RunView, str] | None = None
+        for run in self._axes:
+            view = self._views[run]
+            try:
+                own = view.resolve(name)
+            except UnknownMetric:
+                missing.append(run)
+                continue
+            base = base or (view, own)
+            judged = _compared(base, view, own)
+            if judged.verdict == "different":
+                refused.append({"run": run, "reason": judged.reason})
+                continue
+            logged[run] = own
+            cautions[run] = judged.reason if judged.verdict != "same" else ""
+        bands = [self._band(group, logged) for group in groups if sum(run in logged for run in group["runs"]) > 1]
+        banded = set() if keep_lines else {run for band in bands if band["x"] for run in band["runs"]}
+        return {
+            "x": self._window.x,
+            "name": name,
+            "typical": band_of(*base) if base else None,
+            "lines": [
+                self._line(run, own, stream, cautions[run])
+                for run, own in logged.items()
+                if run not in banded
+                for stream in streams_of(self._views[run], own)
+            ],
+            "missing": missing,
+            "refused": refused,
+            "bands": bands,
         }
-        groups.setdefault(repr(sorted(kept.items())), []).append(run)
-    return list(groups.values())
+
+    def _line(self, run: str, name: str, stream: Stream, caution: str) -> OverlaidLine:
+        line = curve(self._views[run], name, stream, self._window, self._axes[run])
+        is_thinned = line.shown < line.total
+        return {
+            "run": run,
+            "name": name,
+            "stream": stream,
+            "total": line.total,
+            "shown": line.shown,
+            "nonfinite": line.nonfinite,
+            "x": line.x,
+            "y": line.y,
+            "low": line.low if is_thinned else [],
+            "high": line.high if is_thinned else [],
+            "caution": caution,
+        }
+
+    def _band(self, group: RunGroup, logged: Mapping[str, str]) -> RunBand:
+        """Lowest, highest and mean over the runs of a group, at as many places of the range they share."""
+        runs = [run for run in group["runs"] if run in logged]
+        curves = []
+        for run in runs:
+            steps, values = self._views[run].series(logged[run])
+            finite = np.isfinite(values)
+            if finite.any():
+                curves.append((self._axes[run](steps[finite]), values[finite]))
+        made: RunBand = {"label": group["label"], "runs": runs, "x": [], "low": [], "high": [], "mean": []}
+        if len(curves) < 2:
+            return made
+        window = self._window
+        start = max(float(x[0]) for x, _ in curves)
+        end = min(float(x[-1]) for x, _ in curves)
+        start = start if window.start is None else max(start, window.start)
+        end = end if window.end is None else min(end, window.end)
+        if end <= start:
+            return made
+        places = np.linspace(start, end, min(window.points, BAND_PLACES))
+        table = np.array([np.interp(places, x, values) for x, values in curves])
+        made["x"] = places.tolist()
+        made["low"], made["high"] = plain_numbers(table.min(axis=0)), plain_numbers(table.max(axis=0))
+        made["mean"] = plain_numbers(table.mean(axis=0))
+        return made
 
 
 def _compared(base: tuple[RunView, str], view: RunView, logged: str) -> catalog.Comparison:
@@ -68,32 +173,3 @@ def _compared(base: tuple[RunView, str], view: RunView, logged: str) -> catalog.
     if view is first:
         return catalog.Comparison("same")
     return catalog.compare(first.meaning(own), view.meaning(logged), same_name=own == logged)
-
-
-def _band(views: Mapping[str, RunView], group: list[str], name: str, window: Window) -> SeedBand:
-    """Lowest, highest and mean over the runs of a group, at as many places of the range they share."""
-    curves = []
-    for run in group:
-        view = views[run]
-        try:
-            steps, values = view.series(name)
-        except UnknownMetric:
-            continue
-        finite = np.isfinite(values)
-        if finite.any():
-            curves.append((Axis(view, window.x)(steps[finite]), values[finite]))
-    if len(curves) < 2:
-        return {"runs": group, "x": [], "low": [], "high": [], "mean": []}
-    start = max(float(x[0]) for x, _ in curves)
-    end = min(float(x[-1]) for x, _ in curves)
-    start = start if window.start is None else max(start, window.start)
-    end = end if window.end is None else min(end, window.end)
-    places = np.linspace(start, end, min(window.points, 400)) if end > start else np.zeros(0)
-    table = np.array([np.interp(places, x, values) for x, values in curves])
-    return {
-        "runs": group,
-        "x": places.tolist(),
-        "low": plain_numbers(table.min(axis=0)),
-        "high": plain_numbers(table.max(axis=0)),
-        "mean": plain_numbers(table.mean(axis=0)),
-    }

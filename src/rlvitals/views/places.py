@@ -7,9 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError
-from rlvitals.health.rows import rows_of_log
 from rlvitals.importers import (
     ForeignLog,
     NotALog,
@@ -24,11 +22,11 @@ from rlvitals.importers import (
 )
 from rlvitals.importers.dumps.base import Split
 from rlvitals.store.layout import RunDir
-from rlvitals.views.discovery import find_runs, is_run, near_directory
+from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
 from rlvitals.views.labels import is_labels
 from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
-from rlvitals.views.sources import RowSource, source_of_run
+from rlvitals.views.sources import RowSource, source_of_log, source_of_run
 
 
 def open_source(path: str | os.PathLike[str]) -> RowSource:
@@ -43,20 +41,6 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
-
-
-def source_of_log(log: ForeignLog) -> RowSource:
-    """A foreign log."""
-    return RowSource(
-        path=log.path,
-        format=log.format,
-        rows=rows_of_log(log.rows),
-        algorithm=log.algorithm,
-        framework=log.framework,
-        total_steps=planned_steps(log.config),
-        config=by_last_name(log.config),
-        notes=list(log.notes),
-    )
 
 
 def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
@@ -97,7 +81,13 @@ def one_place(path: Path, what: str) -> Path:
     if not any(map(is_run, places)):
         with contextlib.suppress(NotALog):
             return find_log(path)
-    raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them")
+        if is_dump(path):
+            raise ConfigError(
+                f"{path} is a framework's dump of rollouts, with no log of metrics beside it. Look at it with "
+                f"'rlvitals rollouts {path}' or 'rlvitals serve {path}'"
+            )
+    named = ", ".join(str(place) for place in places[:6]) + (" ..." if len(places) > 6 else "")
+    raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them ({named})")
 
 
 def _is_double(child: Path) -> bool:

@@ -7,7 +7,8 @@ resumed attempt overtook are ghosts, asked for by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,23 +20,27 @@ from rlvitals import catalog
 from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.health.history import History
+from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, HealthEvent, Row, RunInfo, Span, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
+from rlvitals.store.distributions import Logged, read_distributions
 from rlvitals.store.findings import read_events
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder
+from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RunRollouts
+from rlvitals.views.stopped import Stop, finding_of, resume_words, with_stop
 
 if TYPE_CHECKING:
     import pandas
@@ -54,6 +59,9 @@ AXIS_CONCEPTS: dict[str, str] = {
 
 class StoredRun:
     """A stored run, finished or still being written: its rows, its settings and what its names mean."""
+
+    foreign: ForeignLog | None = None
+    """The log of another tool that it stands for; None for a run of ours."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)
@@ -95,7 +103,9 @@ class StoredRun:
         if self.info.status == "running" and self.status == "interrupted":
             age = heartbeat_age(self._dir)
             when = "" if math.isinf(age) else f", last heartbeat {duration(age)} ago"
-            return f"its process (pid {self.info.pid} on {self.info.host}) is gone without finishing{when}"
+            who = f"its process (pid {self.info.pid} on {self.info.host})"
+            is_known = self.stop is None or self.stop.is_known
+            return f"{who} is gone without finishing{when}" if is_known else f"{who} has been silent{when}"
         return self.info.error or ""
 
     @cached_property
@@ -156,6 +166,12 @@ class StoredRun:
         return int(self._ghosts("train").sum())
 
     @property
+    def first_step(self) -> int | None:
+        """The lowest step of the living line."""
+        steps = self._columns("train").steps[~self._ghosts("train")]
+        return int(steps.min()) if len(steps) else None
+
+    @property
     def last_step(self) -> int | None:
         """The highest step of the living line."""
         steps = self._columns("train").steps[~self._ghosts("train")]
@@ -183,8 +199,30 @@ class StoredRun:
 
     @property
     def health_events(self) -> list[HealthEvent]:
-        """The events on record of the living line, in order."""
-        return [event for event in read_events(self._dir) if not self._is_ghost(event)]
+        """The events on record of the living line, in order; of a run whose process is gone, that it is."""
+        living = [event for event in read_events(self._dir) if not self._is_ghost(event)]
+        return self.with_stop(living, self.last_step)
+
+    def with_stop(self, events: list[HealthEvent], last_step: int | None) -> list[HealthEvent]:
+        """Events on record, with the word on a process that is gone."""
+        stop = self.stop
+        found = None if stop is None else finding_of(stop, self.info, last_step, self.resume_words)
+        return with_stop(events, self.info.attempt, found, math.nan if stop is None else stop.when)
+
+    @cached_property
+    def stop(self) -> Stop | None:
+        """How the run stopped, where its process is gone without ending it."""
+        if self.info.status != "running" or self._is_being_written:
+            return None
+        holder = read_holder(self._dir)
+        is_known = holder is None or is_alive(holder.process) is False
+        age = heartbeat_age(self._dir)
+        return Stop(self.info.updated if math.isinf(age) else time.time() - age, is_known)
+
+    @property
+    def resume_words(self) -> str:
+        """How the run can go on."""
+        return resume_words(self.info, self.config, self.path)
 
     @cached_property
     def own_rollouts(self) -> RunRollouts:
@@ -393,6 +431,20 @@ class StoredRun:
         """The phases that ended, in that order."""
         return list(read_spans(self._dir.log("phases", rank)))
 
+    @property
+    def has_distributions(self) -> bool:
+        """Whether something can be shown as a distribution; known without reading it."""
+        return _has_bytes(self._dir.log("distributions")) or bool(self._dir.rollout_logs())
+
+    @property
+    def logged_distributions(self) -> list[Logged]:
+        """The distributions that rank 0 logged on the living line, in order."""
+        found = self._read_distributions()
+        return [one for one in found if not self._lineage.is_abandoned(one.attempt, one.step)]
+
+    def _read_distributions(self) -> Iterable[Logged]:
+        return read_distributions(self._dir.log("distributions"))
+
     def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
         """Every rank's rows as columns, rank 0's first, each with which of them live."""
         ranks = (0, *self._dir.rank_numbers(stream))
@@ -456,6 +508,13 @@ class StoredRun:
     @cached_property
     def _ghost_rows(self) -> dict[tuple[Stream, int], NDArray[np.bool_]]:
         return {}
+
+
+def _has_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def in_order(steps: NDArray[Any], values: FieldArray) -> Series:

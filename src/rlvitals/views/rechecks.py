@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from rlvitals.compute.recomputation import recheck
 from rlvitals.config import by_last_name
+from rlvitals.health import rulebook
 from rlvitals.health.history import was_watched
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.records import Group, HealthEvent
@@ -20,19 +21,19 @@ MOST_BYTES = 256 << 20
 """Of files of rollouts that are read for this, the newest: a reader waits a few seconds for them."""
 
 
-def events_on_record(view: StoredRun) -> list[HealthEvent]:
-    """The events of the living line in order, whoever led to them."""
+def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) -> list[HealthEvent]:
+    """The events of the living line in order, whoever led to them. `rules`: others than the shipped ones."""
     events = view.health_events
     if was_watched(events, view.living_attempts):
         return events
-    found = list(token_events(view))
+    found = list(token_events(view, rules))
     if not found:
         return events
     others = [event for event in events if event.seen_in != "tokens"]
     return sorted([*others, *found], key=lambda event: event.timestamp if event.timestamp > 0 else -math.inf)
 
 
-def token_events(view: StoredRun) -> Iterator[HealthEvent]:
+def token_events(view: StoredRun, rules: rulebook.Rulebook | None = None) -> Iterator[HealthEvent]:
     """What a run's tokens lead to, computed from the files."""
     steps = view.own_rollouts.steps_with_tokens(MOST_BYTES)
     if not steps:
@@ -43,7 +44,7 @@ def token_events(view: StoredRun) -> Iterator[HealthEvent]:
             known = rows.get(row.step, ({}, 0.0, 1))[0]
             rows[row.step] = known | row.numbers, row.timestamp, row.attempt
     config = by_last_name({key: value for key, value in view.config.items() if key != "rlvitals"})
-    checks = Rechecks()
+    checks = Rechecks(rules or rulebook.shipped())
     for step in steps:
         groups: list[Group] = view.own_rollouts.at(step, rank=0)
         if step not in rows or not groups:

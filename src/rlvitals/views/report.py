@@ -23,13 +23,13 @@ from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
-from rlvitals.views.evaluations import Evaluations, read_trend
+from rlvitals.views.evaluations import Evaluations, numbers_of, read_trend
 from rlvitals.views.logs import LogView, open_any
-from rlvitals.views.places import source_of_log
 from rlvitals.views.plots import chosen, comparison, overview
 from rlvitals.views.rollouts import Hit
 from rlvitals.views.run import RunView
-from rlvitals.views.sources import source_of_run
+from rlvitals.views.sources import source_of
+from rlvitals.views.summary import lasted
 from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3
@@ -51,8 +51,7 @@ def gather(
     and ConfigError for a `mapping` of names that are not there or to concepts nobody knows.
     """
     view = open_any(path)
-    source = source_of_log(view.log) if isinstance(view, LogView) else source_of_run(view)
-    report = check_source(source, mapping=mapping)
+    report = check_source(source_of(view), mapping=mapping)
     said = [*report.findings, *report.normal]
     diagnosis = Diagnosis(report.verdict, report.reason, said)
     is_large = len(view.metrics) > MANY_METRICS
@@ -95,13 +94,13 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
         "status_note": "" if is_log else view.status_note,
         "algorithm": report.algorithm,
         "framework": report.framework,
-        "rows": report.points,
+        "rows": report.rows,
         "first_step": report.first_step,
         "last_step": report.last_step,
         "total_steps": info.total_steps,
         "ghost_rows": view.ghost_rows,
         "started": None if is_log else info.created,
-        "seconds": None if is_log else max(0.0, (info.ended or info.updated) - info.created),
+        "seconds": None if is_log else lasted(view),
     }
 
 
@@ -140,7 +139,7 @@ def _evaluations(view: RunView) -> dict[str, Any] | None:
             found = read_trend(view.path)
         except RlvitalsError:
             return None
-    return asdict(found) if found.evaluations else None
+    return asdict(found) | {"names": numbers_of(found.evaluations)} if found.evaluations else None
 
 
 def _held_out(view: LogView) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from rlvitals.store.archive import log_state
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems
-from rlvitals.store.rollout_index import Found, RolloutFiles, RolloutIndex, RunFiles
+from rlvitals.store.rollout_index import Found, RolloutFiles, RolloutIndex, RunFiles, Sample
 from rlvitals.store.rollouts import has_tokens, read_groups, rollout_files
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class RolloutSource(Protocol):
     def problems(self) -> list[str]: ...
     def at(self, step: int) -> list[Group]: ...
     def overview(self) -> list[RolloutStep]: ...
+    def samples(self) -> list[Sample]: ...
     def find(
         self, *, step: int | None = None, outcome: str | None = None, text: str | None = None, worst: bool = False,
         best: bool = False, limit: int = SHOWN,
@@ -80,6 +81,15 @@ class _InTable:
         def tell(index: RolloutIndex) -> list[RolloutStep]:
             living = self._living(index)
             return [cast(RolloutStep, row) for row in index.steps() if living.get(row["step"]) == row["attempt"]]
+
+        return self._ask(tell)
+
+    def samples(self) -> list[Sample]:
+        """Every rollout in numbers, step by step."""
+
+        def tell(index: RolloutIndex) -> list[Sample]:
+            living = self._living(index)
+            return [sample for sample in index.samples() if living.get(sample.step) == sample.attempt]
 
         return self._ask(tell)
 
@@ -256,6 +266,14 @@ class JoinedRollouts:
             for row in source.overview():
                 told.setdefault(row["step"], row)
         return [told[step] for step in sorted(told)]
+
+    def samples(self) -> list[Sample]:
+        found: list[Sample] = []
+        shown: set[int] = set()
+        for source in self._sources:
+            found += [sample for sample in source.samples() if sample.step not in shown]
+            shown |= set(source.steps)
+        return sorted(found, key=lambda sample: sample.step)
 
     def find(
         self,

@@ -13,6 +13,7 @@ from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
+from rlvitals.views.changes import change
 from rlvitals.views.discovery import linked_dumps, near_directory
 from rlvitals.views.epochs import Epochs, gather
 from rlvitals.views.query import StoredRun
@@ -50,6 +51,10 @@ class RunView(StoredRun):
         within = self.dumps_within or self._dir.root.parent
         return [DumpedRollouts(folder) for folder in linked_dumps(self._dir.root, self.config, within)]
 
+    @property
+    def has_distributions(self) -> bool:
+        return super().has_distributions or bool(self.linked_rollouts)
+
     def _repr_html_(self) -> str:
         """How a notebook shows it: the verdict, its vital signs, what was found."""
         from rlvitals.views.diagnosis import diagnose  # the doctor: who reads a series does not wait for it
@@ -68,7 +73,9 @@ class RunView(StoredRun):
         steps, values = self.series(name)
         few = thin(steps, values, steps, CARD_POINTS)
         course = [(x, y) for x, y in zip(few.x, few.y, strict=True) if x is not None and y is not None]
-        return Sign(name, float(values[-1]) if len(values) else None, course)
+        meaning = self.meaning(name)
+        moved = change(steps, values, meaning.metric.direction if meaning else "none")
+        return Sign(name, float(values[-1]) if len(values) else None, course, moved["told"] if moved else "")
 
 
 def open_run(path: str | os.PathLike[str]) -> RunView:

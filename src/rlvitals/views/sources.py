@@ -15,7 +15,8 @@ from rlvitals.errors import ConfigError, RlvitalsError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import Fields, rows_of_run
+from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
+from rlvitals.importers import ForeignLog
 from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
@@ -46,6 +47,10 @@ class RowSource:
     """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
     mapping: dict[str, str] = field(default_factory=dict)
     """What its own settings say that names are."""
+    logged: int | None = None
+    """The training rows of a recorded run's living line."""
+    log: ForeignLog | None = None
+    """What it is read from, where no run of ours is."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
@@ -62,10 +67,31 @@ def source_of_run(view: StoredRun) -> RowSource:
         total_steps=view.info.total_steps or planned_steps(config),
         config=by_last_name(config),
         notes=[*view.problems, *notes, *unmapped],
-        recorded=events_on_record(view),
+        recorded=events_on_record(view, rules),
         own_rules=rules,
         mapping=mapping,
+        logged=view.rows,
     )
+
+
+def source_of_log(log: ForeignLog) -> RowSource:
+    """A foreign log."""
+    return RowSource(
+        path=log.path,
+        format=log.format,
+        rows=rows_of_log(log.rows),
+        algorithm=log.algorithm,
+        framework=log.framework,
+        total_steps=planned_steps(log.config),
+        config=by_last_name(log.config),
+        notes=list(log.notes),
+        log=log,
+    )
+
+
+def source_of(view: StoredRun) -> RowSource:
+    """What is judged of a view: a recorded run's living line, or a foreign log as `check` reads it."""
+    return source_of_run(view) if view.foreign is None else source_of_log(view.foreign)
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.records import Row
+from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import NOT_MONITORED, diagnose, is_on_record
+from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
 
 LAST_FINDINGS = 5
@@ -33,11 +35,17 @@ def headline(view: RunView) -> dict[str, Any]:
         "rows": view.rows,
         "attempts": max(len(view.attempts), 1),
         "updated": _updated(view),
-        "seconds": round((info.ended or _updated(view)) - info.created, 3),
+        "seconds": lasted(view),
         **_verdict(view),
+        "is_stopped": view.stop is not None,
         "outcome": _outcome(view),
     }
     return told | {"note": "; ".join(view.damage)}
+
+
+def log_headline(view: LogView) -> dict[str, Any]:
+    """The line of a log that another tool wrote, among those of runs."""
+    return headline(view) | {"status": f"{view.log.format} log", "seconds": None}
 
 
 def _verdict(view: RunView) -> dict[str, str]:
@@ -58,7 +66,7 @@ def _outcome(view: RunView) -> dict[str, Any] | None:
 def unreadable_headline(path: Path, reason: object) -> dict[str, Any]:
     """The line of a run that cannot be read."""
     nothing = dict.fromkeys(("algorithm", "step", "total_steps", "rows", "attempts", "updated", "seconds", "outcome"))
-    judged = {"verdict": "cannot judge", "reason": str(reason)}
+    judged = {"verdict": "cannot judge", "reason": str(reason), "is_stopped": False}
     return {"name": path.name, "path": str(path), "status": "unreadable", **nothing, **judged, "note": str(reason)}
 
 
@@ -80,12 +88,28 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "metrics": [
             asdict(best) for name in view.reader.ordered(view.metrics) if (best := view.best(name)) is not None
         ],
+        "changes": _changes(view),
         "system": _row(sample) if (sample := view.last_sample) is not None else {},
         "texts": view.texts,
         "left_out": info.left_out,
         "rows_dropped": info.rows_dropped,
         "problems": view.problems,
     }
+
+
+def lasted(view: RunView) -> float:
+    """Seconds from a run's start to its end, or to its last sign."""
+    return round(max(0.0, (view.info.ended or _updated(view)) - view.info.created), 3)
+
+
+def _changes(view: RunView) -> dict[str, str]:
+    """How each vital sign has changed, in words."""
+    told = {}
+    for name in view.vital_signs:
+        meaning, (steps, values) = view.meaning(name), view.series(name)
+        if moved := change(steps, values, meaning.metric.direction if meaning else "none"):
+            told[name] = moved["told"]
+    return told
 
 
 def _updated(view: RunView) -> float:

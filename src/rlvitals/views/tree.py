@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from rlvitals import catalog
 from rlvitals.catalog import slices
 from rlvitals.contract import Described, ListedMetric, Metrics, SliceFacts
+from rlvitals.splits import is_held_out, without_held_out_prefix
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import RunDir, Stream
@@ -34,11 +37,14 @@ READ_FIRST = (
 )  # fmt: skip
 """Chapters in the order people look at them; then come names that the catalogue does not know."""
 
+TRAINED = re.compile(r"^train[/_]")
+"""What some put before the names of training."""
+
 READ_LAST = ("progress", "throughput", "time", "memory", "system")
 
 
-def metric_list(view: StoredRun, first: Collection[str] = ()) -> Metrics:
-    """Every metric of both streams, chapter by chapter, in each those of `first` and then the others, as they were
+def metric_list(view: StoredRun, essentials: Sequence[str] = ()) -> Metrics:
+    """Every metric of both streams, chapter by chapter, in each the essentials and then the others, as they were
     logged. `left_out` counts those beyond MOST_LISTED.
     """
     listed: list[ListedMetric] = []
@@ -50,11 +56,29 @@ def metric_list(view: StoredRun, first: Collection[str] = ()) -> Metrics:
         ending = _counted(columns, lives) if len(columns) * len(names) <= MOST_COUNTED else _glimpsed(view, stream)
         listed += [_facts(view, name, stream, ending(name)) for name in names]
     facts_of = slice_facts(view.sliced, view.reader)
+    trained = training_names(facts["name"] for facts in listed)
     for facts in listed:
-        facts["slice"] = facts_of.get(facts["name"])
-    places = _places()
+        name = facts["name"]
+        facts["slice"] = facts_of.get(name)
+        facts["held_out_of"] = trained.get(without_held_out_prefix(name)) if is_held_out(name) else None
+    places, first = _places(), frozenset(essentials)
     listed.sort(key=lambda facts: (places.get(facts["group"], 0), facts["group"], facts["name"] not in first))
-    return {"metrics": listed, "texts": view.texts[:MOST_LISTED], "left_out": count - len(listed)}
+    return {
+        "metrics": listed,
+        "essentials": list(essentials),
+        "texts": view.texts[:MOST_LISTED],
+        "has_distributions": view.has_distributions,
+        "left_out": count - len(listed),
+    }
+
+
+def training_names(names: Iterable[str]) -> dict[str, str]:
+    """The names that training logs, by what the evaluation's name is without its prefix.
+
+    >>> training_names(["train/loss", "train_runtime", "kl", "eval/loss"])
+    {'loss': 'train/loss', 'runtime': 'train_runtime', 'kl': 'kl'}
+    """
+    return {TRAINED.sub("", name): name for name in names if not is_held_out(name)}
 
 
 def streams_of(view: StoredRun, name: str) -> list[Stream]:
@@ -71,8 +95,12 @@ def band_of(view: StoredRun, name: str, stage: catalog.Stage = "any") -> catalog
     return band.limits if band else None
 
 
-Ending = tuple[int | None, float | None]
-"""How many points a metric has, where they are counted, and the last value."""
+class Ending(NamedTuple):
+    """How many points a metric has, where they are counted, the last value, and whether all are the same."""
+
+    points: int | None
+    last: float | None
+    is_constant: bool = False
 
 
 def described(view: StoredRun, name: str) -> Described:
@@ -96,9 +124,11 @@ def _facts(view: StoredRun, name: str, stream: Stream, ending: Ending) -> Listed
         "stream": stream,
         "group": _group(name, meaning.metric if meaning else None),
         "has_band": band_of(view, name) is not None,
-        "points": ending[0],
-        "last": ending[1],
+        "points": ending.points,
+        "last": ending.last,
+        "is_constant": ending.is_constant,
         "slice": None,
+        "held_out_of": None,
     }
 
 
@@ -162,7 +192,8 @@ def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], Endi
         values = columns.column(name)
         places = np.flatnonzero(is_present(values) & lives)
         last = float(values[places[-1]]) if len(places) else math.nan
-        return len(places), last if math.isfinite(last) else None
+        is_constant = len(places) > 1 and bool((values[places] == last).all())
+        return Ending(len(places), last if math.isfinite(last) else None, is_constant)
 
     return ending
 
@@ -175,6 +206,6 @@ def _glimpsed(view: StoredRun, stream: Stream) -> Callable[[str], Ending]:
 
     def ending(name: str) -> Ending:
         last = newest.get(name, math.nan)
-        return None, last if math.isfinite(last) else None
+        return Ending(None, last if math.isfinite(last) else None)
 
     return ending

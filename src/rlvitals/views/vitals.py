@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlvitals import catalog
 from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.records import SEVERITIES, Finding, Severity
@@ -18,6 +15,7 @@ from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
+from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
@@ -28,8 +26,6 @@ MOST_SLICES = 40
 """Slices that a tile lists."""
 
 BAR_CELLS = 60
-NOISE_POINTS, FEWEST_JUMPS = 10, 5
-"""Points at the end whose jumps are the noise of a change, and how few of them say nothing."""
 
 ETA_ROWS = 50
 """Rows at the end whose pace is the pace."""
@@ -98,40 +94,19 @@ def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Fin
     value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
     status, why = status_of(name, standing, evaluated=view.is_evaluated(name))
+    what = described(view, name)
     spark = thin(series.steps, series.values, series.steps, SPARK_POINTS)
     return {
-        **described(view, name),
+        **what,
         **division,
         "value": value if math.isfinite(value) else None,
-        "change": change(series.values),
+        "change": change(series.steps, series.values, what["direction"]),
         "band": band,
         "status": status,
         "why": why,
         "spark": list(zip(spark.x, spark.y, strict=True)),
         "points": spark.total,
     }
-
-
-def change(values: NDArray[np.float64]) -> float | None:
-    """How far the newest tenth of a series lies above the tenth before it, in the mean; None where that is nothing.
-
-    0 where it is no more than twice what the series' own jumping about explains: a wobble is neither better nor worse.
-
-    >>> change(np.array([1.0] * 10 + [2.0])), change(np.array([5.0])), change(np.array([1.0, 2.0] * 10))
-    (1.0, None, 0.0)
-    """
-    finite = values[np.isfinite(values)]
-    window = max(1, len(finite) // 10)
-    if len(finite) < 2 * window:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = float(finite[-window:].mean() - finite[-2 * window : -window].mean())
-    if not math.isfinite(moved):
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        jumps = np.diff(finite[-max(NOISE_POINTS, 4 * window) :])
-        noise = float(jumps.std()) / math.sqrt(window) if len(jumps) >= FEWEST_JUMPS else 0.0
-    return moved if abs(moved) > 2 * noise else 0.0
 
 
 def standing_findings(diagnosis: Diagnosis) -> list[Finding]:

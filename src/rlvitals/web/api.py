@@ -12,8 +12,10 @@ from dataclasses import asdict, replace
 from typing import Any, cast
 
 from rlvitals import catalog, contract
+from rlvitals.codec import parse_shallow
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.records import Group
+from rlvitals.store.marks import AllMarks
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import POINTS, Window, lines
 from rlvitals.views.diagnosis import findings_told
@@ -30,13 +32,25 @@ PAGE_SIZE = 50
 MOST_PAGES = 20
 """Pages of hits."""
 
+MOST_SWEPT = 500
+"""Runs of a sweep: of each, its settings and one number are read."""
+
+MOST_COLUMNS = 60
+"""Columns of a table."""
+
 PROMPT_LENGTH = 300
 """Characters of a prompt in a list."""
 
 
 def runs(folder: Folder, query: Query) -> contract.Runs:
-    """Every run in a line."""
-    return folder.runs()
+    """Every run in a line, but for those that were archived or deleted, unless they are asked for."""
+    return folder.runs(hidden=query.text("hidden") == "1")
+
+
+def table(folder: Folder, query: Query) -> contract.Table:
+    """Every run with the columns that are asked for."""
+    columns = query.all("column", MOST_COLUMNS)
+    return folder.table(columns, hidden=query.text("hidden") == "1", choices=query.text("choices") == "1")
 
 
 def run(folder: Folder, query: Query) -> contract.Vitals:
@@ -56,6 +70,13 @@ def series(folder: Folder, query: Query) -> contract.Lines:
         raise ConfigError("the question needs 'name'")
     view = folder.view(_run(query))
     return lines(view, names, _window(query), folder.known_findings(_run(query)))
+
+
+def distributed(folder: Folder, query: Query) -> contract.Distributions:
+    """How values are spread over the steps, and the texts that were logged."""
+    from rlvitals.views.distributions import distributions
+
+    return folder.remembered(_run(query), "distributions", lambda run: distributions(run.view))
 
 
 def explain(folder: Folder, query: Query) -> contract.Explained:
@@ -117,7 +138,7 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
 
 def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
     """The evaluations over the steps, and the epochs where the rows say where they end."""
-    from rlvitals.views.evaluations import evaluated_slices, read_trend, trend_of_log
+    from rlvitals.views.evaluations import evaluated_slices, numbers_of, read_trend, trend_of_log
 
     view = folder.view(_run(query))
     told = trend_of_log(view) if isinstance(view, LogView) else read_trend(folder.place(_run(query)))
@@ -130,6 +151,7 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
         "last": told.last,
         "problems": told.problems,
         "metrics": columns.names[:MOST_NAMES],
+        "names": numbers_of(told.evaluations),
         "slices": evaluated_slices(view, told.evaluations),
         "epochs": _epochs(view),
     }
@@ -145,43 +167,122 @@ def compare(folder: Folder, query: Query) -> contract.Compared:
     places = dict(zip((str(view.path) for view in views), names, strict=True))
     return {
         "runs": [
-            {"run": name, "name": view.name, "status": view.status, "step": view.last_step}
+            {
+                "run": name,
+                "name": view.name,
+                "status": view.status,
+                "step": view.last_step,
+                "rollouts": bool(view.rollout_log.steps),
+            }
             for name, view in zip(names, views, strict=True)
         ],
         "config_differences": told.config_differences,
         "metrics": [cast(contract.ComparedMetric, asdict(row)) for row in told.metrics],
         "only_in_one": {places[path]: only for path, only in told.only_in_one.items()},
         "first_divergence": told.first_divergence,
+        "bookkeeping": told.bookkeeping,
     }
+
+
+def swept(folder: Folder, query: Query) -> contract.Sweep:
+    """The settings that vary among runs, and what they have to do with a target."""
+    from rlvitals.views.sweep import sweep
+
+    names = query.all("run", MOST_SWEPT)
+    if len(names) < 2:
+        raise ConfigError("a sweep takes at least two runs")
+    target = query.text("target") or _outcome(folder.view(names[0]))
+    cells, settings = folder.cells(names, [target])
+    return sweep(target, {name: own[0] for name, own in cells.items()}, settings)
+
+
+def _outcome(view: RunView) -> str:
+    """What a run is for, as a column: its reward or margin, or else its first vital sign."""
+    from rlvitals.views.summary import OUTCOMES
+
+    concepts = {view.concept(name): name for name in reversed(view.metrics) if not view.labels(name)}
+    found = [concepts[concept] for concept in OUTCOMES if concept in concepts]
+    return f"{[*found, *view.vital_signs, 'reward'][0]}.last"
 
 
 def overlaid(folder: Folder, query: Query) -> contract.Overlay:
     """One metric of several runs."""
     from rlvitals.views.overlay import overlay
 
-    views: dict[str, RunView] = {name: folder.view(name) for name in query.all("run", MOST_RUNS)}
-    if not views:
-        raise ConfigError("the question needs 'run'")
+    views = {name: folder.view(name) for name in _runs(query)}
     return overlay(views, query.needed("name"), _window(query))
+
+
+def all_overlaid(folder: Folder, query: Query) -> contract.Overlays:
+    """Several metrics of several runs, or of groups of them. A run that cannot be read does not hide the others."""
+    from rlvitals.views.overlay import overlays
+
+    views: dict[str, RunView] = {}
+    unread: list[contract.Refusal] = []
+    for name in _runs(query):
+        try:
+            views[name] = folder.view(name)
+        except RlvitalsError as error:
+            unread.append({"run": name, "reason": str(error)})
+    names, by = query.all("name", MOST_NAMES), query.text("by", "") or ""
+    return overlays(views, names, by, _window(query), unread)
+
+
+def marks(folder: Folder, query: Query) -> contract.Marks:
+    """Names, tags and notes of runs, which are archived or deleted, and boards; whether they may be changed."""
+    return _marks(folder, folder.marks.read)
+
+
+def change_marks(folder: Folder, body: bytes) -> contract.Marks:
+    """What `POST /api/marks` does: `{"run": RUN, "set": {...}}` or `{"board": NAME, "set": {...} or null}`."""
+    try:
+        asked = parse_shallow(body)
+    except ValueError as error:
+        raise ConfigError("the body is not JSON") from error
+    if not isinstance(asked, dict) or asked.keys() not in ({"run", "set"}, {"board", "set"}):
+        raise ConfigError("the body is {'run': RUN, 'set': {...}} or {'board': NAME, 'set': {...} or null}")
+    run_name, board, wanted = asked.get("run"), asked.get("board"), asked["set"]
+    if isinstance(run_name, str) and isinstance(wanted, dict):
+        run_name = folder.listed_name(run_name)
+        return _marks(folder, lambda: folder.marks.mark(run_name, wanted))
+    if isinstance(board, str) and (wanted is None or isinstance(wanted, dict)):
+        return _marks(folder, lambda: folder.marks.keep_board(board, wanted))
+    raise ConfigError("a run or board is named by a text, and 'set' holds what is to be set")
+
+
+def _marks(folder: Folder, told: Callable[[], AllMarks]) -> contract.Marks:
+    return {"editable": folder.is_editable, **told()}
 
 
 ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "runs": runs,
+    "table": table,
     "run": run,
     "metrics": metrics,
     "series": series,
+    "distributions": distributed,
     "explain": explain,
     "findings": findings,
     "performance": speed,
     "rollouts": rollouts,
     "evaluations": evaluations,
     "compare": compare,
+    "sweep": swept,
     "overlay": overlaid,
+    "overlays": all_overlaid,
+    "marks": marks,
 }
 
 
 def _run(query: Query) -> str:
     return query.needed("run")
+
+
+def _runs(query: Query) -> list[str]:
+    names = query.all("run", MOST_RUNS)
+    if not names:
+        raise ConfigError("the question needs 'run'")
+    return names
 
 
 def _window(query: Query) -> Window:

@@ -2,17 +2,20 @@
 
 uvicorn reads heads of any size for any time, and its limit of connections refuses whoever comes next, which is the
 browser. Here a head is checked before it is parsed (the parser needs 15 seconds for 64 KiB of spaces before a bad
-character), a request has no body, and when all places are taken, the connection that waits is closed for the new one.
+character), a request has no body but at a door that takes one, and when all places are taken, the connection that
+waits is closed for the new one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -48,20 +51,27 @@ QUEUE = 1024
 LINGER_SECONDS, LINGER_BYTES = 1.0, 2**20
 """A browser reads a refusal only when it has sent its request: so long, and so much of it, is waited for."""
 
+NO_KEY = "pushing needs the server's token for pushes"
 NO_REQUEST = "this is not an HTTP request; the server speaks http:// and not https://"
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _GAP = re.compile(rb"[ \t]{%d}" % LONGEST_GAP)
 _BODY = re.compile(rb"\n(?:transfer-encoding[ \t]*:|content-length[ \t]*:(?![ \t]*0+[ \t]*\r?\n))", re.IGNORECASE)
+_BEARER = re.compile(rb"\nauthorization:[ \t]*bearer[ \t]+(\S+)[ \t]*\r?\n", re.IGNORECASE)
+_LENGTHS = re.compile(rb"\n(?:transfer-encoding|content-length)[ \t]*:", re.IGNORECASE)
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r?\n", re.IGNORECASE)
 
 
-def fault_of(head: bytes) -> tuple[int, str] | None:
-    r"""The status and the sentence by which a head is refused; None where the parser may have it.
+def fault_of(head: bytes, doors: Mapping[bytes, int] | None = None) -> tuple[int, str] | None:
+    r"""The status and the sentence by which a head is refused; None where the parser may have it. `doors` take bodies:
+    paths that may be posted to, each with the most bytes.
 
     >>> fault_of(b"POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
     (413, 'nothing here takes a body')
     >>> fault_of(b"GET / HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+    >>> fault_of(b"POST /api/marks HTTP/1.1\r\ncontent-length: 50\r\n\r\n", {b"/api/marks": 40})
+    (413, 'a body here has at most 40 bytes')
     """
     if len(head) > LONGEST_HEAD:
         return 431, f"the request's address and headers are longer than {LONGEST_HEAD:,} bytes"
@@ -70,12 +80,46 @@ def fault_of(head: bytes) -> tuple[int, str] | None:
     if _GAP.search(head):
         return 400, f"the request has {LONGEST_GAP} spaces in a row"
     if _BODY.search(head):
-        return 413, "nothing here takes a body"
+        most = _door(head, doors or {})
+        if most is None:
+            return 413, "nothing here takes a body"
+        length = body_length(head)
+        if length is None:
+            return 413, "a body needs one Content-Length, and no other encoding"
+        if length > most:
+            return 413, f"a body here has at most {most:,} bytes"
     return None
+
+
+def body_length(head: bytes) -> int | None:
+    r"""The bytes that follow a head; None where it does not say so in exactly one way.
+
+    >>> body_length(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), body_length(b"GET / HTTP/1.1\r\n\r\n")
+    (5, 0)
+    """
+    said = len(_LENGTHS.findall(head))
+    if said == 0:
+        return 0
+    found = _LENGTH.findall(head)
+    return int(found[0]) if said == len(found) == 1 else None
+
+
+def _door(head: bytes, doors: Mapping[bytes, int]) -> int | None:
+    """The most bytes of a body at the address a head asks for; None where it takes none."""
+    return doors.get(_address(head)) if head.startswith(b"POST ") else None
+
+
+def _address(head: bytes) -> bytes:
+    return head.partition(b" ")[2].partition(b" ")[0]
 
 
 class Connection(H11Protocol):
     """uvicorn's connection by its parser in Python, which is installed with it; another one may happen to be."""
+
+    doors: ClassVar[Mapping[bytes, int]] = {}
+    """The addresses that take a body, each with its most bytes."""
+    keys: ClassVar[Mapping[bytes, bytes]] = {}
+    """Of these, the ones that take it from who has a token: a stranger's body is not waited for."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -85,6 +129,8 @@ class Connection(H11Protocol):
         """What is not handed on yet: a head up to here, or what came during an answer."""
         self._searched = 0
         """How far no head ends."""
+        self._awaited = 0
+        """Bytes of a head that was checked and of its body, while they are not all there."""
         self._refused_bytes: int | None = None
         """Bytes that came after the refusal; None while nothing was refused."""
         self._unsent_bytes = 0
@@ -148,19 +194,35 @@ class Connection(H11Protocol):
         _cancel(self._reading)
 
     def _take_head(self) -> None:
-        """Hand on the next head if it is whole, and nothing behind it: that is for after the answer."""
-        found = _BLANK_LINE.search(self._received, self._searched)
-        self._searched = 0 if found else max(0, len(self._received) - 2)
-        if found is None and len(self._received) <= LONGEST_HEAD:
+        """Hand on the next head with its body if they are whole, and nothing behind it: that is for after the answer.
+        A body has the time of its head.
+        """
+        if not self._awaited:  # checked once, however many pieces a body comes in
+            found = _BLANK_LINE.search(self._received, self._searched)
+            self._searched = 0 if found else max(0, len(self._received) - 2)
+            if found is None and len(self._received) <= LONGEST_HEAD:
+                return
+            head = bytes(self._received[: found.end() if found else None])
+            fault = fault_of(head, self.doors)
+            if fault is not None:
+                self._refuse(*fault)
+                return
+            if not self._has_key(head):
+                self._refuse(401, NO_KEY)
+                return
+            self._awaited = len(head) + (body_length(head) or 0)
+        if len(self._received) < self._awaited:
             return
-        head = bytes(self._received[: found.end() if found else None])
-        fault = fault_of(head)
-        if fault is not None:
-            self._refuse(*fault)
-            return
-        del self._received[: len(head)]
+        request = bytes(self._received[: self._awaited])
+        del self._received[: self._awaited]
+        self._awaited = 0
         _cancel(self._deadline)
-        super().data_received(head)
+        super().data_received(request)
+
+    def _has_key(self, head: bytes) -> bool:
+        key = self.keys.get(_address(head))
+        given = _BEARER.findall(head)
+        return key is None or (len(given) == 1 and hmac.compare_digest(given[0], key))
 
     def _refuse(self, status: int, sentence: str) -> None:
         self._refused_bytes = 0

@@ -3,22 +3,28 @@
 /** What each address under `/api` answers. */
 export interface Answers {
   runs: Runs;
+  table: Table;
   run: Vitals;
   metrics: Metrics;
   series: Lines;
+  distributions: Distributions;
   explain: Explained;
   findings: Findings;
   performance: Performance;
   rollouts: RolloutSteps | GroupPage | WholeGroup | Hits;
   evaluations: Evaluated;
   compare: Compared;
+  sweep: Sweep;
   overlay: Overlay;
+  overlays: Overlays;
+  marks: Marks;
 }
 
 /** Every run of the folder, the newest first. */
 export interface Runs {
   folder: string;
   runs: ListedRun[];
+  note: string;
 }
 
 /** A run in the list, by its place in the folder. */
@@ -36,7 +42,46 @@ export interface ListedRun {
   total_steps: number | null;
   rows: number | null;
   metrics: number | null;
+  host: string | null;
+  seconds: number | null;
   run: string;
+}
+
+/** Every run with the columns asked for. `pending` runs are still being read. `choices`: None unless asked for. */
+export interface Table {
+  folder: string;
+  columns: string[];
+  runs: TableRun[];
+  pending: number;
+  choices: Choices | null;
+  note: string;
+}
+
+/** A run with a value for each column that was asked for; what is not known is None. */
+export interface TableRun {
+  name: string;
+  algorithm: string | null;
+  framework: string | null;
+  status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
+  status_note: string;
+  verdict: "healthy" | "watch" | "act" | "cannot judge";
+  reason: string;
+  started: number | null;
+  updated: number | null;
+  last_step: number | null;
+  total_steps: number | null;
+  rows: number | null;
+  metrics: number | null;
+  host: string | null;
+  seconds: number | null;
+  run: string;
+  cells: (number | string | boolean | null)[];
+}
+
+/** What columns may be made of, what most runs have first. */
+export interface Choices {
+  metrics: string[];
+  settings: string[];
 }
 
 /** One run at a glance. */
@@ -76,7 +121,7 @@ export interface TileFacts {
   divided_by: string;
   slices: SliceValue[];
   value: number | null;
-  change: number | null;
+  change: ChangeFacts | null;
   band: [number | null, number | null] | null;
   status: "ok" | "watch" | "act";
   why: string;
@@ -89,6 +134,17 @@ export interface SliceValue {
   label: string;
   name: string;
   value: number | null;
+}
+
+/** How a metric has changed, in levels that are means of a tenth of the points: 0 is no more than its scatter. `lately` is over the last `lately_steps` steps, None where there are few points; `told` says it all in words. */
+export interface ChangeFacts {
+  first_step: number;
+  start: number;
+  now: number;
+  since_start: number;
+  lately: number | null;
+  lately_steps: number | null;
+  told: string;
 }
 
 export interface StepCell {
@@ -129,14 +185,16 @@ export interface TrackerFacts {
   since: number;
 }
 
-/** The metrics to choose from. `left_out` counts those that are not listed. */
+/** The metrics to choose from; `essentials` are the vital signs. `left_out` counts those that are not listed. */
 export interface Metrics {
   metrics: ListedMetric[];
+  essentials: string[];
   texts: string[];
+  has_distributions: boolean;
   left_out: number;
 }
 
-/** One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one of several slices. */
+/** One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one of several slices. `held_out_of` is the training's name of what is measured here on held-out data; None where training logs no such name. */
 export interface ListedMetric {
   name: string;
   concept: string | null;
@@ -148,7 +206,9 @@ export interface ListedMetric {
   has_band: boolean;
   points: number | null;
   last: number | null;
+  is_constant: boolean;
   slice: SliceFacts | null;
+  held_out_of: string | null;
 }
 
 /** To which series of slices a metric belongs, and as what. */
@@ -198,6 +258,32 @@ export interface FindingMark {
   metrics: string[];
   recovered_step: number | null;
   x: number;
+}
+
+/** The distributions of a run, and the newest texts that were logged, the newest first. */
+export interface Distributions {
+  distributions: Distribution[];
+  texts: LoggedText[];
+}
+
+/** How values are spread over the steps; neighbouring steps share a place where there are many. `shares` are the shares of a place's values in each bin; what lies beyond the outermost `edges` is in the outermost bins. */
+export interface Distribution {
+  name: string;
+  title: string;
+  source: "rollouts" | "logged";
+  steps: number[];
+  counts: number[];
+  levels: number[];
+  quantiles: number[][];
+  edges: number[];
+  shares: number[][];
+}
+
+/** A text that a row carries. */
+export interface LoggedText {
+  name: string;
+  step: number;
+  text: string;
 }
 
 /** The catalogue's entry for a name, as `rlvitals explain --json` prints it. */
@@ -279,6 +365,8 @@ export interface Findings {
   was_watched: boolean;
   findings: WholeFinding[];
   left_out: number;
+  first_step: number | null;
+  last_step: number | null;
   names: TakenFacts[];
   has_rollouts: boolean;
 }
@@ -564,6 +652,7 @@ export interface Evaluated {
   last: StepAccuracy | null;
   problems: string[];
   metrics: string[];
+  names: string[];
   slices: Record<string, SliceFacts>;
   epochs: EpochsFacts | null;
 }
@@ -605,6 +694,7 @@ export interface Compared {
   metrics: ComparedMetric[];
   only_in_one: Record<string, string[]>;
   first_divergence: number | null;
+  bookkeeping: Record<string, unknown[]>;
 }
 
 /** One of the runs. */
@@ -613,6 +703,7 @@ export interface ComparedRun {
   name: string;
   status: "running" | "finished" | "failed" | "interrupted";
   step: number | null;
+  rollouts: boolean;
 }
 
 /** One metric over the runs. */
@@ -625,6 +716,8 @@ export interface ComparedMetric {
   note: string;
   first_divergence: number | null;
   common_steps: number;
+  parts: (number | null)[];
+  bands: (number | null)[];
 }
 
 /** A metric's best and last value. */
@@ -638,46 +731,110 @@ export interface BestFacts {
   points: number;
 }
 
-/** One metric of several runs. */
+/** Runs by the settings that vary among them. `left_out` counts settings beyond the most. */
+export interface Sweep {
+  target: string;
+  runs: SweepRun[];
+  settings: SweepSetting[];
+  importance: Importance[];
+  left_out: number;
+}
+
+/** A run of a sweep: its target, and its values of the settings that vary. */
+export interface SweepRun {
+  run: string;
+  target: number | null;
+  values: unknown[];
+}
+
+/** A setting that varies: numbers, or words in order. */
+export interface SweepSetting {
+  key: string;
+  kind: "number" | "category";
+  is_log: boolean;
+  words: string[];
+}
+
+/** What a setting has to do with the target over `n` runs: Spearman's rank correlation, or for words the share of the ranks they explain. None: cannot be said, and `note` says why. */
+export interface Importance {
+  key: string;
+  n: number;
+  kind: "number" | "category";
+  strength: number | null;
+  is_clear: boolean;
+  note: string;
+}
+
+/** One metric of several runs; `typical` is its typical range in the first run that has it. */
 export interface Overlay {
   x: string;
   name: string;
+  typical: [number | null, number | null] | null;
   lines: OverlaidLine[];
   missing: string[];
   refused: Refusal[];
-  bands: SeedBand[];
+  bands: RunBand[];
 }
 
-/** A run's line among those of others. */
+/** A run's line among those of others. `low` and `high` are empty where every point is shown. */
 export interface OverlaidLine {
+  run: string;
+  name: string;
+  stream: "train" | "eval";
   total: number;
   shown: number;
   nonfinite: number;
   x: number[];
+  y: (number | null)[];
   low: (number | null)[];
   high: (number | null)[];
-  y: (number | null)[];
-  steps: number[];
-  name: string;
-  stream: "train" | "eval";
-  ghosts: Ghost[];
-  run: string;
   caution: string;
 }
 
-/** A run whose metric is another quantity. */
+/** A run that is not drawn, and why: its metric is another quantity, or it does not have the x-axis. */
 export interface Refusal {
   run: string;
   reason: string;
 }
 
-/** Lowest, highest and mean over runs that differ by their seed alone. */
-export interface SeedBand {
+/** Lowest, highest and mean over the runs of a group that have the metric. */
+export interface RunBand {
+  label: string;
   runs: string[];
   x: number[];
   low: (number | null)[];
   high: (number | null)[];
   mean: (number | null)[];
+}
+
+/** Several metrics of several runs. `settings` are those that the runs can be grouped by. */
+export interface Overlays {
+  x: string;
+  groups: RunGroup[];
+  settings: string[];
+  overlays: Overlay[];
+}
+
+/** Runs that belong together. */
+export interface RunGroup {
+  label: string;
+  runs: string[];
+}
+
+/** Every mark in the folder, by run, and the boards by name. */
+export interface Marks {
+  editable: boolean;
+  runs: Record<string, RunMarks>;
+  boards: Record<string, unknown>;
+}
+
+/** What people say of a run, beside the run. What says nothing is not there. */
+export interface RunMarks {
+  name?: string;
+  tags?: string[];
+  note?: string;
+  archived?: boolean;
+  deleted?: boolean;
 }
 
 /** The events of `/api/live` by name. */

@@ -12,23 +12,27 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from rlvitals.contract import Headline, ListedRun, Runs
+from rlvitals.contract import Headline, ListedRun, Runs, Table, TableRun
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.marks import Marks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
 from rlvitals.views.discovery import find_places, is_dump
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
 from rlvitals.views.headlines import Headlines, stamp, unreadable_line
+from rlvitals.views.raw_logs import RawLogs, RawLogView, RawTail, state_of
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
+from rlvitals.views.run_table import RunTable, Source
 from rlvitals.views.run_tail import RunTail
 from rlvitals.views.tree import STREAMS
 
@@ -37,8 +41,8 @@ T = TypeVar("T", bound=Mapping[str, object])
 VALIDATION = "#validation"
 """What the name of a dump's entry ends with that shows its rollouts of validation."""
 
-MOST_OPEN = 12
-"""Views that are kept."""
+MOST_OPEN = 48
+"""Views that are kept: those of a comparison, and a few more."""
 
 MOST_BYTES = 256 * 2**20
 """Columns that all views together may hold before the one that was not looked at for longest is let go."""
@@ -59,25 +63,36 @@ MOST_RUNS = 5_000
 
 
 class Served(NamedTuple):
-    """One entry: a run's directory, or one split of a dump."""
+    """One entry: a run's directory, one split of a dump, or a log of another tool."""
 
     path: Path
     split: Split | None = None
+    is_log: bool = False
+
+    @property
+    def is_run(self) -> bool:
+        return self.split is None and not self.is_log
 
     @property
     def state(self) -> object:
         """What changes when it is to be read anew."""
+        if self.is_log:
+            return state_of(self.path)
         return _state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
 
     def open(self, root: Path) -> RunView:
         if self.split is not None:
             return DumpView(self.path, self.split)
+        if self.is_log:
+            return RawLogView(self.path)
         view = open_run(self.path)
         view.dumps_within = root
         return view
 
-    def tail(self, place: str, root: Path) -> RunTail | DumpTail:
+    def tail(self, place: str, root: Path) -> RunTail | DumpTail | RawTail:
         """What is added to it from now on, or from a place on."""
+        if self.is_log:
+            return RawTail(self.path, place)
         if self.split is not None:
             return DumpTail(self.path, self.split, place)
         view = self.open(root)
@@ -175,27 +190,83 @@ class Folder:
             raise RunNotFound(f"{root} is no directory")
         self._lock = threading.Lock()
         self._listing = threading.Lock()
+        self._reading = threading.Lock()
         self._opening: dict[Served, threading.Lock] = {}
         self._open: OrderedDict[Served, Open] = OrderedDict()
         self._headlines = Headlines()
         self._listed: list[Served] = []
         self._dump_lines: dict[Served, tuple[object, Headline]] = {}
         self._list_until = 0.0
+        self._table = RunTable()
+        self.marks = Marks(self.root)
+        self.is_editable = False
+        """Whether pages may change the marks."""
+        self.logs = RawLogs(self.root, lambda path: any(entry.path == path for entry in self._listed))
+        """The logs of other tools, which appear in the list as they are judged."""
 
     @property
     def name(self) -> str:
         return self.root.name
 
-    def runs(self) -> Runs:
-        """What `/api/runs` answers: the newest first."""
+    def runs(self, *, hidden: bool = False) -> Runs:
+        """What `/api/runs` answers: the newest first; with `hidden` also those that were archived or deleted."""
+        gone = set() if hidden else self.marks.put_away()
         with self._listing:
-            entries = self._entries()
+            entries = [entry for entry in self._entries() if not gone or self._named(entry) not in gone]
             told: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
         for entry, line in zip(entries, told, strict=True):
             known = self._open.get(entry)
             if known is not None and known.diagnosis is not None and known.state == entry.state:
                 line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason  # as on its own page
-        return {"folder": self.name, "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0))}
+                line["rows"], line["metrics"] = known.view.rows, len(known.view.metrics)
+        logs: list[ListedRun] = [{**line, "run": self._named(Served(path))} for path, line in self.logs.lines().items()]
+        told += [line for line in logs if line["run"] not in gone]
+        return {
+            "folder": self.name,
+            "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0)),
+            "note": self.logs.note,
+        }
+
+    def table(self, columns: Sequence[str], *, hidden: bool = False, choices: bool = False) -> Table:
+        """What `/api/table` answers."""
+        listed = self.runs(hidden=hidden)
+        cells: dict[str, list[Any]] = {}
+        pending, offered = 0, None
+        if columns or choices:  # the list alone needs none of the logs
+            sources = self._sources(line["run"] for line in listed["runs"] if line["status"] != "unreadable")
+            with self._reading:
+                cells, pending = self._table.cells(sources, columns)
+                offered = self._table.choices(sources) if choices else None
+        nothing = [None] * len(columns)
+        runs: list[TableRun] = [{**line, "cells": cells.get(line["run"], nothing)} for line in listed["runs"]]
+        return {
+            "folder": self.name, "columns": list(columns), "runs": runs, "pending": pending, "choices": offered,
+            "note": listed["note"],
+        }  # fmt: skip
+
+    def cells(
+        self, runs: Sequence[str], columns: Sequence[str]
+    ) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
+        """Values of a sweep's runs, however long reading them takes, and their settings. Raises RunNotFound."""
+        sources = self._sources([self.listed_name(run) for run in runs])
+        with self._reading:
+            return self._table.cells(sources, columns, math.inf)[0], self._table.settings(sources)
+
+    def _sources(self, runs: Iterable[str]) -> dict[str, Source]:
+        """Where to read runs that are listed."""
+        logs = [Served(path, is_log=True) for path in self.logs.lines()]
+        entries = {self._named(entry): entry for entry in [*self._entries(), *logs]}
+        return {
+            run: Source(entry.path, partial(self._whole, entry), None if entry.is_run else entry.state)
+            for run in runs
+            if (entry := entries.get(run)) is not None
+        }
+
+    def _whole(self, entry: Served) -> RunView:
+        """A listed run, opened to be read whole: the list has looked at the links of its small files alone."""
+        if entry.is_run and leads_outside(entry.path, self.root):
+            raise RunNotFound(f"{entry.path.name} holds a link that leaves the folder")
+        return entry.open(self.root)
 
     def place(self, run: str) -> Path:
         """The directory of a run or dump. Raises RunNotFound for anything that is not one."""
@@ -208,6 +279,8 @@ class Folder:
             raise refusal
         try:
             path = (self.root / run.removesuffix(VALIDATION)).resolve()
+            if self.logs.holds(path) and path.is_relative_to(self.root):
+                return Served(path, is_log=True)
             if not path.is_relative_to(self.root) or not os.path.isdir(path):
                 raise refusal
             if not RunDir(path).holds_run:
@@ -229,7 +302,11 @@ class Folder:
             raise refusal
         return Served(path, wanted)
 
-    def tail(self, run: str, place: str) -> RunTail | DumpTail:
+    def listed_name(self, run: str) -> str:
+        """The one name by which a run is listed, whatever way leads to it. Raises RunNotFound."""
+        return self._named(self.served(run))
+
+    def tail(self, run: str, place: str) -> RunTail | DumpTail | RawTail:
         """What is added to a run or dump from now on, or from a place on."""
         return self.served(run).tail(place, self.root)
 

@@ -5,27 +5,34 @@ answer.
   own name there.
 - `Origin`, and a browser's `Sec-Fetch-Site`, must be this page's: other sites get nothing.
 - Beyond the loopback address a token is needed: from the address once, from a cookie afterwards.
-- GET and HEAD only: nothing here writes.
+- GET and HEAD only, but for the doors a server was started with: there a page of this server may POST JSON.
+- The door for pushes has a token of its own, which opens nothing else; the tokens for looking do not open it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from rlvitals.errors import ConfigError
 from rlvitals.web.answers import as_json
+from rlvitals.web.people import OneToken, People, check_token, ticket_of
 
 LONGEST_ADDRESS = 32 * 1024
 """Characters of a path and its query together."""
 
-SHORTEST_TOKEN = 16
+PUSH = "/push"
+"""Where runs are pushed to."""
+
+MAY_LOOK = "rlvitals.may_look"
+"""In a request's scope: tells whether its token still counts. A stream does not outlive it."""
+
+MOST_GIVEN = 4
+"""Tokens or cookies of one request that are looked at."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -44,11 +51,28 @@ HEADERS = [
 class Guard:
     """An ASGI application around another one."""
 
-    def __init__(self, app: Any, hosts: Iterable[str], *, any_address: bool = False, token: str | None = None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        hosts: Iterable[str],
+        *,
+        any_address: bool = False,
+        token: str | None = None,
+        doors: Collection[str] = (),
+        people: People | None = None,
+        push_token: str | None = None,
+        seen: Callable[[str, Any, int], None] = lambda name, scope, status: None,
+    ) -> None:
+        """`doors` are the paths that may be posted to. `people` have tokens of their own, instead of the one `token`.
+        `push_token` opens the door for pushes. `seen` is told of every answer: who asked, what, and its status.
+        """
         self._app = app
+        self._people = people or (OneToken(token) if token is not None else None)
+        self._push_token = push_token
+        self._seen = seen
+        self._doors = frozenset(doors)
         self._hosts = frozenset(host.casefold() for host in hosts)
         self._any_address = any_address
-        self._token = token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -59,26 +83,44 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if len(scope["query_string"]) + len(scope.get("raw_path") or b"") > LONGEST_ADDRESS:
             return await _refuse(send, 414, "the address is too long")
-        if scope["method"] not in ("GET", "HEAD"):
-            return await _refuse(send, 405, "nothing here can be written: GET only", [(b"allow", b"GET, HEAD")])
+        is_written = scope["method"] == "POST" and scope["path"] in self._doors
+        if scope["method"] not in ("GET", "HEAD") and not is_written:
+            allowed = b"GET, HEAD, POST" if scope["path"] in self._doors else b"GET, HEAD"
+            return await _refuse(send, 405, "nothing can be written here: GET only", [(b"allow", allowed)])
         if _count(scope, b"host") != 1 or not self._is_known(headers.get("host", "")):
             said = f"the name {headers.get('host', '')[:80]!r} is not one this server goes by; --allow-host adds one"
             return await _refuse(send, 403, said)
         if not _is_own_page(headers):
             return await _refuse(send, 403, "another site's page may not ask here")
-        if self._token is not None and not self._has_cookie(headers):
-            if self._is_token(_bearer(headers)):
-                return await self._pass(scope, receive, send)
-            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            if any(key == "token" and self._is_token(value) for key, value in query):
-                return await self._welcome(scope, send, query)
-            return await _refuse(send, 401, "a token is needed: open the address that 'rlvitals serve' printed")
-        return await self._pass(scope, receive, send)
+        if is_written and headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return await _refuse(send, 403, "another site's page may not write here")
+        if is_written and headers.get("content-type", "").partition(";")[0].strip().casefold() != "application/json":
+            return await _refuse(send, 415, "what is written here is application/json")
+        if scope["path"] == PUSH and self._push_token is not None:
+            if not hmac.compare_digest(_bearer(headers).encode(), self._push_token.encode()):
+                return await _refuse(send, 401, "pushing needs the server's token for pushes")
+            return await self._pass(scope, receive, send, "push")
+        if self._people is None:
+            return await self._pass(scope, receive, send, "")
+        ticket = next((value for value in self._tickets(headers) if self._people.name_of(value)), None)
+        if ticket is not None:
+            return await self._pass(scope, receive, send, self._people.name_of(ticket) or "", ticket)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        tokens = [value for key, value in query if key == "token"][:MOST_GIVEN]
+        given = next((token for token in tokens if self._people.name_of(ticket_of(token))), None)
+        if not is_written and given is not None:
+            return await self._welcome(scope, send, query, ticket_of(given))
+        return await _refuse(send, 401, "a token is needed: open the address that 'rlvitals serve' printed")
 
-    async def _pass(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _pass(self, scope: Any, receive: Any, send: Any, name: str, ticket: str = "") -> None:
+        people = self._people
+        if people is not None and ticket:
+            scope[MAY_LOOK] = lambda: people.name_of(ticket) is not None
+
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *HEADERS]
+                self._seen(name, scope, message["status"])
             await send(message)
 
         await self._app(scope, receive, with_headers)
@@ -89,30 +131,22 @@ class Guard:
             return False
         return name in self._hosts or (self._any_address and _is_address(name))
 
-    def _has_cookie(self, headers: dict[str, str]) -> bool:
-        ticket = self._ticket.encode()
-        given = cookies_named(self._cookie, headers.get("cookie", ""))
-        return any(hmac.compare_digest(value.encode(), ticket) for value in given)
+    def _tickets(self, headers: dict[str, str]) -> list[str]:
+        """What a request shows for itself: its cookies, and the token that a program sends."""
+        cookie = self._people.cookie if self._people else ""
+        bearer = _bearer(headers)
+        return [
+            *([ticket_of(bearer)] if bearer else []),
+            *cookies_named(cookie, headers.get("cookie", ""))[:MOST_GIVEN],
+        ]
 
-    def _is_token(self, given: str) -> bool:
-        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
-
-    @property
-    def _ticket(self) -> str:
-        """What the cookie holds: made from the token, and not the token itself."""
-        return hmac.new((self._token or "").encode(), b"rlvitals cookie", hashlib.sha256).hexdigest()
-
-    @property
-    def _cookie(self) -> str:
-        """Its name: cookies know no ports, and two servers on one machine must not overwrite each other's."""
-        return f"rlvitals_{hashlib.sha256((self._token or '').encode()).hexdigest()[:8]}"
-
-    async def _welcome(self, scope: Any, send: Any, query: list[tuple[str, str]]) -> None:
+    async def _welcome(self, scope: Any, send: Any, query: list[tuple[str, str]], ticket: str) -> None:
         """Take the token out of the address bar and the history, and leave a cookie."""
         kept = urlencode([(key, value) for key, value in query if key != "token"])
-        path = "/" + scope["path"].lstrip("/\\")  # never '//elsewhere', which is another site
-        where = quote(path, safe="/") + (f"?{kept}" if kept else "")
-        cookie = f"{self._cookie}={self._ticket}; HttpOnly; SameSite=Lax; Path=/; Max-Age=2592000"
+        # Relative to where the browser is: never another site, and right behind a proxy that adds a prefix.
+        where = "./" + quote(scope["path"].rpartition("/")[2], safe="") + (f"?{kept}" if kept else "")
+        name = self._people.cookie if self._people else ""
+        cookie = f"{name}={ticket}; HttpOnly; SameSite=Lax; Path=/; Max-Age=2592000"
         headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode())]
         await _answer(send, 303, b"", headers)
 
@@ -173,9 +207,7 @@ def is_loopback(address: str) -> bool:
 def choose_token(address: str, given: str | None) -> str | None:
     """The token to ask for: the given one, a fresh one beyond loopback, none on it."""
     if given is not None:
-        if len(given) < SHORTEST_TOKEN or not given.isascii() or not given.isprintable():
-            raise ConfigError(f"a token has at least {SHORTEST_TOKEN} printable characters")
-        return given
+        return check_token(given)
     return None if is_loopback(address) else secrets.token_urlsafe(24)
 
 

@@ -18,9 +18,11 @@ from starlette.responses import Response, StreamingResponse
 from rlvitals.contract import NewFindings, NewRows
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.views.dumps import DumpTail
+from rlvitals.views.raw_logs import RawTail
 from rlvitals.views.run_tail import RunTail
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.folder import Folder
+from rlvitals.web.guard import MAY_LOOK
 
 LOOK_SECONDS = 0.2
 """Between two looks at the files."""
@@ -65,11 +67,13 @@ class Live:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         if request.method == "HEAD":  # has no body to wait for
             return Response(headers=headers, media_type="text/event-stream")
-        return StreamingResponse(events(tail, self._is_ending), media_type="text/event-stream", headers=headers)
+        may_look = request.scope.get(MAY_LOOK, lambda: True)
+        is_over = lambda: self._is_ending() or not may_look()  # noqa: E731
+        return StreamingResponse(events(tail, is_over), media_type="text/event-stream", headers=headers)
 
 
-async def events(tail: RunTail | DumpTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What a listener hears, until the server ends."""
+async def events(tail: RunTail | DumpTail | RawTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """What a listener hears, until the server ends or he may no longer look."""
     status = await run_sync(tail.status)
     yield event("status", status, tail.place)
     told = looked = heard = time.monotonic()

@@ -49,3 +49,7 @@ export interface Key {
 
 /** Settings of the address that become others: null takes one away, a list gives it several times. */
 export type Changes = Record<string, string | number | string[] | null | undefined>;
+
+/** What a file of a shared site holds. */
+export type Json = null | boolean | number | string | Json[] | Facts;
+export type Facts = {[key: string]: Json};

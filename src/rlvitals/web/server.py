@@ -1,7 +1,8 @@
 """The dashboard's server: addresses, errors as sentences, and the process that listens.
 
 The application keeps no state but caches: a finished run and a live one open the same way, and any number of servers
-may look at one folder.
+may look at one folder. It writes nothing, unless it was started to be edited, then marks in one file of the folder, or
+to accept pushes.
 """
 
 from __future__ import annotations
@@ -9,21 +10,34 @@ from __future__ import annotations
 import mimetypes
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import ConfigError, MissingDependency, RlvitalsError, RunNotFound, RunUnreadable, UnknownMetric
+from rlvitals.codec import parse_shallow
+from rlvitals.errors import (
+    ConfigError,
+    MissingDependency,
+    RlvitalsError,
+    RunExists,
+    RunNotFound,
+    RunUnreadable,
+    UnknownMetric,
+)
+from rlvitals.store.inbox import MOST_PIECE, Inbox, OutOfPlace, QuotaUsed
 from rlvitals.terminal import logger
 from rlvitals.web.answers import Query, as_json
-from rlvitals.web.api import ANSWERS
+from rlvitals.web.api import ANSWERS, change_marks
 from rlvitals.web.folder import Folder
-from rlvitals.web.guard import Guard, choose_token, known_hosts
+from rlvitals.web.guard import PUSH, Guard, choose_token, known_hosts
+from rlvitals.web.people import People
 
 try:
     import anyio.to_thread
     import uvicorn
+    from anyio.to_thread import run_sync
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import FileResponse, Response
@@ -41,6 +55,26 @@ THREADS = 8
 
 PORT = 8642
 
+MARKS = "/api/marks"
+DOORS = {MARKS: 64 * 1024}
+"""What may be posted to when a folder is edited, each with the most bytes of a body."""
+
+MOST_PUSHED = MOST_PIECE * 4 // 3 + 16 * 1024
+"""Bytes of a body at the door for pushes: a piece as base64, and what is said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What a server for several people has beside the folder."""
+
+    people: People | None = None
+    """Each with a token of their own, instead of one for all."""
+    inbox: Inbox | None = None
+    """Where runs are pushed to; None: the door is shut."""
+    push_token: str | None = None
+    seen: Callable[[str, Any, int], None] = lambda name, scope, status: None
+    """Told of every answer."""
+
 
 def make_app(
     folder: Folder,
@@ -48,19 +82,36 @@ def make_app(
     *,
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
+    edit: bool = False,
+    team: Team | None = None,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> Guard:
-    """The guarded application over a folder. `is_ending` tells those that listen to let go."""
+    """The guarded application over a folder. With `edit` its marks may be changed. `is_ending` tells those that listen
+    to let go.
+    """
+    folder.is_editable = edit
+    team = team or Team()
     mimetypes.add_type("text/javascript", ".js")  # a machine's own table may say text/plain, which no module may be
     routes = [
         Route("/", _index),
         *(Route(f"/api/{name}", _endpoint(folder, answer)) for name, answer in ANSWERS.items()),
+        Route(MARKS, _changes(folder), methods=["POST"]),
         Route("/api/live", Live(folder, is_ending)),
+        *([Route(PUSH, _pushes(team.inbox), methods=["POST"])] if team.inbox else []),
         Mount("/static", _Static(directory=STATIC, check_dir=False)),
     ]
     app = Starlette(routes=routes, lifespan=_few_threads, exception_handlers={404: _nothing, 500: _broken})
     hosts, any_address = known_hosts(address, allow_hosts)
-    return Guard(app, hosts, any_address=any_address, token=token)
+    return Guard(
+        app, hosts, any_address=any_address, token=token, doors=_doors(edit, team), people=team.people,
+        push_token=team.push_token, seen=team.seen,
+    )  # fmt: skip
+
+
+def _doors(edit: bool, team: Team) -> dict[str, int]:
+    """What may be posted to, each with the most bytes of a body."""
+    pushes = {PUSH: MOST_PUSHED} if team.inbox and team.push_token else {}
+    return pushes | (DOORS if edit else {})
 
 
 def serve(
@@ -70,11 +121,13 @@ def serve(
     *,
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
+    edit: bool = False,
+    team: Team | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve a folder until Ctrl-C. `ready` is told the address, token included, once it can be opened."""
-    chosen = choose_token(address, token)
-    server = Server(Folder(directory), address, chosen, allow_hosts)
+    chosen = None if team and team.people else choose_token(address, token)
+    server = Server(Folder(directory), address, chosen, allow_hosts, edit=edit, team=team)
     listening = listen(address, port)
     ready(_url(address, listening.getsockname()[1]) + (f"?token={chosen}" if chosen else ""))
     server.run(sockets=[listening])
@@ -93,12 +146,27 @@ def listen(address: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn's, which waits for open connections at its end: those that listen to a run are let go at once."""
 
-    def __init__(self, folder: Folder, address: str, token: str | None = None, allow_hosts: Sequence[str] = ()) -> None:
-        app = make_app(folder, address, token=token, allow_hosts=allow_hosts, is_ending=lambda: self.should_exit)
+    def __init__(
+        self,
+        folder: Folder,
+        address: str,
+        token: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        *,
+        edit: bool = False,
+        team: Team | None = None,
+    ) -> None:
+        app = make_app(
+            folder, address, token=token, allow_hosts=allow_hosts, edit=edit, team=team,
+            is_ending=lambda: self.should_exit,
+        )  # fmt: skip
+        doors = {path.encode(): most for path, most in _doors(edit, team or Team()).items()}
+        keys = {PUSH.encode(): team.push_token.encode()} if team and team.push_token else {}
+        connection = type("Connection", (Connection,), {"doors": doors, "keys": keys})
         # No access log: addresses may hold a token. No warnings: anybody can cause them, as many as he likes.
         # The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
-            app, http=Connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
+            app, http=connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
             server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         super().__init__(config)
@@ -119,18 +187,72 @@ def _url(address: str, port: int) -> str:
 
 def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, object]]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        try:
-            return _json(as_json(answer(folder, Query(request.query_params.multi_items()))))
-        except (RunNotFound, UnknownMetric) as error:
-            return _error(404, error)
-        except RunUnreadable as error:
-            return _error(503, error)
-        except RlvitalsError as error:
-            return _error(400, error)
-        except OSError as error:  # a file that went away between two looks
-            return _error(503, f"{type(error).__name__}: {error.strerror or 'the run cannot be read right now'}")
+        return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
 
     return respond
+
+
+def _changes(folder: Folder) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        body = await _body(request, DOORS[MARKS])
+        if body is None:
+            return _error(413, "the body is too large")
+        return await run_sync(_told, lambda: change_marks(folder, body))
+
+    return respond
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """A request's body; None where it is longer than it may be: another parser than ours may let it pass."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            return None
+    return bytes(body)
+
+
+def _told(answer: Callable[[], Mapping[str, object]]) -> Response:
+    try:
+        return _json(as_json(answer()))
+    except (RunNotFound, UnknownMetric) as error:
+        return _error(404, error)
+    except RunUnreadable as error:
+        return _error(503, error)
+    except RlvitalsError as error:
+        return _error(400, error)
+    except OSError as error:  # a file that went away between two looks
+        return _error(503, f"{type(error).__name__}: {error.strerror or 'the run cannot be read right now'}")
+
+
+def _pushes(inbox: Inbox) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        body = await _body(request, MOST_PUSHED)
+        if body is None:
+            return _error(413, "the body is too large")
+        return await run_sync(_taken, inbox, body)
+
+    return respond
+
+
+def _taken(inbox: Inbox, body: bytes) -> Response:
+    try:
+        message = parse_shallow(body)
+        if not isinstance(message, dict):
+            raise ValueError("not an object")
+        return _json(as_json(inbox.take(message)))
+    except OutOfPlace as error:
+        return _json(as_json({"error": str(error), "size": error.size}), 409)
+    except RunExists as error:
+        return _error(409, error)
+    except QuotaUsed as error:
+        return _error(413, error)
+    except RunNotFound as error:
+        return _error(403, error)
+    except (RlvitalsError, ValueError) as error:
+        return _error(400, error)
+    except OSError as error:
+        return _error(503, f"the server cannot write: {error.strerror or type(error).__name__}")
 
 
 def _json(body: bytes, status: int = 200) -> Response:

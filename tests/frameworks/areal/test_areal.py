@@ -1,13 +1,19 @@
-"""AReaL's own StatsLogger, as its trainers make and call it. The trainers need engines on GPUs and were not run."""
+"""AReaL's own StatsLogger, as its trainers make and call it, and the dump of its WorkflowExecutor. The trainers need
+engines on GPUs and were not run.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
+import torch
+import transformers
 from areal.api import FinetuneSpec
-from areal.api.cli_args import BaseExperimentConfig, StatsLoggerConfig
+from areal.api.cli_args import BaseExperimentConfig, InferenceEngineConfig, StatsLoggerConfig
+from areal.infra.workflow_executor import WorkflowExecutor
 from areal.utils.stats_logger import StatsLogger
 
 import rlvitals
@@ -36,17 +42,43 @@ def train(trainer):
     return step
 
 
-def test_what_its_logger_is_given_is_recorded(trainer, tmp_path, shown):
-    areal.follow(trainer, output_dir=tmp_path / "run")
+@pytest.fixture
+def dump(tmp_path, tiny_model):
+    """What AReaL's executor does with a task's samples where `rollout.dump_to_file` is set."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
+    place = {"experiment_name": "grpo", "trial_name": "one", "fileroot": str(tmp_path)}
+    executor = WorkflowExecutor(InferenceEngineConfig(**place, tokenizer_path=str(tiny_model)), None)
+
+    def write(task, version, rewards):
+        prompt, answer = (tokenizer(text)["input_ids"] for text in ("the cat ", "sat on"))
+        ids = torch.tensor([prompt + answer] * len(rewards))
+        own = torch.tensor([[0] * len(prompt) + [1] * len(answer)] * len(rewards))
+        samples = {
+            "input_ids": ids, "loss_mask": own, "attention_mask": torch.ones_like(ids),
+            "rewards": torch.tensor(rewards), "versions": torch.full_like(ids, version),
+        }  # fmt: skip
+        written, why = asyncio.run(executor._dump_trajectory(samples, task, is_eval=False))
+        assert written, why
+
+    return write
+
+
+def test_what_its_logger_is_given_is_recorded_and_what_it_dumps_are_the_runs_rollouts(trainer, dump, shown):
+    run = areal.follow(trainer).run.dir
     train(trainer)
-    run = rlvitals.open_run(tmp_path / "run")
+    for step in range(10):
+        dump(2 * step, step, [1.0, 0.0])
+    (group,) = rlvitals.open_run(run).rollouts(3)
+    assert (group.prompt, [each.reward for each in group.rollouts]) == ("the cat ", [1.0, 0.0])
+    assert (group.rollouts[0].turns[0].text, group.rollouts[0].policy_version) == ("sat on", 3)
+    run = rlvitals.open_run(run)
     steps, rewards = run.series("ppo_actor/task_reward/avg")
     assert (list(steps), list(rewards)) == (list(range(10)), [step / 10 for step in range(10)])
     assert "n__count" not in run.metrics
     assert "timeperf/train_step" in run.metrics
     assert (run.framework, run.status) == ("areal", "finished")
     assert trainer.stats_logger.state_dict() == {"last_commit_step": 19}  # its own goes on, and counts two parts a step
-    shown("AReaL", version("areal"), "its StatsLogger, 10 steps; no training", tmp_path / "run", acts="stop")
+    shown("AReaL", version("areal"), "its StatsLogger and dump, 10 steps; no training", run.path, acts="stop")
 
 
 def test_a_critical_finding_stops_its_loop(trainer, tmp_path, ask_for):

@@ -78,7 +78,7 @@ def test_a_models_log_is_recorded_with_its_trajectories(tmp_path, shown):
     assert (right.trace.texts, right.trace.engine_logprobs) == (("4", "2"), (-0.25, -1.5))
     assert wrong.reward == 0.0
     assert "too long" in broken.error
-    shown("ART", version("openpipe-art"), "Model.log with its Trajectory classes", run.path, acts="your loop: stop")
+    shown("ART", version("openpipe-art"), "its Model.log and trajectories; no training", run.path, acts="your loop")
 
 
 def test_nothing_raises_into_the_loop(tmp_path, monkeypatch):

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import lightning
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
-
-# At the end of the path: folders here have the frameworks' names.
-sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
-
-from acting import answers, rule
 
 import rlvitals
 from rlvitals.adapters.lightning import VitalsCallback, VitalsLogger
@@ -87,8 +79,8 @@ def test_a_test_after_the_fit_belongs_to_the_same_run(tmp_path, data):
     assert run.status == "finished"
 
 
-def test_the_trainer_stops_saves_and_cuts_the_rate(tmp_path, data):
-    rules = [rule("checkpoint", "done >= 3"), rule("reduce_lr", "done >= 6"), rule("stop", "done >= 12")]
+def test_the_trainer_stops_saves_and_cuts_the_rate(tmp_path, data, ask_for, answers):
+    rules = [ask_for("checkpoint", "done >= 3"), ask_for("reduce_lr", "done >= 6"), ask_for("stop", "done >= 12")]
     fit = trainer(tmp_path, VitalsCallback(tmp_path / "run", actions="act", rules=rules, hardware=False))
     fit.fit(Tiny(lr=0.02), data)
     done = answers(tmp_path / "run")

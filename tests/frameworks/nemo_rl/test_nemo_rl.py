@@ -88,7 +88,7 @@ def test_the_logger_records_rows_and_samples(tmp_path, shown):
     assert (right.trace.engine_logprobs, right.trace.logprobs) == ((-0.5, -0.5), (-0.75, -0.75))
     held_out = run.rollouts(4)[-1]
     assert (held_out.prompt, held_out.meta["split"], held_out.rollouts[0].turns[0].text) == ("3 + 1?", "val", "4")
-    shown("NeMo-RL", COMMIT, "Logger and BatchedDataDict (source)", run.path)
+    shown("NeMo-RL", COMMIT, "its Logger and BatchedDataDict; no training", run.path)
 
 
 def test_the_logger_has_every_method_of_the_interface():

@@ -1,11 +1,17 @@
-"""OpenRLHF's own TensorboardLogger and its Experience batches, as its trainer fills them. The trainers need CUDA."""
+"""OpenRLHF's PPO trainer, in its loop, with its experience maker and its TensorboardLogger.
+
+Its model actors and its engine need CUDA, DeepSpeed and vLLM: in their places is one Ray actor that samples and trains.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from importlib.metadata import version
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import ray
 import torch
 import transformers
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -13,6 +19,8 @@ from openrlhf.utils import logging_utils
 
 import rlvitals
 from rlvitals.adapters import openrlhf as adapter
+
+PROMPTS = ["the cat ", "the dog ", "a bird ", "my fish "]
 
 
 @pytest.fixture
@@ -47,7 +55,7 @@ def batch(tiny_model):
     return [made], tokenizer
 
 
-def test_its_logger_and_its_experiences_are_recorded(logger, batch, tmp_path, shown):
+def test_its_logger_and_its_experiences_are_recorded(logger, batch, tmp_path):
     for step in range(1, 9):
         adapter._followed[id(logger)].take(*batch)
         logger.log_train(step, {"policy_loss": 0.1, "reward": step / 10, "kl": 0.01, "generated_samples": ["x", 0.5]})
@@ -67,4 +75,141 @@ def test_its_logger_and_its_experiences_are_recorded(logger, batch, tmp_path, sh
     assert (first.advantage, second.advantage) == (pytest.approx(0.7), pytest.approx(-0.7))
     assert list((tmp_path / "tensorboard" / "ppo_1115").glob("events*"))  # its own logging goes on
     assert (run.status, run.algorithm) == ("finished", "grpo")
-    shown("OpenRLHF", version("openrlhf"), "its TensorboardLogger and Experience, 8 steps; no training", folder)
+
+
+class Policy:
+    """A model that generates, as OpenRLHF's RolloutRayActor does, and is trained, as its PolicyModelActor is."""
+
+    def __init__(self, folder):
+        torch.manual_seed(0)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.batches = []
+
+    def get_num_unfinished_requests(self):
+        return 0
+
+    def generate_responses(self, *, prompt, label, sampling_params, hf_tokenizer, num_samples, **_):
+        ids = hf_tokenizer(prompt)["input_ids"]
+        asked = torch.tensor([ids] * num_samples)
+        made = self.model.generate(
+            asked, attention_mask=torch.ones_like(asked), do_sample=True, max_new_tokens=sampling_params.max_tokens,
+            min_new_tokens=sampling_params.max_tokens,
+        )  # fmt: skip
+        return [
+            {
+                "prompt": prompt, "label": label, "observation_tokens": row, "action_ranges": [(len(ids), len(row))],
+                "reward": -float(len(set(row[len(ids) :]))), "rollout_log_probs": None, "truncated": True,
+            }
+            for row in made.tolist()
+        ]  # fmt: skip
+
+    def execute_batch(self, name, data, start, end):
+        rows = [{key: values[at] for key, values in data.items()} for at in range(start, end)]
+        return [getattr(self, name)(**row) for row in rows]
+
+    def logprobs(self, sequences, attention_mask):
+        logits = self.model(sequences, attention_mask=attention_mask).logits[:, :-1].log_softmax(-1)
+        return logits.gather(-1, sequences[:, 1:, None]).squeeze(-1)
+
+    def forward(self, sequences, attention_mask, **_):
+        with torch.no_grad():
+            return self.logprobs(sequences, attention_mask)
+
+    def append(self, experience):
+        self.batches.append(experience)
+
+    def fit(self, kl_ctl):
+        losses = []
+        for batch in self.batches:
+            mask = batch.action_mask.float()
+            ratio = (self.logprobs(batch.sequences, batch.attention_mask) - batch.action_log_probs).exp()
+            loss = -(ratio * batch.advantages * mask).sum() / mask.sum()
+            loss.backward()
+            losses.append(loss.item())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.batches.clear()
+        return {"policy_loss": sum(losses) / len(losses), "actor_lr": 1e-2}
+
+    def broadcast_to_vllm(self):
+        """It is the same model."""
+
+
+class Settings(SimpleNamespace):
+    """A section of OpenRLHF's settings: what is not said is off."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+@pytest.fixture
+def trainer(monkeypatch, tmp_path, tiny_model):
+    """OpenRLHF's PPOTrainer, which it starts as a Ray actor, in this process."""
+    unused = {
+        "vllm": {"SamplingParams": SimpleNamespace, "__version__": "0.0.0"},
+        "vllm.inputs": {"TokensPrompt": dict},
+        "vllm.utils": {"random_uuid": None},
+        "flash_attn": {},
+        "flash_attn.bert_padding": dict.fromkeys(("index_first_axis", "pad_input", "rearrange", "unpad_input")),
+        "flash_attn.utils": {},
+        "flash_attn.utils.distributed": {"all_gather": None},
+    }
+    for name, members in unused.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.utils.deepspeed import DeepspeedStrategy
+
+    data = tmp_path / "prompts.jsonl"
+    data.write_text("\n".join(json.dumps({"input": prompt}) for prompt in PROMPTS))
+    args = Settings(
+        algo=Settings(
+            advantage=Settings(estimator="group_norm", gamma=1.0, is_correction_level="off"),
+            kl=Settings(init_coef=0.0, estimator="k1"),
+        ),
+        actor=Settings(num_nodes=1, num_gpus_per_node=1),
+        ckpt=Settings(output_dir=str(tmp_path), path=str(tmp_path / "ckpt"), save_steps=-1),
+        critic=Settings(freezing_steps=-1),
+        data=Settings(prompt_dataset=str(data), prompt_split="train", max_samples=8, input_key="input",
+                      dataloader_num_workers=0),
+        ds=Settings(ring_attn_size=1, tensor_parallel_size=1, param_dtype="bf16"),
+        eval=Settings(steps=-1),
+        logger=Settings(
+            wandb=Settings(run_name="ppo_1116"), tensorboard_dir=str(tmp_path / "tensorboard"), logging_steps=1
+        ),
+        reward=Settings(clip_range=(-10.0, 10.0)),
+        rollout=Settings(batch_size=4, micro_batch_size=4, n_samples_per_prompt=4, max_new_tokens=6),
+        train=Settings(seed=0, batch_size=16, num_episodes=6, max_epochs=1),
+        vllm=Settings(),
+    )  # fmt: skip
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    policy = ray.remote(Policy).remote(str(tiny_model))
+    group = object.__new__(ppo_trainer.RayActorGroup)
+    group._actor_handlers, group.duplicate_actors = [policy], 1
+    adapter.install()
+    kind = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
+    strategy = DeepspeedStrategy(args=args)
+    yield kind(
+        str(tiny_model), strategy, group, None, None, None, [policy], max_new_tokens=6, max_len=64, temperature=1.0
+    )
+    ray.shutdown()
+
+
+def test_grpo_in_its_own_loop(trainer, tmp_path, shown):
+    trainer.fit()
+    folder = tmp_path / "ppo_1116"
+    run = rlvitals.open_run(folder)
+    steps, rewards = run.series("train/rollout/reward_mean")
+    assert list(steps) == list(range(1, 7))
+    for step, mean in zip(steps, rewards, strict=True):
+        groups = run.rollouts(int(step))
+        rollouts = [each for group in groups for each in group.rollouts]
+        assert sorted(group.prompt for group in groups) == sorted(PROMPTS)
+        assert mean == pytest.approx(sum(each.reward for each in rollouts) / 16)
+        assert sum(each.advantage for each in rollouts) == pytest.approx(0.0, abs=1e-4)
+    assert (run.status, run.algorithm, run.framework) == ("finished", "grpo", "openrlhf")
+    shown("OpenRLHF", version("openrlhf"), "training, 6 steps; actors and engine are the test's", folder)

@@ -102,7 +102,7 @@ def test_the_monitors_of_a_process_record_rows_and_episodes(tmp_path, shown):
     assert (right.trace.ids, right.trace.engine_logprobs, right.trace.advantages) == (
         (3, 4), (-0.5, -0.25), (1.0, 1.0),
     )  # fmt: skip
-    ran = f"monitors.setup, log, finalize with verifiers {version('verifiers')} (source)"
+    ran = f"its monitors, episodes of verifiers {version('verifiers')}; no training"
     shown("prime-rl", COMMIT, ran, run.path)
 
 

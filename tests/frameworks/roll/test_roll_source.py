@@ -62,4 +62,4 @@ def test_a_pipelines_tracker_and_its_dump_are_recorded(tmp_path, shown):
     assert one.rollouts[0].meta["domain"] == "math"
     traced = run.rollouts(2)[-1]
     assert (traced.prompt, traced.rollouts[0].reward, traced.rollouts[0].turns[0].text) == ("three?", 0.5, "c")
-    shown("ROLL", COMMIT, "create_tracker, DataProto and its dump function (source)", run.path)
+    shown("ROLL", COMMIT, "its tracker, DataProto and dump; no training", run.path)

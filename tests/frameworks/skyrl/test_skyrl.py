@@ -58,7 +58,7 @@ class Policy:
         ratio = (self.logprobs(batch) - batch["action_log_probs"]).exp()
         loss = -(ratio * batch["advantages"] * batch["loss_mask"]).sum()
         loss.backward()
-        return WorkerOutput(loss_fn_outputs=[], metrics={"policy_loss": loss.item(), "ppo_clip_ratio": 0.0})
+        return WorkerOutput(loss_fn_outputs=[], metrics={"policy_loss": loss.item(), "loss_metrics/clip_ratio": 0.0})
 
     def optim_step(self, model):
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
@@ -178,14 +178,13 @@ def test_a_critical_finding_stops_it(make, tmp_path, ask_for):
     assert rlvitals.open_run(tmp_path / "out").last_step < 8
 
 
-def test_a_checkpoint_is_saved_where_the_doctor_asks_for_one(make, tmp_path, ask_for):
+def test_a_checkpoint_is_saved_where_the_doctor_asks_for_one(make, tmp_path, ask_for, answers):
     trainer = make()
     trainer.add_callback(VitalsCallback(actions="act", rules=[ask_for("checkpoint", "reward/avg_raw_reward < 0")]))
     asyncio.run(trainer.train())
     saved = list((tmp_path / "out").glob("global_step_*"))
     assert len(saved) == 1
-    answers = [json.loads(line) for line in (tmp_path / "out" / "logs" / "findings.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in answers if line["type"] == "answer"] == [f"saved {saved[0].name}"]
+    assert [text for _, _, text in answers(tmp_path / "out")] == [f"saved {saved[0].name}"]
 
 
 def test_a_training_that_raises_is_a_failed_run(make, tmp_path):

@@ -69,7 +69,7 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
     last = second.rollouts[1]
     assert (last.turns[0].text, last.stop, last.tokens, last.trainable_tokens) == ("2 .", "length", 4, 1)
     assert (last.trace.ids, last.trace.trained, last.trace.engine_logprobs) == ((7, 8), (True, False), (-0.5, -0.25))
-    shown(framework, COMMITS[framework], "its logging functions in Ray workers (source)", run.path)
+    shown(framework, COMMITS[framework], "its logging functions in Ray workers; no training", run.path)
 
 
 def test_samples_that_cannot_be_read_do_not_raise(tmp_path):

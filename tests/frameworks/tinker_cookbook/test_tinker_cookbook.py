@@ -154,4 +154,4 @@ def test_the_loop_is_recorded_with_its_rollouts(trained, shown):
     assert turn.reward == one.reward == turn.text.count("h") / 2
     assert one.trace.texts == tuple(turn.text)
     assert all(value < 0 for value in one.trace.engine_logprobs)
-    shown("tinker-cookbook", version("tinker-cookbook"), "rl.train.main, the remote service replaced", run.path)
+    shown("tinker-cookbook", version("tinker-cookbook"), "rl.train.main; the remote service is the test's", run.path)

@@ -71,7 +71,7 @@ def test_a_recipe_is_recorded(trained, shown):
     assert run.series("rewards/margins")[1][-1] > 0
     assert (run.status, run.info.framework, run.info.algorithm) == ("finished", "torchtune", "dpo")
     assert run.config["optimizer"]["lr"] == 0.02
-    shown("torchtune", version("torchtune"), "tune run lora_dpo_single_device", run.path)
+    shown("torchtune", version("torchtune"), "tune run lora_dpo_single_device, a tiny model", run.path)
 
 
 def test_a_logger_without_a_configuration_takes_single_numbers(tmp_path):

@@ -36,4 +36,4 @@ def test_both_roles_record_one_run(tmp_path, shown):
     best, worst = run.rollouts(2)
     assert (best.prompt, best.rollouts[0].turns[0].text, best.rollouts[0].reward) == ("1 + 1?", "2", 1.0)
     assert worst.rollouts[0].reward == 0.0
-    shown("Trinity-RFT", version("trinity-rft"), "its registry and both roles' monitors in Ray workers", run.path)
+    shown("Trinity-RFT", version("trinity-rft"), "its registry and monitors in Ray workers; no training", run.path)

@@ -1,17 +1,29 @@
 """The rules: small typed functions, one module per part of training.
 
-A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts; keyword-only
-ones are the numbers of the rule's entry in `data/rules/*.yaml`: every threshold, factor and number of points stands
-there, under a name, and none in the code. A rule returns None while it is content.
+A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts, `recheck` a
+step compared with its recorded tokens. Keyword-only ones are the numbers of the rule's entry in `data/rules/*.yaml`:
+every threshold, factor and number of points stands there, under a name, and none in the code. A rule returns None while
+it is content.
 """
 
 from __future__ import annotations
 
 from types import FunctionType
 
-from rlvitals.health.rules import agent, audit, guides, optimisation, policy, preference, reward, rollout, system
+from rlvitals.health.rules import (
+    agent,
+    audit,
+    guides,
+    optimisation,
+    policy,
+    preference,
+    reward,
+    rollout,
+    system,
+    tokens,
+)
 
-_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides)
+_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides, tokens)
 
 FUNCTIONS: dict[str, FunctionType] = {
     name: value

@@ -38,7 +38,7 @@ def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float, base_m
 
 
 def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
-    """The k3 estimator is never negative, token by token."""
+    """The k3 estimator is never negative, token by token, but for the rounding of half precision."""
     return warning(kl) if case.kl_estimator == "kl_ref.k3" and kl.last < -slack else None
 
 
@@ -57,9 +57,15 @@ def metric_vanished(case: Case, *, points: float, points_before: float) -> Alarm
     return None
 
 
-def steps_repeated(case: Case, *, times: float) -> Alarm | None:
-    """Steps come twice with the same series: two processes write one log."""
-    return warning(None, times=float(case.duplicates)) if case.duplicates >= times else None
+def steps_repeated(case: Case, *, times: float, share: float) -> Alarm | None:
+    """Steps come twice with the same series: two processes write one log. Where most rows repeat their step, the log
+    has a row for each sample or micro-batch.
+    """
+    if case.duplicates < times:
+        return None
+    if case.duplicates > share * case.points:
+        return info(None, "several", times=float(case.duplicates))
+    return warning(None, times=float(case.duplicates))
 
 
 def steps_backwards(case: Case, *, times: float) -> Alarm | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from rlvitals.health.alarm import Alarm, critical, info, since, warning
+from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import NEAR_ZERO, WINDOW, Signal
 
@@ -73,6 +73,7 @@ def gradient_explosion(
     noises_loss: float,
     noise_least: float,
     hurt_times: float,
+    doubtless: float,
 ) -> Alarm | None:
     """The gradient norm has grown to many times its start, and stays there: beyond its noise, because a start with
     many zeros (groups without spread) has a low level that says nothing. Preference training starts at the reference,
@@ -82,6 +83,8 @@ def gradient_explosion(
     times = middle / max(grad_norm.base, base_least)
     if not times >= ratio or middle < floor or middle - grad_norm.base < noises * grad_norm.noise_base:
         return None
+    if times >= doubtless and middle >= doubtless:
+        return beyond_doubt(critical(grad_norm, times=times, level=middle))
     hurt = reward is not None and (reward.dropped or reward.lost)
     worse = (
         loss is not None
@@ -111,6 +114,7 @@ def loss_divergence(
     policy_critical: float,
     points_risen: float,
     critical_times: float,
+    doubtless: float,
 ) -> Alarm | None:
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
     a departure far beyond its own noise counts.
@@ -119,6 +123,8 @@ def loss_divergence(
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
         base = signal.base
+        if abs(signal.median5) >= doubtless * max(abs(base), 1.0):
+            return beyond_doubt(critical(signal, level=signal.median5))
         # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
         noise = max(signal.noise_base, noise_share * abs(base), noise_least)
         if case.family == "policy":
@@ -223,7 +229,9 @@ def learning_rate_too_low(
     margin_moved: float,
     points: float,
 ) -> Alarm | None:
-    """No step of the run so far had a learning rate that could move anything."""
+    """No step of the run so far had a learning rate that could move anything. What moves all the same has one: consoles
+    print 1e-6 as 0.000.
+    """
     asked = case.number("learning_rate", "lr")
     ceiling = max(absolute, share * asked if asked else 0.0)
     if lr.highest >= ceiling:
@@ -231,11 +239,12 @@ def learning_rate_too_low(
     moved = (reward is not None and reward.gained) or (
         margin is not None and margin.gained and margin.fast > margin_moved
     )
+    if moved:
+        return None
     progress = reward or margin
-    climbing = is_climbing(lr)
-    if not moved and not climbing and progress is not None and progress.n >= points:
+    if not is_climbing(lr) and progress is not None and progress.n >= points:
         return critical(lr, highest=lr.highest, ceiling=ceiling)
-    return warning(lr, highest=lr.highest, ceiling=ceiling)
+    return warning(lr, highest=lr.highest, ceiling=ceiling) if lr.highest > 0 else None
 
 
 def is_climbing(lr: Signal) -> bool:

@@ -126,13 +126,19 @@ def likelihood_displacement(
     chosen: Signal,
     margin: Signal | None,
     rejected: Signal | None,
+    pair_accuracy: Signal | None,
+    eval_loss: Signal | None,
     *,
     fall: float,
     share: float,
     level_share: float,
     noises: float,
+    deep: float,
+    held_out_rise: float,
 ) -> Alarm | None:
-    """The margin grows because the rejected answers fall faster: the chosen ones become less likely too."""
+    """The margin grows because the rejected answers fall faster: the chosen ones become less likely too. While margin
+    and accuracy hold what they gained, on held-out pairs too, a little of it is how preference training looks.
+    """
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
     if level > -level_share * fall or sunk < fall or sunk < noises * chosen.noise or chosen.momentum > 0:
@@ -145,7 +151,10 @@ def likelihood_displacement(
         return None
     if grown <= 0 or sunk < share * grown:
         return None
-    return warning(chosen, fall=sunk, grown=grown)
+    learns = margin is not None and margin.won and not margin.dropped and sunk < deep * fall
+    learns = learns and (pair_accuracy is None or not (pair_accuracy.dropped or pair_accuracy.lost))
+    overfits = eval_loss is not None and eval_loss.n > 1 and eval_loss.last > (1 + held_out_rise) * eval_loss.lowest
+    return (info if learns and not overfits else warning)(chosen, fall=sunk, grown=grown)
 
 
 def log_probability_crash(

@@ -26,7 +26,7 @@ LEAST_SCALE = 1e-6
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
 )
-_MEANT = re.compile(r"correct|accura|answer|success|solve|pass|true|gold|verif|exact", re.IGNORECASE)
+_MEANT = re.compile(r"correct|accura|answer|success|solve|pass|true|gold|verif|exact|perfect|task|goal", re.IGNORECASE)
 """Parts of a reward that stand for the task itself."""
 
 
@@ -77,8 +77,8 @@ def reward_constant(
     if not (flat_always or flat_now):
         return None
     gained = reward.gained or reward.course.gain >= BEYOND_NOISE
-    if is_solved(case, reward) and (gained or reward.n > always_times * points):
-        return info(reward, "solved", spread=spread)
+    if is_solved(case, reward):
+        return info(reward, "solved" if gained else "always_top", spread=spread)
     if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
     alive = reward_std is not None and reward_std.slow > std_alive * scale and reward_std.zero_share < zeros_alive
@@ -176,21 +176,38 @@ def _or_one(value: float) -> float:
     return 1.0 if math.isnan(value) else value
 
 
-def reward_below_start(reward: Signal, *, errors: float, errors_critical: float, least: float) -> Alarm | None:
-    """The last stretch of the run earns less than the first: it has unlearnt, however slowly."""
-    course = reward.course
-    if course.gain > -errors or reward.rising > BEYOND_NOISE:
-        return None
-    if course.start - course.now < least * max(abs(course.start), reward.travelled):
-        return None
-    alarm = critical if course.gain < -errors_critical else warning
-    return alarm(reward, start=course.start, now=course.now)
+def reward_below_start(
+    reward: Signal,
+    true_score: Signal | None,
+    *,
+    errors: float,
+    errors_critical: float,
+    least: float,
+    points: float,
+) -> Alarm | None:
+    """The last stretch of the run earns less than the first, or has fewer right answers: it has unlearnt, however
+    slowly. Few points must be plain.
+    """
+    for score in (reward, true_score):
+        if score is None or (score is not reward and reward.won):
+            continue
+        course = score.course
+        start = min(course.start, score.start)  # one spike among the first points is no height to fall from
+        fallen = course.in_errors(start - course.now)
+        if not fallen >= (errors if score.n >= points else errors_critical) or score.rising > BEYOND_NOISE:
+            continue
+        if start - course.now < least * max(abs(start), score.travelled):
+            continue
+        alarm = critical if fallen > errors_critical else warning
+        return alarm(score, "" if score is reward else "right", start=start, now=course.now)
+    return None
 
 
 def not_learning(
     reward: Signal,
     kl: Signal | None,
     eval_score: Signal | None,
+    difficulty: Signal | None,
     case: Case,
     *,
     best: float,
@@ -207,7 +224,7 @@ def not_learning(
     eval_jumps: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case.
+    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure.
     """
     course = reward.course
     enough = reward.n >= points if case.progress is None else case.progress >= share
@@ -219,6 +236,8 @@ def not_learning(
         climbed = eval_score.last - eval_score.head[0] > eval_jumps * eval_score.usual_jump
         if climbed or eval_score.trend > BEYOND_NOISE or eval_score.gained:
             return None
+    if difficulty is not None and difficulty.gained and not difficulty.dropped:
+        return info(reward, "harder", t=reward.trend, gain=course.now - course.start)
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
@@ -268,6 +287,7 @@ def groups_without_spread(
     share_most: float,
     truncated_share: float,
     excess_times: float,
+    pass_times: float,
 ) -> Alarm | None:
     """Groups whose samples all earn the same teach nothing. A binary reward gives p^G + (1-p)^G of them by chance."""
     level = (zero_variance.slow + zero_variance.fast) / 2
@@ -293,7 +313,9 @@ def groups_without_spread(
     if level - chance < excess and not (p <= p_low or p >= p_high) and level < share_sure:
         return None
     variant = ""
-    if (all_pass is not None and all_pass.fast > share_most) or (binary and p >= p_easy):
+    # Of a binary reward no more groups can fail as a whole than answers do: beyond twice that share most pass.
+    mostly_pass = binary and level > pass_times * (1 - p)
+    if (all_pass is not None and all_pass.fast > share_most) or (binary and p >= p_easy) or mostly_pass:
         variant = "too_easy"
     elif (all_fail is not None and all_fail.fast > share_most) or (binary and p <= p_hard):
         variant = "too_hard"
@@ -304,6 +326,8 @@ def groups_without_spread(
         return info(zero_variance, "solved", share=level, level=level, chance=chance)
     if (level > share_critical or leapt) and (not gained or cut or (reward is not None and reward.stalled)):
         return critical(zero_variance, variant, share=level, level=level, chance=chance)
+    if reward is not None and reward.won and not reward.stalled and max(level, now) < share_critical:
+        return info(zero_variance, variant, share=level, level=level, chance=chance)  # the other groups teach enough
     return warning(zero_variance, variant, share=level, level=level, chance=chance)
 
 
@@ -446,6 +470,8 @@ def eval_collapse(eval_score: Signal, *, evals: float, jumps: float, in_a_row: f
 def reward_takeover(
     case: Case,
     reward: Signal,
+    true_score: Signal | None,
+    eval_score: Signal | None,
     *,
     share: float,
     shift: float,
@@ -460,6 +486,7 @@ def reward_takeover(
 ) -> Alarm | None:
     """One part of the reward has become nearly all of it while the others stand still or lose, or grows while another
     falls. What is less than `least` of the reward is small change: partial credit goes when whole answers are right.
+    Nor is it one when the part that grew is the task itself, by its name or because a measure of success rose with it.
     """
     parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= points]
     if len(parts) < 2 or reward.dropped:
@@ -468,7 +495,9 @@ def reward_takeover(
     then = sum(abs(part.base) for _, part in parts)
     if now <= 0 or then <= 0 or abs(now - abs(reward.median5)) > sum_slack * now:
         return None  # the parts are not what the reward is made of
-    for name, part in parts:
+    succeeds = any(score is not None and score is not reward and _rose(score) for score in (true_score, eval_score))
+    growing = [(name, part) for name, part in parts if _AUXILIARY.search(name) or not (succeeds or _MEANT.search(name))]
+    for name, part in growing:
         mine = abs(part.median5) / now
         if mine < share or mine - abs(part.base) / then < shift or not part.gained or part.fast <= part.base:
             continue
@@ -482,7 +511,7 @@ def reward_takeover(
         return (critical if mine > share_critical and reward.n >= points_critical else warning)(
             part, part=name, share=mine
         )
-    for name, part in parts:
+    for name, part in growing:
         if abs(part.fast) < least * now or not (part.gained and part.rising > rising):
             continue
         losers = [
@@ -495,3 +524,7 @@ def reward_takeover(
                 found.kind = "reward_hacking"
             return found
     return None
+
+
+def _rose(score: Signal) -> bool:
+    return score.gained and not score.dropped

@@ -131,9 +131,18 @@ def length_at_cap(
 
 
 def truncation_rising(
-    truncated: Signal, reward: Signal | None, *, rise: float, rise_critical: float, noises: float, slow_share: float
+    truncated: Signal,
+    reward: Signal | None,
+    *,
+    rise: float,
+    rise_critical: float,
+    noises: float,
+    slow_share: float,
+    most: float,
 ) -> Alarm | None:
-    """The share of answers that are cut off has risen well beyond where it began."""
+    """The share of answers that are cut off has risen well beyond where it began. While most are whole and the reward
+    rises, longer answers are what it rises by.
+    """
     risen = min(truncated.fast, truncated.median5) - truncated.base
     if (
         risen < rise
@@ -144,7 +153,8 @@ def truncation_rising(
     gained = reward is not None and reward.gained and not reward.dropped
     if risen > rise_critical and not gained:
         return critical(truncated, risen=risen)
-    return warning(truncated, risen=risen)
+    winning = reward is not None and reward.improving and not reward.dropped
+    return (info if winning and truncated.fast < most else warning)(truncated, risen=risen)
 
 
 def looping_text(repetition: Signal, *, share: float, share_critical: float, rise: float) -> Alarm | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.importers.dumps.areal import Areal
 from rlvitals.importers.dumps.base import Form, Split, document, first_row
 from rlvitals.importers.dumps.inspect_ai import Inspect
 from rlvitals.importers.dumps.messages import Documents, Lines, OwnLines
@@ -31,8 +32,8 @@ from rlvitals.importers.dumps.verifiers import Episodes, Results
 from rlvitals.importers.dumps.verl import Verl
 
 FORMS: tuple[Form, ...] = (
-    Episodes(), NemoRl(), Roll(), Slime(), Summaries(), SkyRl(), Verl(), OpenRlhf(), Trl(), Results(), Trajectories(),
-    Inspect(), OwnLines(), Lines(), Documents(),
+    Episodes(), NemoRl(), Roll(), Slime(), Summaries(), SkyRl(), Areal(), Verl(), OpenRlhf(), Trl(), Results(),
+    Trajectories(), Inspect(), OwnLines(), Lines(), Documents(),
 )  # fmt: skip
 """In the order in which they are asked."""
 

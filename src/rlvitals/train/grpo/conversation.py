@@ -24,8 +24,9 @@ from torch import Tensor
 from rlvitals.errors import ConfigError
 from rlvitals.guard import value_or
 from rlvitals.records import Group
+from rlvitals.train.decoding import Reading, reading
 from rlvitals.train.mailbox.episode import Episode, Observation, group
-from rlvitals.train.sampling import evaluating, left_padded, read_step, take_token
+from rlvitals.train.sampling import evaluating, left_padded, write_on
 
 _MARK = "the message ends here"
 
@@ -205,8 +206,9 @@ def converse(
             row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
     rows = [row for row in trajectories if not row.episode.is_over]
     news = [list(row.ids) for row in rows]
-    batch = _Batch(model, dialogue, how, generator)
-    with torch.no_grad(), evaluating(model):
+    columns = max((len(new) for new in news), default=0) + 2 * how.max_new_tokens
+    with torch.no_grad(), evaluating(model), reading(model, len(rows), columns) as read:
+        batch = _Batch(read, dialogue, how, generator, device=next(model.parameters()).device)
         while rows:
             began = time.perf_counter()
             messages = batch.next_messages(news)
@@ -225,40 +227,36 @@ def converse(
 
 
 class _Batch:
-    """The cache of the conversations that are still going on."""
+    """The conversations that are still going on, as far as the model has read them."""
 
-    def __init__(self, model: Any, dialogue: Dialogue, how: Sampling, generator: torch.Generator | None) -> None:
-        self._model, self._dialogue, self._how, self._generator = model, dialogue, how, generator
-        self._device = next(model.parameters()).device
-        self._cache: Any = None
+    def __init__(
+        self,
+        read: Reading,
+        dialogue: Dialogue,
+        how: Sampling,
+        generator: torch.Generator | None,
+        *,
+        device: torch.device,
+    ) -> None:
+        self._read, self._dialogue, self._how, self._generator = read, dialogue, how, generator
+        self._device = device
         self._mask: Tensor | None = None  # of everything that was read or written
-        self._unread: Tensor | None = None  # the last column written: in the mask, and not in the cache
+        self._unread: Tensor | None = None  # the last column written: in the mask, and not read yet
 
     def next_messages(self, news: list[list[int]]) -> list[tuple[list[int], list[float]]]:
         """Read what is new for each conversation and write its next message: tokens and their log-probs."""
-        how, eos_id, pad_id = self._how, self._dialogue.eos_id, self._dialogue.pad_id
-        inputs, mask = left_padded(news, pad_id, self._device)
+        how, pad_id = self._how, self._dialogue.pad_id
+        ids, mask = left_padded(news, pad_id, self._device)
+        is_first = self._mask is None
         if self._mask is not None and self._unread is not None:
             mask = torch.cat([self._mask, mask], dim=1)
-            inputs = torch.cat([self._unread, inputs], dim=1)
-        running = torch.ones(len(news), dtype=torch.bool, device=self._device)
-        tokens, logprobs, counted = [], [], []
-        for _ in range(how.max_new_tokens):
-            step = read_step(self._model, inputs, mask, self._cache)
-            self._cache = step.past_key_values
-            token, logprob = take_token(step.logits[:, -1], how.temperature, self._generator)
-            token = torch.where(running, token, pad_id)
-            tokens.append(token)
-            logprobs.append(logprob)
-            counted.append(running)
-            mask = torch.cat([mask, running[:, None].to(mask.dtype)], dim=1)
-            inputs = token[:, None]
-            running = running & (token != eos_id)
-            if not running.any():
-                break
-        self._mask, self._unread = mask, inputs
-        lengths = torch.stack(counted, dim=1).sum(dim=1).tolist()
-        found = zip(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), lengths, strict=True)
+            ids = torch.cat([self._unread, ids], dim=1)
+        told = write_on(
+            self._read, ids, mask, max_new_tokens=how.max_new_tokens, temperature=how.temperature,
+            eos_id=self._dialogue.eos_id, pad_id=pad_id, generator=self._generator, is_first=is_first,
+        )  # fmt: skip
+        self._mask, self._unread = torch.cat([mask, told.mask], dim=1), told.tokens[:, -1:]
+        found = zip(told.tokens.tolist(), told.logprobs.tolist(), told.mask.sum(dim=1).tolist(), strict=True)
         return [(ids[:length], numbers[:length]) for ids, numbers, length in found]
 
     def keep(self, places: list[int]) -> None:
@@ -266,7 +264,7 @@ class _Batch:
         if not places or self._mask is None or self._unread is None:
             return
         chosen = torch.tensor(places, device=self._device)
-        self._cache.batch_select_indices(chosen)
+        self._read.select(chosen)
         self._mask, self._unread = self._mask[chosen], self._unread[chosen]
 
 

@@ -20,8 +20,8 @@ import torch
 import rlvitals
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
+from rlvitals.compute import goodput, optim, rollout
 from rlvitals.compute import groups as grouping
-from rlvitals.compute import optim, rollout
 from rlvitals.compute.names import naming
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group
@@ -129,11 +129,11 @@ class Trainer(Loop[GRPOSettings]):
 
     def _one_step(self) -> dict[str, Any]:
         """Collect groups, learn from them; returns the row of all ranks."""
-        settings, began = self.settings, time.perf_counter()
+        settings, started = self.settings, time.perf_counter()
         self._announce()
         with self.run.timer("rollout"):
             played = self._collect()
-        rollout_seconds = time.perf_counter() - began
+        rollout_seconds = time.perf_counter() - started
         everyone = self.gather(played.groups)
         row = self._describe(played)
         if self.is_verbose:
@@ -143,6 +143,7 @@ class Trainer(Loop[GRPOSettings]):
         try:
             if settings.is_training:
                 row |= self._learn_from(played)
+                row |= _goodput(played, row, time.perf_counter() - started)
             groups = self._with_traces(played)
         finally:  # rollouts of an update that failed are those to look at
             self.run.log_groups(groups, step=self.step)
@@ -285,6 +286,16 @@ class Trainer(Loop[GRPOSettings]):
             why = self.evaluations.record(samples, step=self.step, seconds=time.perf_counter() - began).stop
         why = self.gather([why])[0]
         return why if self.step else ""
+
+
+def _goodput(played: Played, row: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What the step's seconds on this rank bought in trained tokens, and what was generated in vain."""
+    written = [sum(sum(each.own) for each in rows) for rows in played.trajectories]
+    filtered = sum(count for count, group in zip(written, played.groups, strict=True) if not group.kept)
+    return goodput.stats(
+        trained_tokens=_number(row.get("tokens_trained", 0.0)), seconds=seconds, generated_tokens=float(sum(written)),
+        wasted={"filtered": float(filtered)},
+    )  # fmt: skip
 
 
 def _number(value: Any) -> float:

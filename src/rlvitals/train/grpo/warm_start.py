@@ -20,6 +20,7 @@ import torch
 from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import warn
 from rlvitals.train import models, tiny
+from rlvitals.train.decoding import positions_of
 from rlvitals.train.grpo.conversation import Dialogue, Trajectory, recite
 from rlvitals.train.grpo.settings import GRPOSettings
 from rlvitals.train.grpo.tasks import Tasks
@@ -28,7 +29,7 @@ from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
 from rlvitals.train.mailbox.mail import Question
 from rlvitals.train.mailbox.tools import TOOLS, write_call
 from rlvitals.train.mailbox.worlds import solution
-from rlvitals.train.sampling import Answered, answer_stats, positions_of
+from rlvitals.train.sampling import Answered, answer_stats
 from rlvitals.train.supervised import fit, right_padded
 
 SHIPPED = Path(__file__).parents[1] / "data" / "mailbox-mini"

@@ -30,7 +30,7 @@ from rlvitals.train.kto.data import ClassWeights, Example, Preferences
 from rlvitals.train.models import Loaded
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.schedule import rate_by_size
-from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
+from rlvitals.train.settings import WAYS_OUT, Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
 from rlvitals.views.run import open_run
 
 DEFAULT_FOLDER = "out/kto"
@@ -81,8 +81,8 @@ def train(settings: KTOSettings) -> Outcome:
     recording = checked_recording(settings)
     folder, resumed = folder_of(settings)
     data = read_data(settings)
-    if resumed is None:
-        refuse_existing(RunDir(folder))
+    if not settings.resume_from:
+        refuse_existing(RunDir(folder), WAYS_OUT)
     try:
         import datasets  # noqa: F401 - loaded before `quietly`, which switches its bars off
         from transformers import PrinterCallback
@@ -93,7 +93,11 @@ def train(settings: KTOSettings) -> Outcome:
     from rlvitals.train import sharded
 
     recorder = VitalsCallback(
-        folder, config={"recipe": asdict(settings)}, resume_learning_rate=settings.learning_rate, **recording
+        folder,
+        config={"recipe": asdict(settings)},
+        resume=bool(settings.resume_from),  # also of one that was killed before its first checkpoint
+        resume_learning_rate=settings.learning_rate,
+        **recording,
     )
     sharded.load_on_every_rank()
     models.without_cudnn_attention()

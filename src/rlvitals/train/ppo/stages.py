@@ -163,10 +163,11 @@ class Stages:
         model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
         preferences = list(self._data.preferences)
         unseen = self._encoded(self._data.held_out_preferences)
-        if settings.dataset is None:
-            preferences += self._compared(self._data.examples[:SAMPLED_PROMPTS])
-            unseen += self._encoded(self._compared(self._data.held_out))
         batch, steps = settings.reward_model_batch, settings.reward_model_steps
+        if settings.dataset is None:
+            prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be looked at
+            preferences += self._compared(self._data.examples[:prompts])
+            unseen += self._encoded(self._compared(self._data.held_out))
         with self._bar(steps) as bar:
             reward_model.learn(
                 model,

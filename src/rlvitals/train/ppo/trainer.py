@@ -25,7 +25,7 @@ import rlvitals
 from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
-from rlvitals.compute import advantage, merge, optim, policy, rollout
+from rlvitals.compute import advantage, goodput, merge, optim, policy, rollout
 from rlvitals.errors import ConfigError
 from rlvitals.train import checkpoint, losses, models, sharded
 from rlvitals.train.loop import Loop, open_accelerator, open_run
@@ -146,6 +146,7 @@ class Trainer(Loop[PPOSettings]):
             phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
             row = self._learn_from(batch)
         row |= experience.stats(batch, settings)
+        row |= goodput.stats(trained_tokens=float(batch.mask.sum()), seconds=time.perf_counter() - began)
         row["critic/kl_coef"] = self.kl_coef
         row["tokens"] = values.total([float(batch.ids_mask.sum())])
         reduced: dict[str, Any] = reduce(row)

@@ -37,6 +37,7 @@ from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
+from rlvitals.train.settings import WAYS_OUT
 from rlvitals.train.teachers.base import Judgement, Question, Teacher
 from rlvitals.train.teachers.cache import CachedTeacher
 
@@ -47,7 +48,7 @@ def train(settings: RLAIFSettings) -> Outcome:
     tasks = split_tasks(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     if not settings.resume_from:
-        refuse_existing(RunDir(Path(settings.output_dir)))
+        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
     with closing(open_teacher(settings)) as teacher, models.quietly():
         teacher.check()
         accelerator = open_accelerator(settings)

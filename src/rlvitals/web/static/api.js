@@ -7,6 +7,9 @@ import {changed} from "./state.js";
 
 const AGAIN_MS = 5000;
 
+/** Whether the page is a shared site, which has files instead of a server. */
+export const isShared = document.querySelector('meta[name="rlvitals-site"]') !== null;
+
 /** An answer that is no data: `message` is what to tell the user. */
 export class Refused extends Error {
   /**
@@ -28,16 +31,65 @@ export class Refused extends Error {
  */
 export async function ask(path, question = {}, signal) {
   const query = changed(new URLSearchParams(), question);
+  if (isShared) return (await import("./shared.js")).ask(path, query, signal);
+  return answered(`api/${path}?${query}`, {signal, headers: {Accept: "application/json"}});
+}
+
+/**
+ * Writes, where the server was started with --edit.
+ * @template {keyof Answers} A
+ * @param {A} path
+ * @param {Record<string, unknown>} body
+ * @returns {Promise<Answers[A]>} what there is afterwards
+ */
+export function tell(path, body) {
+  const headers = {"Content-Type": "application/json", Accept: "application/json"};
+  return answered(`api/${path}`, {method: "POST", headers, body: JSON.stringify(body)});
+}
+
+/** @param {string} address @param {RequestInit} request */
+async function answered(address, request) {
   let answer;
   try {
-    answer = await fetch(`/api/${path}?${query}`, {signal, headers: {Accept: "application/json"}});
+    answer = await fetch(address, request);
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (request.signal?.aborted) throw error;
     throw new Refused("The server does not answer. Is rlvitals serve still running?", 0);
   }
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(said.error ?? `The server answered ${answer.status}.`, answer.status);
   return said;
+}
+
+/**
+ * Asks the same again and again while the page is in view, and goes on when the server was away.
+ * @template T
+ * @param {() => Promise<T>} question
+ * @param {(answer: T | null) => number} heard is told the answer, or null where none came; says after how many
+ *   milliseconds to ask again
+ * @returns {{now: () => void, stop: () => void}} asks at once; stops
+ */
+export function repeat(question, heard) {
+  let timer = 0;
+  let turn = 0;
+  const look = async () => {
+    clearTimeout(timer);
+    const mine = ++turn;
+    if (document.hidden) return;
+    const answer = await question().catch(() => null);
+    if (mine !== turn) return;
+    const pause = heard(answer);
+    if (!isShared) timer = setTimeout(look, pause); // files do not change
+  };
+  document.addEventListener("visibilitychange", look);
+  return {
+    now: look,
+    stop: () => {
+      turn += 1;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", look);
+    },
+  };
 }
 
 /** @param {unknown} error @returns {boolean} whether a question was only called off */
@@ -53,6 +105,10 @@ export function wasCalledOff(error) {
  * @returns {() => void} stops following
  */
 export function follow(run, heard) {
+  if (isShared) {
+    import("./shared.js").then(({tellStatus}) => tellStatus(run, heard));
+    return () => {};
+  }
   /** @type {EventSource | null} */
   let source = null;
   let place = "";
@@ -65,7 +121,7 @@ export function follow(run, heard) {
   function open() {
     close();
     if (document.hidden) return;
-    const opened = new EventSource(`/api/live?${new URLSearchParams({run, place})}`);
+    const opened = new EventSource(`api/live?${new URLSearchParams({run, place})}`);
     source = opened;
     opened.onopen = () => heard({kind: "open", facts: null});
     opened.onerror = () => {

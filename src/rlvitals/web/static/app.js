@@ -18,11 +18,13 @@ let screen = null;
 let stopFollowing = () => {};
 let followed = "";
 let leaving = new AbortController();
+let isBroken = false; // the screen says that the server does not answer
 
 /** @param {unknown} error */
 function complain(error) {
   if (wasCalledOff(error)) return;
   const sentence = error instanceof Error ? error.message : String(error);
+  isBroken = true;
   fill(byId("content"), notice(sentence));
   say(sentence);
 }
@@ -40,6 +42,7 @@ async function enter() {
   leaving.abort();
   leaving = new AbortController();
   const {signal} = leaving;
+  isBroken = false;
   screen?.stop?.();
   screen = null;
   keys.setKeys("This screen", []);
@@ -78,6 +81,7 @@ function listen() {
     ? follow(run, (news) => {
         if (news.kind === "status") setLive(news.facts.status);
         else if (news.facts === null) setLive(news.kind);
+        if (isBroken && news.kind === "open") enter(); // the server is back
         screen?.live?.(news);
       })
     : () => {};
@@ -102,7 +106,7 @@ function globalKeys() {
     {key: HOME.key, says: HOME.title, does: () => state.go({run: null, explain: null}, {screen: HOME.name})},
     ...SCREENS.map(({key, title, name}) => ({key, says: title, does: () => state.get("run") && state.go({}, {screen: name})})),
     {key: "t", says: "light or dark", does: theme.toggle},
-    {key: "Escape", says: "close the explanation", does: () => state.go({explain: null})},
+    {key: "Escape", says: "leave the field, close the explanation", does: () => state.go({explain: null})},
   ]);
 }
 

@@ -1,5 +1,6 @@
 /** The bar above: which run, which screen, whether it is live, search, theme, help. */
 
+import {isShared} from "./api.js";
 import {byId, el, fill} from "./dom.js";
 import {help} from "./keys.js";
 import {link} from "./pieces.js";
@@ -9,9 +10,11 @@ import * as state from "./state.js";
 import * as theme from "./theme.js";
 
 let live = "";
+let words = "";
+let lostAt = "";
 
 const LIVE = /** @type {Record<string, [string, string]>} */ ({
-  lost: ["○", "not connected: trying again"],
+  lost: ["○", "reconnecting"],
   open: ["●", "connected"],
   running: ["●", "live"],
   finished: ["■", "finished"],
@@ -19,19 +22,26 @@ const LIVE = /** @type {Record<string, [string, string]>} */ ({
   interrupted: ["■", "interrupted"],
 });
 
-/** @param {string} now "", lost, open, or the run's status */
-export function setLive(now) {
+/**
+ * @param {string} now "", lost, open, or the run's status
+ * @param {string} [said] in the place of the usual words
+ */
+export function setLive(now, said = "") {
   if (now === "open" && live && live !== "lost") return;
+  if (now === "lost" && live !== "lost") lostAt = new Date().toLocaleTimeString("en-GB");
   live = now;
+  words = said;
   const place = document.getElementById("live");
   if (place) fill(place, ...lamp());
 }
 
 /** @returns {(HTMLElement | string)[]} */
 function lamp() {
-  if (!live || !state.get("run")) return [];
+  if (isShared && !state.get("run")) return []; // nothing there is live
+  if (!live) return [];
   const [symbol, said] = LIVE[live] ?? ["●", live];
-  return [el("span", {"aria-hidden": "true", class: `lamp ${live}`}, symbol), ` ${said}`];
+  const whole = live === "lost" ? `reconnecting since ${lostAt}` : words || said;
+  return [el("span", {"aria-hidden": "true", class: `lamp ${live}`}, symbol), el("span", {}, ` ${whole}`)];
 }
 
 export function drawBar() {
@@ -44,7 +54,7 @@ export function drawBar() {
       {class: "brand", title: HOME.title},
       {run: null, explain: null},
       HOME.name,
-      el("img", {src: "/static/icon.svg", alt: "", width: 22, height: 22}),
+      el("img", {src: "static/icon.svg", alt: "", width: 22, height: 22}),
       "rlvitals",
     ),
     run && el("span", {class: "where", title: run}, run === "." ? "this folder" : run),
@@ -53,6 +63,7 @@ export function drawBar() {
     el(
       "span",
       {class: "tools"},
+      isShared && el("button", {class: "chip", on: {click: about}, title: "What this shared copy holds"}, "shared copy"),
       el("button", {on: {click: search}, title: "Search (Ctrl+K)"}, "Search", el("kbd", {}, "Ctrl K")),
       el(
         "button",
@@ -65,4 +76,8 @@ export function drawBar() {
   const tab = /** @type {HTMLElement | null} */ (document.querySelector("#bar nav a[aria-current]"));
   // Not scrollIntoView: it would also move where the next Tab begins.
   if (tab?.parentElement) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 40;
+}
+
+async function about() {
+  (await import("./shared.js")).about();
 }

@@ -3,11 +3,12 @@
  * findings, ghosts of abandoned attempts, and a zoom that is handed on so that all charts share it.
  */
 
-import {columns, inWords, logRange, yRange} from "./columns.js";
+import {columns, inWords} from "./columns.js";
 import {number, short} from "./numbers.js";
+import {paintBand, paintGhosts, paintMarks, paintScale} from "./painting.js";
+import {drawnValues, rangeOf, scaleOf, symlogTicks, usual} from "./scales.js";
 import {colour} from "./theme.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
-import {symbolOf} from "./pieces.js";
 
 /** @typedef {import("./lines.js").Line} Line */
 /** @typedef {Pick<import("../contract.d.ts").FindingMark, "x" | "severity" | "title">} Mark */
@@ -17,8 +18,10 @@ import {symbolOf} from "./pieces.js";
  * @property {readonly (number | null)[] | null} [band] The typical range.
  * @property {Mark[]} [marks] Findings.
  * @property {boolean} [isTime] x is unix seconds.
- * @property {boolean} [log]
- * @property {number} [smooth] 0 to below 1.
+ * @property {boolean | import("./scales.js").Kind} [log] A log scale; with values at or below zero a symlog one.
+ * @property {boolean} [clip] Leave the outermost values out of the range.
+ * @property {import("./scales.js").Bounds | null} [bounds] The range of y by hand.
+ * @property {import("./lines.js").Smoothing | null} [smooth]
  * @property {[number, number] | null} [zoom]
  * @property {string} [sync] Charts of one name share the cursor.
  * @property {(from: number | null, to: number | null) => void} [onZoom]
@@ -27,6 +30,37 @@ import {symbolOf} from "./pieces.js";
  */
 
 const FONT = "11px system-ui, sans-serif";
+const LABEL = 16; // pixels from one number of a symlog axis to the next
+const NAMED = 4; // lines whose values are all told under the cursor; of more, the nearest
+
+const DISTRIBUTIONS = /** @type {const} */ ({linear: 1, log: 3, symlog: 4}); // uPlot's numbers
+
+/**
+ * @param {uPlot} plot
+ * @param {{label: string, value: number}[]} under
+ * @returns {{label: string, value: number}[]} the one that the cursor is nearest to
+ */
+function nearest(plot, under) {
+  const at = plot.cursor.top ?? -1;
+  const away = (/** @type {{value: number}} */ {value}) => Math.abs(plot.valToPos(value, "y") - at);
+  return at < 0 ? [] : [under.reduce((best, one) => (away(one) < away(best) ? one : best))];
+}
+
+/**
+ * @param {uPlot} plot
+ * @param {number[]} ticks
+ * @returns {(number | null)[]} without those that have no room: zero stays, then the largest
+ */
+function apart(plot, ticks) {
+  /** @type {number[]} */
+  const taken = [];
+  const order = [...ticks].sort((one, other) => (one === 0 ? -1 : other === 0 ? 1 : Math.abs(other) - Math.abs(one)));
+  const kept = order.filter((tick) => {
+    const at = plot.valToPos(tick, "y");
+    return taken.every((other) => Math.abs(other - at) >= LABEL) && taken.push(at);
+  });
+  return ticks.map((tick) => (kept.includes(tick) ? tick : null));
+}
 
 export class Chart {
   /**
@@ -37,6 +71,11 @@ export class Chart {
   constructor(root, picture, size) {
     this.picture = picture;
     this.columns = columns(picture);
+    const values = picture.log || picture.clip ? drawnValues(picture.lines) : []; // thousands of charts need none of it
+    this.scale = scaleOf(picture.log ?? false, values);
+    this.usual = picture.clip ? usual(values) : null;
+    const [least, most] = this.usual ?? [-Infinity, Infinity];
+    this.clipped = values.filter((value) => value < least || value > most).length;
     this.plot = new uPlot(this.options(size), this.columns.data, root);
     const [x] = this.columns.data;
     root.dataset.from = String(x[0]); // for zooming by keys
@@ -69,7 +108,11 @@ export class Chart {
       legend: {show: false},
       scales: {
         x: {time: Boolean(picture.isTime), range: (_, low, high) => this.xRange(low, high)},
-        y: {distr: picture.log ? 3 : 1, range: (_, low, high) => this.yRange(low, high)},
+        y: {
+          distr: DISTRIBUTIONS[this.scale.kind],
+          asinh: this.scale.threshold || 1,
+          range: (_, low, high) => this.yRange(low, high),
+        },
       },
       axes: [
         {
@@ -84,6 +127,11 @@ export class Chart {
           ...axis,
           size: 52,
           space: 34,
+          ...(this.scale.kind === "symlog" && {
+            splits: (/** @type {uPlot} */ _, /** @type {number} */ _at, /** @type {number} */ low, /** @type {number} */ high) =>
+              symlogTicks(low, high, this.scale.threshold),
+            filter: (/** @type {uPlot} */ plot, /** @type {number[]} */ ticks) => apart(plot, ticks),
+          }),
           values: (/** @type {uPlot} */ _, /** @type {(number | null)[]} */ ticks) =>
             ticks.map((tick) => (tick === null ? "" : short(tick))),
         },
@@ -103,11 +151,12 @@ export class Chart {
         },
       },
       hooks: {
-        drawClear: [(plot) => this.drawBand(plot)],
+        drawClear: [(plot) => paintBand(plot, this)],
         draw: [
           (plot) => {
-            this.drawGhosts(plot);
-            this.drawMarks(plot);
+            paintGhosts(plot, this);
+            paintMarks(plot, this);
+            paintScale(plot, this);
           },
         ],
         setSelect: [(plot) => this.selected(plot)],
@@ -138,12 +187,32 @@ export class Chart {
     for (const ghost of this.picture.lines.flatMap((line) => line.ghosts ?? [])) {
       ghost.y.forEach((y, place) => {
         const isSeen = ghost.x[place] >= first && ghost.x[place] <= last;
-        if (y === null || !isSeen || (this.picture.log && y <= 0)) return;
+        if (y === null || !isSeen || this.isOff(y)) return;
         low = Math.min(low ?? y, y);
         high = Math.max(high ?? y, y);
       });
     }
-    return this.picture.log ? logRange(low, high) : yRange(low, high);
+    const [least, most] = rangeOf(this.scale, ...(this.usual ?? [low, high]));
+    const [from, to] = this.picture.bounds ?? [null, null];
+    const chosen = /** @type {[number, number]} */ ([from ?? least, to ?? most]);
+    return chosen[0] < chosen[1] && !this.isOff(chosen[0]) ? chosen : [least, most];
+  }
+
+  /** @param {number} value @returns {boolean} whether the scale has no place for it */
+  isOff(value) {
+    return this.scale.kind === "log" && value <= 0;
+  }
+
+  /** What a reader has to know of the axis. */
+  get said() {
+    const bounds = this.picture.bounds;
+    return [
+      this.scale.kind !== "linear" && this.scale.kind,
+      this.usual && `${number(this.clipped)} outliers outside`,
+      bounds && (bounds[0] !== null || bounds[1] !== null) && "y range by hand",
+    ]
+      .filter(Boolean)
+      .join(", ");
   }
 
   /** @param {uPlot} plot */
@@ -168,86 +237,12 @@ export class Chart {
     const where = this.picture.isTime
       ? new Date(x * 1000).toLocaleString()
       : `${this.picture.xLabel ?? "step"} ${number(x)}`;
-    const said = this.columns.shown
-      .map(({label, column}) => ({label, value: plot.data[column][at]}))
-      .filter(({value}) => value !== undefined && value !== null)
+    const under = this.columns.shown.flatMap(({label, column}) => {
+      const value = plot.data[column][at];
+      return value === undefined || value === null ? [] : [{label, value}];
+    });
+    const said = (under.length > NAMED ? nearest(plot, under) : under)
       .map(({label, value}) => (this.columns.shown.length > 1 ? `${label} ${number(value)}` : number(value)));
     this.picture.onHover([where, ...said].join(" · "));
-  }
-
-  /** @param {uPlot} plot */
-  drawBand(plot) {
-    const {band} = this.picture;
-    if (!band || plot.scales.y.min === undefined || plot.scales.y.min === null) return;
-    const {left, top, width, height} = plot.bbox;
-    const at = (/** @type {number | null} */ value, /** @type {number} */ open) =>
-      value === null || (this.picture.log && value <= 0)
-        ? open
-        : Math.min(Math.max(plot.valToPos(value, "y", true), top), top + height);
-    const high = at(band[1], top);
-    const low = at(band[0], top + height);
-    const {ctx} = plot;
-    ctx.save();
-    ctx.fillStyle = colour("band");
-    ctx.fillRect(left, high, width, Math.max(low - high, 0));
-    ctx.strokeStyle = colour("band-edge");
-    ctx.setLineDash([4, 4]);
-    for (const edge of [high, low]) {
-      if (edge <= top || edge >= top + height) continue;
-      ctx.beginPath();
-      ctx.moveTo(left, edge);
-      ctx.lineTo(left + width, edge);
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
-
-  /** @param {uPlot} plot */
-  drawGhosts(plot) {
-    const {ctx, bbox} = plot;
-    const clip = new Path2D();
-    clip.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.save();
-    ctx.clip(clip);
-    ctx.strokeStyle = colour("faint");
-    ctx.globalAlpha = 0.55;
-    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-    for (const line of this.picture.lines) {
-      for (const ghost of line.ghosts ?? []) {
-        ctx.beginPath();
-        let isDown = false;
-        ghost.x.forEach((x, place) => {
-          const y = ghost.y[place];
-          if (y === null || (this.picture.log && y <= 0)) {
-            isDown = false;
-            return;
-          }
-          ctx[isDown ? "lineTo" : "moveTo"](plot.valToPos(x, "x", true), plot.valToPos(y, "y", true));
-          isDown = true;
-        });
-        ctx.stroke();
-      }
-    }
-    ctx.restore();
-  }
-
-  /** @param {uPlot} plot */
-  drawMarks(plot) {
-    const {ctx, bbox} = plot;
-    ctx.save();
-    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-    ctx.textAlign = "center";
-    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
-    for (const mark of this.picture.marks ?? []) {
-      const x = plot.valToPos(mark.x, "x", true);
-      if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
-      ctx.strokeStyle = ctx.fillStyle = colour(mark.severity);
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.fillText(symbolOf(mark.severity), x, bbox.top - 1);
-    }
-    ctx.restore();
   }
 }

@@ -7,19 +7,8 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @typedef {import("./charts.js").Picture} Picture */
 
-/** @param {number | null} low @param {number | null} high @returns {[number, number]} */
-export function yRange(low, high) {
-  if (low === null || high === null) return [0, 1];
-  if (low === high) return low === 0 ? [-0.5, 0.5] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
-  const room = (high - low) * 0.06;
-  return [low - room, high + room];
-}
-
-/** @param {number | null} low @param {number | null} high @returns {[number, number]} */
-export function logRange(low, high) {
-  if (low === null || high === null || high <= 0) return [0.1, 1];
-  return [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high) + 1e-9)];
-}
+export const MOST_RANGES = 6; // lines that are drawn with the range of what thinning left out, and with the raw line
+const DOTS = [2, 3];
 
 /**
  * The columns uPlot wants, and how each is drawn.
@@ -34,24 +23,28 @@ export function columns(picture) {
   const bands = [];
   /** @type {{label: string, column: number}[]} */
   const shown = [];
-  const fit = (/** @type {(number | null)[]} */ values) =>
-    picture.log ? values.map((value) => (value !== null && value > 0 ? value : null)) : values;
+  const many = picture.lines.length > MOST_RANGES;
   picture.lines.forEach((line, place) => {
-    const {stroke, dash} = lineStyle(line.style ?? place);
+    const style = lineStyle(line.style ?? place);
+    const stroke = line.rank === "back" ? alpha(style.stroke, 0.3) : style.stroke;
+    const dash = line.isDotted ? DOTS : line.rank === "front" ? [] : style.dash;
     const table = [line.x];
     const add = (/** @type {(number | null)[]} */ values, /** @type {uPlot.Series} */ how) => {
-      table.push(/** @type {number[]} */ (fit(values)));
+      table.push(/** @type {number[]} */ (values));
       return series.push({points: {show: false}, ...how});
     };
-    if (line.low && line.high && line.low.length) {
-      const high = add(line.high, {stroke: alpha(stroke, 0.45), width: 1});
-      const low = add(line.low, {stroke: alpha(stroke, 0.45), width: 1});
+    if (line.low && line.high && line.low.length && line.rank !== "back" && (!many || line.rank === "front")) {
+      const edge = {stroke: alpha(stroke, 0.45), width: 1};
+      const [high, low] = [line.high, line.low].map((y) =>
+        add(picture.smooth && line.isMean ? smoothed({...line, y}, picture.smooth) : y, edge),
+      );
       bands.push({series: [high, low], fill: alpha(stroke, 0.2)});
     }
-    const few = line.x.length <= 60 ? {show: true, size: 4, fill: stroke, stroke} : {show: false};
-    if (picture.smooth) add(line.y, {stroke: alpha(stroke, 0.3), width: 1, points: {show: false}});
-    const values = picture.smooth ? smoothed(line.y, picture.smooth) : line.y;
-    const column = add(values, {stroke, width: 1.7, dash, points: picture.smooth ? {show: false} : few});
+    const few = line.x.length <= 60 && !line.isBare ? {show: true, size: 4, fill: stroke, stroke} : {show: false};
+    if (picture.smooth && !many && !line.isMean && line.rank !== "back") add(line.y, {stroke: alpha(style.stroke, 0.3), width: 1});
+    const values = picture.smooth ? smoothed(line, picture.smooth) : line.y;
+    const width = line.rank === "front" ? 3 : 1.7;
+    const column = add(values, {stroke, width, dash, points: picture.smooth || many ? {show: false} : few});
     shown.push({label: line.label, column});
     tables.push(table);
   });

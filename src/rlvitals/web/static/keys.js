@@ -21,6 +21,10 @@ function pressed(event) {
   const name = event.ctrlKey || event.metaKey ? `Ctrl+${event.key.toLowerCase()}` : event.key;
   if (event.altKey || (isTyping() && !name.startsWith("Ctrl+") && name !== "Escape")) return;
   if (document.querySelector("dialog[open]")) return;
+  if (name === "Escape" && isTyping()) {
+    /** @type {HTMLElement} */ (document.activeElement).blur(); // the next Escape is the page's
+    return;
+  }
   for (const keys of [...known.values()].reverse()) {
     const found = keys.find((key) => key.key === name);
     if (found) {

@@ -15,11 +15,16 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
  * @property {number} [total]
  * @property {number} [shown]
  * @property {number} [style] Which colour and dash.
+ * @property {boolean} [isDotted] Drawn in dots whatever its style: an evaluation beside its training.
+ * @property {boolean} [isMean] The mean of several runs, at places between their points.
+ * @property {boolean} [isBare] Without a dot at each point, however few there are.
+ * @property {"front" | "back"} [rank] One line in front, the others behind it.
  */
+/** @typedef {{kind: "weight" | "points" | "x", size: number}} Smoothing A weight of what was before, or a time constant. */
 
 /**
  * A curve of the server. The range is only drawn where points were left out.
- * @param {Curve & {ghosts?: Ghost[]}} given
+ * @param {Omit<Curve, "steps" | "nonfinite"> & {ghosts?: Ghost[]}} given
  * @param {string} label
  * @param {number} [style]
  * @returns {Line}
@@ -29,20 +34,38 @@ export function lineOf({x, y, low, high, total, shown, ghosts}, label, style = 0
 }
 
 /**
- * The exponential moving average, without the pull to zero at the start; what is missing stays missing.
- * @param {(number | null)[]} values
- * @param {number} weight of what was before
+ * The exponential moving average, without the pull to zero at the start; what is missing stays missing. A time constant
+ * is in logged points or in units of x: so far back a value counts 37 % of what it counted when it was new.
+ * @param {Line} line
+ * @param {Smoothing} how
  * @returns {(number | null)[]}
  */
-export function smoothed(values, weight) {
+export function smoothed({x, y, total, shown}, {kind, size}) {
+  const each = shown && total ? total / shown : 1; // logged points behind one that is drawn
   let level = 0;
-  let count = 0;
-  return values.map((value) => {
+  let share = 0;
+  let before = x[0];
+  return y.map((value, place) => {
     if (value === null) return null;
-    level = weight * level + (1 - weight) * value;
-    count += 1;
-    return level / (1 - weight ** count);
+    const weight = kind === "weight" ? size : Math.exp(-(kind === "points" ? each : x[place] - before) / size);
+    before = x[place];
+    level = weight * level + value;
+    share = weight * share + 1;
+    return level / share;
   });
+}
+
+/**
+ * How to smooth, as the address says it: 0.9 is a weight, 50p a time constant in points, 200x one in units of x.
+ * @param {string} text
+ * @returns {Smoothing | null}
+ */
+export function smoothingOf(text) {
+  const [, digits, unit] = /^([\d.e+]+)([px]?)$/.exec(text) ?? [];
+  const size = Number(digits);
+  if (!digits || !Number.isFinite(size) || size <= 0) return null;
+  if (unit) return {kind: unit === "p" ? "points" : "x", size};
+  return {kind: "weight", size: Math.min(size, 0.999)};
 }
 
 /**

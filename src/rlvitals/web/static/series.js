@@ -2,28 +2,37 @@
 
 import {ask, Refused, wasCalledOff} from "./api.js";
 
-/** @import {DrawnLine, FindingMark} from "../contract.d.ts" */
+/** @import {FindingMark, Ghost, OverlaidLine, Refusal, RunBand, RunGroup} from "../contract.d.ts" */
 
+/** @typedef {OverlaidLine & {ghosts: Ghost[]}} RunLine A line of one run. */
 /**
  * @typedef {Object} Series What the server says of one metric.
- * @property {DrawnLine[]} lines
+ * @property {RunLine[]} lines
+ * @property {RunBand[]} bands Of groups of runs.
+ * @property {Refusal[]} refused Runs that are not drawn, and why.
  * @property {readonly (number | null)[] | null} band
  * @property {FindingMark[]} findings
  * @property {string} [problem] Why there are no lines.
  */
+/** @typedef {{groups: RunGroup[], settings: string[]}} Grouping What runs that lie over each other can be grouped by. */
 
+const MANY_RUNS = 6;
+const POINTS = {few: 300, many: 200}; // of a line among those of other runs: a panel is hardly wider
 const AT_ONCE = 12;
 const KEPT = 400;
 
 export class SeriesStore {
   /**
-   * @param {string} run
+   * @param {string[]} runs the first is the one that is looked at
    * @param {AbortSignal} signal
    * @param {(name: string, series: Series) => void} arrived
    * @param {(sentence: string) => void} failed
+   * @param {(grouping: Grouping) => void} grouped
    */
-  constructor(run, signal, arrived, failed) {
-    this.run = run;
+  constructor(runs, signal, arrived, failed, grouped) {
+    this.runs = runs;
+    this.by = "";
+    this.grouped = grouped;
     this.signal = signal;
     this.arrived = arrived;
     this.failed = failed;
@@ -38,11 +47,15 @@ export class SeriesStore {
   }
 
   /**
-   * Another axis or stretch: what is there is of no use any more.
+   * Another axis or stretch, other runs: what is there is of no use any more.
    * @param {import("../page.d.ts").Changes} view
+   * @param {string[]} runs
+   * @param {string} by
    */
-  setView(view) {
+  setView(view, runs, by) {
     this.view = view;
+    this.runs = runs;
+    this.by = by;
     this.kept.clear();
     this.stale.clear();
     this.underWay.clear();
@@ -64,20 +77,42 @@ export class SeriesStore {
     const {view} = this;
     names.forEach((name) => this.underWay.add(name));
     try {
-      const answer = await ask("series", {run: this.run, name: names, ...view}, this.signal);
+      const found = await (this.runs.length > 1 ? this.ofAll(names) : this.ofOne(names));
       if (view !== this.view) return;
-      for (const name of names) {
-        this.keep(name, {
-          lines: answer.lines.filter((line) => line.name === name),
-          band: answer.bands[name] ?? null,
-          findings: answer.findings.filter((found) => found.metrics.includes(name)),
-        });
-      }
+      found.forEach((series, place) => this.keep(names[place], series));
     } catch (error) {
       if (!wasCalledOff(error) && view === this.view) await this.without(names, error);
     } finally {
       if (view === this.view) names.forEach((name) => this.underWay.delete(name));
     }
+  }
+
+  /** @param {string[]} names @returns {Promise<Series[]>} of the run that is looked at */
+  async ofOne(names) {
+    const [run] = this.runs;
+    const answer = await ask("series", {run, name: names, ...this.view}, this.signal);
+    return names.map((name) => ({
+      lines: answer.lines.filter((line) => line.name === name).map((line) => ({...line, run, caution: ""})),
+      bands: [],
+      refused: [],
+      band: answer.bands[name] ?? null,
+      findings: answer.findings.filter((found) => found.metrics.includes(name)),
+    }));
+  }
+
+  /** @param {string[]} names @returns {Promise<Series[]>} of all the runs, in one answer */
+  async ofAll(names) {
+    const {view} = this;
+    const question = {run: this.runs, by: this.by, name: names, points: this.runs.length > MANY_RUNS ? POINTS.many : POINTS.few, ...view};
+    const {overlays, ...grouping} = await ask("overlays", question, this.signal);
+    if (view === this.view) this.grouped(grouping);
+    return overlays.map(({lines, bands, refused, missing, typical}) => ({
+      lines: lines.map((line) => ({...line, ghosts: []})),
+      bands,
+      refused: [...refused, ...missing.map((run) => ({run, reason: "does not log it"}))],
+      band: typical,
+      findings: [],
+    }));
   }
 
   /**
@@ -89,7 +124,7 @@ export class SeriesStore {
     const sentence = error instanceof Error ? error.message : String(error);
     if (!(error instanceof Refused) || error.status === 0) this.failed(sentence);
     else if (names.length > 1) await Promise.all(names.map((name) => this.fetch([name])));
-    else this.keep(names[0], {lines: [], band: null, findings: [], problem: sentence});
+    else this.keep(names[0], {lines: [], bands: [], refused: [], band: null, findings: [], problem: sentence});
   }
 
   /**

@@ -14,16 +14,22 @@ import {screenOf} from "./screens.js";
 /** @import {Changes} from "../page.d.ts" */
 
 /** Settings of the view that stay when the screen changes; everything else belongs to one screen. */
-const KEPT = ["run", "x", "log", "smooth", "from", "to", "explain"];
+const KEPT = ["run", "also", "by", "x", "log", "smooth", "from", "to", "explain"];
 
 /** @type {((now: State, before: State) => void)[]} */
 const listeners = [];
+/** @type {{hash: string, now: State} | null} */
+let parsed = null;
 let last = read();
 
-/** @returns {State} */
+/** @returns {State} parsed once an address: every chart asks for several settings */
 export function read() {
-  const [screen, ...rest] = location.hash.replace(/^#/, "").split("?");
-  return {screen: screenOf(screen).name, query: new URLSearchParams(rest.join("?"))};
+  const {hash} = location;
+  if (hash !== parsed?.hash) {
+    const [screen, ...rest] = hash.replace(/^#/, "").split("?");
+    parsed = {hash, now: {screen: screenOf(screen).name, query: new URLSearchParams(rest.join("?"))}};
+  }
+  return parsed.now;
 }
 
 /**
@@ -65,6 +71,11 @@ export function go(changes, how = {}) {
 /** @param {string} key @returns {string} the setting, or an empty text */
 export function get(key) {
   return read().query.get(key) ?? "";
+}
+
+/** @param {string} key @returns {string[]} the setting as often as it is given */
+export function getAll(key) {
+  return read().query.getAll(key);
 }
 
 /** @param {string} key @returns {number | null} the setting as a number */

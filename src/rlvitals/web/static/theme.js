@@ -54,7 +54,12 @@ export function colour(name) {
 export const LINES = 7;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4], [14, 4]];
 
+/** @param {number} place @returns {number} which dash a line has: with each round of the colours another one */
+export function dashOf(place) {
+  return (place + 3 * Math.floor(place / LINES)) % DASHES.length;
+}
+
 /** @param {number} place @returns {{stroke: string, dash: number[]}} */
 export function lineStyle(place) {
-  return {stroke: colour(`line-${place % LINES}`), dash: DASHES[place % DASHES.length]};
+  return {stroke: colour(`line-${place % LINES}`), dash: DASHES[dashOf(place)]};
 }

@@ -1,10 +1,18 @@
-/** Which metrics are shown: one entry a name or a series of slices, what a filter leaves of them, in sections. */
+/**
+ * Which metrics are shown: one entry a name, a series of slices, or a metric with its evaluation; what a filter leaves
+ * of them; in sections, the pinned and the essential ones first, those that never change folded away.
+ */
 
 import {Expression} from "../expressions.js";
+import {counted} from "../numbers.js";
 
 /** @typedef {import("./panel.js").Metric} Metric */
+/** @typedef {import("./panellines.js").Part} Part */
+/** @typedef {import("../virtual.js").Section<Metric>} MetricSection */
 
 const ROW = 3; // panels of a row on a usual screen
+export const ESSENTIALS = "Essentials";
+export const PINNED = "Pinned";
 
 /**
  * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
@@ -16,11 +24,32 @@ export function byName(listed) {
   const found = new Map();
   for (const metric of listed) {
     const known = found.get(metric.name);
-    if (known) known.streams.push(metric.stream);
-    else found.set(metric.name, {...metric, streams: [metric.stream], lines: [{name: metric.name, label: ""}]});
+    if (known) {
+      known.streams.push(metric.stream);
+      known.is_constant &&= metric.is_constant;
+    } else found.set(metric.name, {...metric, streams: [metric.stream], lines: [part(metric, "")]});
   }
   const all = [...found.values()];
   return [...all.filter((metric) => !isOfTheMachine(metric)), ...all.filter(isOfTheMachine)];
+}
+
+/**
+ * A metric and what evaluations log under another name for the same as one entry: `loss` with `eval_loss`.
+ * @param {Metric[]} metrics
+ * @returns {Metric[]}
+ */
+export function paired(metrics) {
+  const trained = new Map(metrics.filter(({slice}) => !slice).map((metric) => [metric.name, {...metric}]));
+  /** @type {Set<string>} */
+  const joined = new Set();
+  for (const metric of metrics) {
+    const home = metric.held_out_of === null || metric.slice ? undefined : trained.get(metric.held_out_of);
+    if (!home) continue;
+    home.lines = [...home.lines.map((line) => ({...line, label: line.name})), part(metric, metric.name)];
+    home.is_constant &&= metric.is_constant;
+    joined.add(metric.name);
+  }
+  return metrics.filter(({name}) => !joined.has(name)).map((metric) => (metric.slice ? metric : trained.get(metric.name) ?? metric));
 }
 
 /**
@@ -38,10 +67,17 @@ export function folded(metrics) {
     }
     const {series, label, title} = metric.slice;
     const known = found.get(series);
-    if (known) known.lines.push({name: metric.name, label});
-    else found.set(series, {...metric, name: series, title, last: null, lines: [{name: metric.name, label}]});
+    if (known) {
+      known.lines.push(part(metric, label));
+      known.is_constant &&= metric.is_constant;
+    } else found.set(series, {...metric, name: series, title, last: null, lines: [part(metric, label)]});
   }
   return [...found.values()];
+}
+
+/** @param {import("../../contract.d.ts").ListedMetric} metric @param {string} label @returns {Part} */
+function part({name, held_out_of}, label) {
+  return {name, label, isHeldOut: held_out_of !== null};
 }
 
 /** @param {Metric} metric @returns {boolean} times, memory and speeds come last: there are many, and few look */
@@ -50,42 +86,80 @@ function isOfTheMachine(metric) {
 }
 
 /**
- * @param {Metric[]} metrics
- * @param {string} filter a regular expression, or a plain text where it is none
- * @param {string} group
- * @param {string} one shown large above, so not below
+ * @typedef {Object} Wanted
+ * @property {string} filter a regular expression, or a plain text where it is none
+ * @property {string} group
+ * @property {string} one shown large above, so not below
+ * @property {string[]} essentials
+ * @property {string[]} pins
+ * @property {boolean} pinsAlone
+ * @property {boolean} folds whether what never changes is folded away
  */
-export function chosen(metrics, filter, group, one) {
-  let complaint = "";
-  /** @type {(text: string) => boolean} */
-  let fits = () => true;
-  try {
-    const pattern = new Expression(filter);
-    fits = (text) => pattern.isFoundIn(text);
-  } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    complaint = `${filter} is no regular expression (${reason}): taken as plain text`;
-    fits = (text) => text.toLowerCase().includes(filter.toLowerCase());
-  }
+
+/**
+ * @param {Metric[]} metrics
+ * @param {Wanted} wanted
+ * @returns {{sections: MetricSection[], shown: number, complaint: string, constant: string}} `constant` is the heading of
+ *   what never changes, empty where there is none
+ */
+export function chosen(metrics, {filter, group, one, essentials, pins, pinsAlone, folds}) {
+  const {fits, complaint} = matching(filter);
+  const logs = (/** @type {Metric} */ metric, /** @type {string} */ name) =>
+    metric.name === name || metric.lines.some((line) => line.name === name);
+  const fitting = metrics.filter((metric) => {
+    const said = [metric.name, metric.title, ...metric.lines.map(({name}) => name)];
+    return (!group || metric.group === group) && said.some(fits);
+  });
+  /** @type {Set<Metric>} */
+  const placed = new Set(fitting.filter((metric) => metric.name === one));
+  const taken = (/** @type {string[]} */ names) => {
+    const found = names.flatMap((name) => fitting.find((metric) => !placed.has(metric) && logs(metric, name)) ?? []);
+    return [...new Set(found)];
+  };
+  const pinned = taken(pins);
+  pinned.forEach((metric) => placed.add(metric));
+  // A run with few known names has others among its vital signs; one that never changes is none.
+  const isTelling = (/** @type {Metric} */ metric) => metric.concept !== null || !metric.is_constant;
+  const vital = group || pinsAlone ? [] : taken(essentials).filter(isTelling);
+  vital.forEach((metric) => placed.add(metric));
+  const first = [
+    {heading: PINNED, items: pinned},
+    {heading: ESSENTIALS, items: vital},
+  ].filter(({items}) => items.length);
+  if (pinsAlone) return {sections: first, shown: first[0]?.items.length ?? 0, complaint, constant: ""};
+  const rest = fitting.filter((metric) => !placed.has(metric));
+  const isFolded = (/** @type {Metric} */ metric) => !filter && !group && metric.is_constant;
+  const constant = rest.filter(isFolded);
   /** @type {Map<string, Metric[]>} */
   const groups = new Map();
-  let shown = 0;
-  for (const metric of metrics) {
-    const said = [metric.name, metric.title, ...metric.lines.map(({name}) => name)];
-    if ((group && metric.group !== group) || !said.some(fits)) continue;
-    shown += 1;
-    if (metric.name === one) continue;
+  for (const metric of rest.filter((candidate) => !isFolded(candidate))) {
     const known = groups.get(metric.group);
     if (known) known.push(metric);
     else groups.set(metric.group, [metric]);
   }
-  return {sections: filled([...groups]), shown, complaint};
+  const heading = constant.length ? counted(constant.length, "constant metric") : "";
+  const last = heading ? [{heading, items: folds ? [] : constant}] : [];
+  return {sections: [...first, ...filled([...groups]), ...last], shown: fitting.length, complaint, constant: heading};
+}
+
+/** @param {string} filter @returns {{fits: (text: string) => boolean, complaint: string}} */
+function matching(filter) {
+  try {
+    const pattern = new Expression(filter);
+    return {fits: (text) => pattern.isFoundIn(text), complaint: ""};
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    return {
+      fits: (text) => text.toLowerCase().includes(filter.toLowerCase()),
+      complaint: `${filter} is no regular expression (${reason}): taken as plain text`,
+    };
+  }
 }
 
 /**
  * Groups too small for a row share one.
  * @param {[string, Metric[]][]} groups
- * @returns {import("../virtual.js").Section<Metric>[]}
+ * @returns {{heading: string, items: Metric[]}[]}
  */
 function filled(groups) {
   /** @type {{heading: string, items: Metric[]}[]} */

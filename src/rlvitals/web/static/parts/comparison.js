@@ -5,9 +5,10 @@ import {explainable} from "../drawer.js";
 import {number} from "../numbers.js";
 import {head, wideTable} from "../pieces.js";
 import * as state from "../state.js";
-import {lineStyle} from "../theme.js";
+import {stylesOf} from "../runstyles.js";
+import {dashOf, lineStyle} from "../theme.js";
 
-/** @import {Compared} from "../../contract.d.ts" */
+/** @import {Compared, ComparedMetric} from "../../contract.d.ts" */
 
 const WORDS = /** @type {Record<string, string>} */ ({
   same: "",
@@ -19,9 +20,14 @@ const WORDS = /** @type {Record<string, string>} */ ({
 /** @param {number} place a run's line: its colour and its dash */
 export function swatch(place) {
   const {stroke} = lineStyle(place);
-  const made = el("span", {class: `swatch dash-${place % 7}`, "aria-hidden": "true"});
+  const made = el("span", {class: `swatch dash-${dashOf(place)}`, "aria-hidden": "true"});
   made.style.borderTopColor = stroke;
   return made;
+}
+
+/** @param {string[]} names @param {number} at @returns {HTMLElement} the swatch of one of several runs */
+export function runSwatch(names, at) {
+  return swatch(stylesOf(names).get(names[at]) ?? at);
 }
 
 /** @param {Record<string, unknown[]>} found @param {string[]} names */
@@ -31,7 +37,7 @@ export function differences(found, names) {
   return wideTable(
     "Settings that differ",
     "",
-    head("Setting", ...names.map((name, at) => [swatch(at), " ", name])),
+    head("Setting", ...names.map((name, at) => [runSwatch(names, at), " ", name])),
     el(
       "tbody",
       {},
@@ -40,13 +46,47 @@ export function differences(found, names) {
           "tr",
           {},
           el("th", {scope: "row", class: "mono"}, key),
-          values.map((value) =>
-            el("td", {class: "mono"}, value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value)),
-          ),
+          values.map((value) => el("td", {class: "mono"}, written(value))),
         ),
       ),
     ),
   );
+}
+
+/** @param {unknown} value */
+function written(value) {
+  if (value === null || typeof value === "number") return number(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** Settings by which runs differ whoever starts them twice. @param {Record<string, unknown[]>} found @param {string[]} names */
+export function folded(found, names) {
+  const count = Object.keys(found).length;
+  if (!count) return null;
+  const words = `${count} more: ids, places, times, machines and versions`;
+  return el("details", {}, el("summary", {}, words), differences(found, names));
+}
+
+/**
+ * Where a metric's curves part from the first run's, beyond the noise of both.
+ * @param {ComparedMetric} row
+ * @param {string[]} names
+ */
+export function parting(row, names) {
+  const found = (/** @type {(number | null)[]} */ steps) =>
+    names.map((name, at) => ({name, at, step: steps[at] ?? null})).filter(({step}) => step !== null);
+  const said = (/** @type {string} */ words, /** @type {{name: string, at: number, step: number | null}[]} */ runs) =>
+    el(
+      "p",
+      {class: "small"},
+      words,
+      runs.flatMap(({name, at, step}, place) => [place ? ", " : "", runSwatch(names, at), ` ${name} at step ${number(step)}`]),
+    );
+  const bands = found(row.bands);
+  if (bands.length) return said("Band of its seeds parts from the first run's: ", bands);
+  const parted = found(row.parts);
+  if (parted.length) return said("Parts from the first run beyond noise: ", parted);
+  return el("p", {class: "faint small"}, row.common_steps ? "No difference beyond noise." : "");
 }
 
 /**
@@ -108,6 +148,7 @@ export function table(told, names, wanted) {
               el("td", {class: "num"}, number(best?.last)),
             ]),
             el("td", {class: "num"}, row.verdict === "different" ? "not compared" : number(row.first_divergence)),
+            el("td", {class: "num"}, number(earliest(row.parts))),
           ),
         ),
     );
@@ -128,8 +169,9 @@ export function table(told, names, wanted) {
           {},
           el("th", {rowspan: 2}, el("span", {class: "unseen"}, "Curve")),
           el("th", {rowspan: 2, scope: "col"}, "Metric"),
-          names.map((name, at) => el("th", {colspan: 2, scope: "colgroup"}, swatch(at), " ", name)),
+          names.map((name, at) => el("th", {colspan: 2, scope: "colgroup"}, runSwatch(names, at), " ", name)),
           el("th", {rowspan: 2, scope: "col"}, "Differs from step"),
+          el("th", {rowspan: 2, scope: "col"}, "Beyond noise from"),
         ),
         el(
           "tr",
@@ -140,6 +182,12 @@ export function table(told, names, wanted) {
       body,
     ),
   );
+}
+
+/** @param {(number | null)[]} steps */
+function earliest(steps) {
+  const known = steps.filter((step) => step !== null);
+  return known.length ? Math.min(...known) : null;
 }
 
 /** @param {Record<string, string[]>} given */

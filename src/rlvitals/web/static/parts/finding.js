@@ -24,8 +24,9 @@ const traced = new WeakMap();
  * @param {WholeFinding} finding
  * @param {number} place
  * @param {boolean} hasRollouts of the run
+ * @param {{finding: WholeFinding, place: number}[]} others what the same rule said besides
  */
-export function card(finding, place, hasRollouts) {
+export function card(finding, place, hasRollouts, others) {
   const row = (/** @type {string} */ title, /** @type {Children} */ content, style = "") =>
     content && [el("dt", {}, title), el("dd", {class: style}, content)];
   const list = (/** @type {string[]} */ items) =>
@@ -62,6 +63,7 @@ export function card(finding, place, hasRollouts) {
         finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
       ),
       row("Asked and done", done(finding)),
+      row("Said besides", others.length > 0 && besides(others)),
     ),
     finding.trace.length > 0 && el("div", {class: "traces"}),
     el(
@@ -74,6 +76,15 @@ export function card(finding, place, hasRollouts) {
   const traces = made.querySelector(".traces");
   if (traces) traced.set(traces, finding);
   return made;
+}
+
+/** @param {{finding: WholeFinding, place: number}[]} others */
+function besides(others) {
+  const said = others.map(({finding, place}) => {
+    const over = finding.recovered_step === null ? "" : `, recovered at step ${number(finding.recovered_step)}`;
+    return el("li", {id: `finding-${place}`}, `${finding.severity} at step ${number(finding.step)}: ${finding.title}${over}`);
+  });
+  return el("ul", {}, said);
 }
 
 /** @param {WholeFinding} finding */

@@ -1,92 +1,92 @@
 /**
- * One panel of the Metrics screen: what it is, its last value, its chart, how many points are shown of how many. Of a
- * series of slices: a line for each, and a button to hide it.
+ * One panel of the Metrics screen: the logged name, what it is, its last value, its chart, how many points are shown of
+ * how many. Of a series of slices, and of a metric with its evaluation: a line for each, and a button to hide it.
  */
 
 import {Chart} from "../charts.js";
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
-import {howMany, lineOf} from "../lines.js";
+import {dialog} from "../keys.js";
+import {howMany} from "../lines.js";
 import {counted, number} from "../numbers.js";
 import {swatch} from "./comparison.js";
+import {openMenu} from "./panelmenu.js";
+import {linesOf} from "./panellines.js";
+import {settingsOf} from "./panelsettings.js";
 import * as state from "../state.js";
 
-/** @typedef {{name: string, label: string}} Slice A logged name; the label is empty for what is no slice. */
-/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Slice[]}} Metric Of both streams. */
+/** @typedef {import("./panellines.js").Part} Part */
+/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Part[]}} Metric Of both streams. */
 /** @typedef {import("../series.js").Series} Series */
+/** @typedef {Partial<import("../charts.js").Picture> & {overlaid: import("./overlaid.js").Overlaid | null}} How */
 
 const HEAD = 62;
 const LEGEND = 30;
 const MOST_LINES = 20;
 
+/** @type {Map<string, Chart>} the chart of each panel there is: a change of the address makes panels anew */
+const drawn = new Map();
+
 export class MetricPanel {
   /**
    * @param {Metric} metric
    * @param {number} height
+   * @param {boolean} isAlone whether one run is shown, so that what a panel says of it is true
    */
-  constructor(metric, height) {
+  constructor(metric, height, isAlone = true) {
     this.metric = metric;
     this.height = height;
+    this.isAlone = isAlone;
     /** @type {Chart | null} */
     this.chart = null;
     /** @type {Series[]} */
     this.drawn = [];
-    this.slices = metric.lines.slice(0, MOST_LINES);
+    this.parts = metric.lines.slice(0, MOST_LINES);
     /** @type {Set<string>} */
     this.hidden = new Set();
     this.redraw = () => {};
-    this.legend = metric.lines.length > 1 ? el("div", {class: "legend", role: "group", "aria-label": "Slices"}) : null;
-    this.legend?.append(...this.slices.map((slice, place) => this.button(slice, place)));
+    this.legend = metric.lines.length > 1 ? el("div", {class: "legend", role: "group", "aria-label": "Lines"}) : null;
+    this.legend?.append(...this.parts.map((part, place) => this.button(part, place)));
     this.readout = el("span", {class: "readout"});
     this.count = el("span", {class: "faint small count"});
     this.body = el("div", {class: "plot"});
+    const isNew = metric.unit !== "1" && !metric.title.toLowerCase().includes(metric.unit);
+    const what = [metric.title === metric.name ? "" : metric.title, isNew && metric.unit].filter(Boolean).join(" · ");
     this.node = el(
       "article",
       {
         class: "panel",
         tabindex: 0,
         data: {metric: metric.name},
-        "aria-label": metric.title,
+        "aria-label": metric.name,
         on: {keydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event)},
       },
       el(
         "header",
         {},
-        el("h3", {}, explainable(metric.lines[0].name, metric.title)),
+        el("h3", {class: "mono"}, explainable(metric.lines[0].name, metric.name)),
         this.readout,
-        el(
-          "button",
-          {
-            class: "plain",
-            title: "Large",
-            "aria-label": `${metric.title}: large or small`,
-            on: {click: () => this.enlarge()},
-          },
-          "⤢",
-        ),
+        this.icon("⋯", `${metric.name}: scale, range, pin, export`, () => openMenu(metric.name, this.names, () => drawn.get(metric.name) ?? null)),
+        this.icon("⤢", `${metric.name}: large or small`, () => this.enlarge()),
       ),
-      el(
-        "div",
-        {class: "sub"},
-        el(
-          "span",
-          {class: "mono faint small", title: metric.name},
-          metric.title === metric.name ? metric.unit : metric.name,
-        ),
-        this.count,
-      ),
+      el("div", {class: "sub"}, el("span", {class: "faint small what", title: what}, what), this.count),
       this.body,
       this.legend,
     );
     this.say("");
   }
 
-  /** @returns {string[]} the logged names it draws */
-  get names() {
-    return this.slices.map(({name}) => name);
+  /** @param {string} sign @param {string} title @param {() => void} does */
+  icon(sign, title, does) {
+    return el("button", {class: "plain", title, "aria-label": title, on: {click: does}}, sign);
   }
 
-  /** @param {Slice} slice @param {number} place */
+  /** @returns {string[]} the logged names it draws */
+  get names() {
+    return this.parts.map(({name}) => name);
+  }
+
+  /** @param {Part} part @param {number} place */
   button({name, label}, place) {
     const press = () => {
       if (!this.hidden.delete(name)) this.hidden.add(name);
@@ -96,14 +96,15 @@ export class MetricPanel {
     const button = el(
       "button",
       {class: "plain small", "aria-pressed": "true", title: `${label}: show or hide`, on: {click: press}},
-      swatch(place),
+      this.isAlone && swatch(place),
       label,
     );
     return button;
   }
 
   enlarge() {
-    state.go({one: state.get("one") === this.metric.name ? null : this.metric.name});
+    const isLarge = state.get("one") === this.metric.name;
+    state.go({one: isLarge ? null : this.metric.name, ...(isLarge && {full: null})});
   }
 
   /** @param {KeyboardEvent} event */
@@ -115,7 +116,8 @@ export class MetricPanel {
 
   /** @param {string} text what lies under the cursor */
   say(text) {
-    const rest = this.legend ? counted(this.metric.lines.length, "slice") : number(this.metric.last);
+    const isOne = this.isAlone && this.parts.filter(({isHeldOut}) => !isHeldOut).length < 2;
+    const rest = isOne ? number(this.metric.last) : this.isAlone ? counted(this.metric.lines.length, "line") : "";
     this.readout.textContent = text || rest;
   }
 
@@ -133,7 +135,7 @@ export class MetricPanel {
 
   /**
    * @param {Series[]} series one for each of its names
-   * @param {Partial<import("../charts.js").Picture>} how
+   * @param {How} how
    * @param {number} width
    */
   draw(series, how, width) {
@@ -145,45 +147,72 @@ export class MetricPanel {
 
   /**
    * @param {Series[]} series
-   * @param {Partial<import("../charts.js").Picture>} how
+   * @param {How} how
    * @param {number} width
    */
-  paint(series, how, width) {
-    this.chart?.destroy();
-    this.chart = null;
+  paint(series, {overlaid, ...how}, width) {
+    this.remove();
     this.body.replaceChildren();
-    const drawn = series.flatMap(({lines}, place) => {
-      const {name, label} = this.slices[place];
-      if (this.hidden.has(name)) return [];
-      return lines.map((line, at) => ({line, ...(label ? {label, style: place} : {label: line.stream, style: at})}));
-    });
-    const lines = drawn.map(({line, label, style}) => lineOf(line, label, style));
-    const left = this.metric.lines.length - this.slices.length;
-    this.count.textContent =
-      howMany(lines) +
-      lost(drawn.map(({line}) => line)) +
-      (how.log ? ", log" : "") +
-      (left > 0 ? `, ${this.slices.length} of ${this.metric.lines.length} slices` : "");
-    if (!lines.some((line) => line.x.length)) {
-      this.body.append(el("p", {class: "faint empty"}, series[0]?.problem ?? "no point in this stretch"));
-      return;
-    }
-    const marks = this.legend ? [] : series[0].findings;
-    this.chart = new Chart(
-      this.body,
-      {lines, band: series[0].band, marks, onHover: (text) => this.say(text), ...how},
-      {width: width - 18, height: this.height - HEAD - (this.legend ? LEGEND : 0)},
-    );
+    const {lines, nonfinite, refused} = linesOf(this.parts, series, overlaid, this.hidden);
+    const own = settingsOf(this.metric.name);
+    const left = this.metric.lines.length - this.parts.length;
+    const means = lines.filter(({isMean}) => isMean).length;
+    const said = [
+      means > 0 && counted(means, "mean"),
+      (means < lines.length || !means) && howMany(lines.filter(({isMean}) => !isMean)),
+      nonfinite && `${number(nonfinite)} not finite`,
+      left > 0 && `${this.parts.length} of ${this.metric.lines.length} lines`,
+    ];
+    if (lines.some((line) => line.x.length)) {
+      this.chart = new Chart(
+        this.body,
+        {
+          lines,
+          band: series[0].band,
+          marks: this.parts.length > 1 ? [] : series[0].findings,
+          onHover: (text) => this.say(text),
+          ...how,
+          ...(own.scale && {log: own.scale}),
+          clip: own.clip,
+          bounds: [own.low, own.high],
+        },
+        {width: width - 18, height: this.height - HEAD - (this.legend ? LEGEND : 0)},
+      );
+      drawn.set(this.metric.name, this.chart);
+      said.push(this.chart.said);
+    } else this.body.append(el("p", {class: "faint empty"}, emptyReason(series)));
+    this.count.replaceChildren(said.filter(Boolean).join(", "));
+    this.count.title = this.count.textContent ?? "";
+    if (refused.length) this.count.prepend(missing(this.metric.name, refused), " ");
   }
 
   remove() {
+    if (drawn.get(this.metric.name) === this.chart) drawn.delete(this.metric.name);
     this.chart?.destroy();
     this.chart = null;
   }
 }
 
-/** @param {{nonfinite: number}[]} lines @returns {string} points that are no number */
-function lost(lines) {
-  const count = lines.reduce((sum, line) => sum + line.nonfinite, 0);
-  return count ? `, ${number(count)} not finite` : "";
+/** @param {Series[]} series @returns {string} why there is nothing to draw */
+function emptyReason([first]) {
+  return first?.problem ?? (first?.lines.length ? "no point in this stretch" : first?.refused[0]?.reason) ?? "no point in this stretch";
+}
+
+/**
+ * Says which runs are not drawn, and why.
+ * @param {string} name
+ * @param {import("../../contract.d.ts").Refusal[]} refused
+ */
+function missing(name, refused) {
+  const show = () =>
+    dialog(
+      `Not drawn: ${name}`,
+      el(
+        "ul",
+        {class: "choices"},
+        refused.map(({run, reason}) => el("li", {}, el("strong", {}, run), `: ${reason}`)),
+      ),
+    );
+  const words = `${counted(refused.length, "run")} not drawn`;
+  return el("button", {class: "plain small refused", title: "Which, and why", on: {click: show}}, words);
 }

@@ -32,7 +32,7 @@ export function tile(tile) {
       "metrics",
       spark(tile.spark, tile.band),
     ),
-    el("p", {class: "small faint"}, changeText(tile), range(tile.band) && ` · typical ${range(tile.band)}`),
+    el("p", {class: "small faint", title: "Levels are means of a tenth of the points."}, tile.change?.told ?? "no change to tell yet", range(tile.band) && ` · typical ${range(tile.band)}`),
     isFound && el("p", {class: "small why"}, tile.why),
     tile.slices.length > 0 && division(tile),
   );
@@ -69,13 +69,4 @@ function division({name, divided_by, slices}) {
     ),
   );
   return fold;
-}
-
-/** @param {TileFacts} tile @returns {string} */
-function changeText(tile) {
-  if (tile.change === null) return "no change to tell yet";
-  if (tile.change === 0) return "→ unchanged";
-  const isBetter = tile.direction === "up" ? tile.change > 0 : tile.direction === "down" ? tile.change < 0 : null;
-  const word = isBetter === null ? "" : isBetter ? ", better" : ", worse";
-  return `${tile.change > 0 ? "▲ +" : "▼ −"}${number(Math.abs(tile.change))}${word}`;
 }

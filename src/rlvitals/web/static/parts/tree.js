@@ -73,7 +73,7 @@ function names(items) {
       {class: "leaf mono", title: metric.title, on: {click: () => state.go({one: metric.name})}},
       metric.name,
     );
-  const slice = (/** @type {import("./panel.js").Slice} */ {name, label}) =>
+  const slice = (/** @type {import("./panellines.js").Part} */ {name, label}) =>
     el("li", {}, el("button", {class: "leaf mono", title: name, on: {click: () => state.go({one: name})}}, label));
   const listed = items
     .slice(0, MOST)

@@ -1,6 +1,7 @@
 /** The controls over charts: filter, x-axis, log scale, smoothing, zoom. All of them live in the address. */
 
 import {calm, el} from "../dom.js";
+import {smoothingOf} from "../lines.js";
 import * as state from "../state.js";
 
 const AXES = [
@@ -10,6 +11,8 @@ const AXES = [
   ["time", "wall time"],
   ["policy_version", "policy version"],
 ];
+
+const FIRST = /** @type {Record<string, string | null>} */ ({weight: null, points: "20p", x: "20x"});
 
 /**
  * @param {Node} count what to say beside the filter
@@ -32,13 +35,19 @@ export function controls(count) {
     AXES.map(([value, text]) => el("option", {value}, text)),
   );
   const log = el("input", {type: "checkbox", on: {change: () => state.go({log: log.checked ? 1 : null})}});
+  const unit = el(
+    "select",
+    {"aria-label": "Smooth by", on: {change: () => state.go({smooth: FIRST[unit.value]}, {replace: true})}},
+    ["weight", "points", "x"].map((kind) => el("option", {value: kind}, kind)),
+  );
   const smooth = el("input", {
-    type: "range",
-    min: 0,
-    max: 0.99,
-    step: 0.01,
     "aria-label": "Smoothing",
-    on: {input: calm(() => state.go({smooth: Number(smooth.value) ? smooth.value : null}, {replace: true}), 120)},
+    on: {
+      input: calm(() => {
+        const ending = {weight: "", points: "p", x: "x"}[unit.value] ?? "";
+        state.go({smooth: Number(smooth.value) > 0 ? `${smooth.value}${ending}` : null}, {replace: true});
+      }, 120),
+    },
   });
   const value = el("output", {class: "faint num"});
   const reset = el("button", {on: {click: () => state.go({from: null, to: null})}}, "Whole range");
@@ -46,13 +55,28 @@ export function controls(count) {
     if (document.activeElement !== filter) filter.value = state.get("filter");
     axis.value = state.get("x") || "step";
     log.checked = state.get("log") === "1";
-    if (document.activeElement !== smooth) smooth.value = state.get("smooth") || "0";
-    value.textContent = state.get("smooth") ? Number(state.get("smooth")).toFixed(2) : "off";
+    const smoothing = smoothingOf(state.get("smooth"));
+    const isWeight = (smoothing?.kind ?? "weight") === "weight";
+    unit.value = smoothing?.kind ?? "weight";
+    const unitOfX = axis.value === "time" ? "seconds" : axis.value === "step" ? "steps" : axis.value.replace("_", " ");
+    unit.options[2].textContent = unitOfX;
+    smooth.type = isWeight ? "range" : "number";
+    smooth.min = "0";
+    smooth.max = isWeight ? "0.99" : "";
+    smooth.step = isWeight ? "0.01" : "any";
+    if (document.activeElement !== smooth) smooth.value = String(smoothing?.size ?? 0);
+    value.textContent = !smoothing ? "off" : isWeight ? smoothing.size.toFixed(2) : "";
     reset.hidden = !state.get("from");
   };
   const next = () => AXES[(AXES.findIndex(([name]) => name === (state.get("x") || "step")) + 1) % AXES.length][0];
   const smoother = (/** @type {number} */ by) => {
-    const level = Math.min(Math.max((Number(state.get("smooth")) || 0) + by, 0), 0.99);
+    const now = smoothingOf(state.get("smooth"));
+    if (now && now.kind !== "weight") {
+      const size = Number((now.size * (by > 0 ? 1.5 : 1 / 1.5)).toPrecision(3));
+      state.go({smooth: `${size}${now.kind === "points" ? "p" : "x"}`}, {replace: true});
+      return;
+    }
+    const level = Math.min(Math.max((now?.size ?? 0) + by, 0), 0.99);
     state.go({smooth: level ? level.toFixed(2) : null}, {replace: true});
   };
   update();
@@ -64,7 +88,7 @@ export function controls(count) {
       count,
       el("label", {}, "x ", axis),
       el("label", {}, log, " log"),
-      el("label", {class: "smooth"}, "smooth ", smooth, value),
+      el("span", {class: "smooth"}, "smooth ", smooth, value, unit),
       reset,
     ),
     update,

@@ -1,22 +1,28 @@
-/** Compare: settings that differ, curves over each other, bands over seeds, first divergence, best and final values. */
+/** Compare: settings that differ, a sweep's settings against a target, curves, bands over seeds, where they part, rollouts. */
 
 import {ask} from "../api.js";
-import {el, fill} from "../dom.js";
+import {atMostEvery, el, fill} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
-import {lineOf} from "../lines.js";
+import {lineOf, smoothingOf} from "../lines.js";
 import {number} from "../numbers.js";
-import {differences, only, swatch, table} from "../parts/comparison.js";
+import {differences, folded, only, parting, runSwatch, table} from "../parts/comparison.js";
 import {notice, section} from "../pieces.js";
+import {stylesOf} from "../runstyles.js";
 import * as state from "../state.js";
 
 const CURVES = 6;
+const LIVE_AGAIN = 10_000;
+const SIDE_BY_SIDE = 12; // runs in curves and tables; a sweep may have hundreds
 
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   const {runs} = await ask("runs", {}, signal);
   const figures = new Figures(root);
   const holder = el("div");
+  const rollouts = el("div");
+  const sweep = el("div");
+  let swept = ""; // what the sweep is of
   const bar = el("div", {class: "controls"});
   fill(root, el("h1", {class: "head"}, "Compare"), bar, holder);
   /** @type {import("../../contract.d.ts").Compared | null} */
@@ -48,16 +54,16 @@ export async function mount({run, root, signal}) {
     };
     const seeds = el("input", {
       type: "checkbox",
-      checked: state.get("seeds") === "1",
-      on: {change: () => state.go({seeds: seeds.checked ? 1 : null})},
+      checked: state.get("seeds") !== "0",
+      on: {change: () => state.go({seeds: seeds.checked ? null : 0})},
     });
     fill(
       bar,
-      names.map((name, at) =>
+      names.slice(0, SIDE_BY_SIDE).map((name, at) =>
         el(
           "span",
           {class: "run"},
-          swatch(at),
+          runSwatch(names, at),
           " ",
           name === "." ? "this folder" : name,
           at > 0 &&
@@ -72,6 +78,7 @@ export async function mount({run, root, signal}) {
             ),
         ),
       ),
+      names.length > SIDE_BY_SIDE && el("span", {class: "faint"}, `and ${names.length - SIDE_BY_SIDE} more`),
       field,
       list,
       names.length > 1 && el("label", {}, seeds, " bands over seeds"),
@@ -79,8 +86,9 @@ export async function mount({run, root, signal}) {
     );
   }
 
-  async function look() {
-    drawBar();
+  /** @param {boolean} [isNews] rows were added: what does not change stays as it is */
+  async function look(isNews = false) {
+    if (!bar.contains(document.activeElement)) drawBar();
     const names = chosen();
     if (names.length < 2) {
       told = null;
@@ -88,8 +96,15 @@ export async function mount({run, root, signal}) {
       return;
     }
     try {
-      told = await ask("compare", {run: names}, signal);
+      told = await ask("compare", {run: names.slice(0, SIDE_BY_SIDE)}, signal);
+      const top = root.scrollTop;
       draw(told);
+      if (isNews) {
+        root.scrollTop = top;
+        return;
+      }
+      if (told.runs.slice(0, 2).every((one) => one.rollouts)) lookAtRollouts(names).catch(() => {});
+      else fill(rollouts);
     } catch (error) {
       if (!signal.aborted) fill(holder, notice(error instanceof Error ? error.message : String(error)));
     }
@@ -98,7 +113,22 @@ export async function mount({run, root, signal}) {
   /** @param {import("../../contract.d.ts").Compared} told */
   function draw(told) {
     figures.clear();
-    const names = chosen();
+    const all = chosen();
+    const names = all.slice(0, SIDE_BY_SIDE);
+    const about = [...all, state.get("target"), ...state.read().query.getAll("range")].join("\n");
+    if (all.length > 2 && about !== swept) {
+      swept = about;
+      import("../parts/sweep.js").then((made) =>
+        fill(
+          sweep,
+          made.sweepOf(
+            all,
+            told.metrics.map((row) => row.name),
+            signal,
+          ),
+        ),
+      );
+    }
     const marked = state.read().query.getAll("metric");
     const wanted = marked.length
       ? marked
@@ -114,19 +144,35 @@ export async function mount({run, root, signal}) {
         told.first_divergence === null
           ? "No common step differs."
           : `The first common step that differs is ${number(told.first_divergence)}.`,
+        names.length < all.length &&
+          ` Curves and tables show the first ${names.length} of ${all.length} runs, the sweep all.`,
       ),
-      section("Settings that differ", differences(told.config_differences, names)),
+      section("Settings that differ", differences(told.config_differences, names), folded(told.bookkeeping, names)),
+      all.length > 2 && section("Sweep", sweep),
       section(
         "Curves",
         el(
           "div",
           {class: "figures"},
-          wanted.map((name) => figures.add(explainable(name), () => overlay(names, name))),
+          wanted.map((name) => {
+            const row = told.metrics.find((one) => one.name === name);
+            return figures.add(explainable(name), () => overlay(names, name), {
+              legend: row ? parting(row, names) : null,
+            });
+          }),
         ),
       ),
       section("Best and final", table(told, names, wanted)),
       section("In one run alone", only(told.only_in_one)),
+      rollouts,
     );
+  }
+
+  /** For the first two runs, where both have rollouts. @param {string[]} names */
+  async function lookAtRollouts(names) {
+    const {samePrompt} = await import("../parts/sameprompt.js");
+    const found = await samePrompt(names, signal);
+    if (!signal.aborted) fill(rollouts, section("Rollouts of the same prompt", found) || null);
   }
 
   /** @param {string[]} names @param {string} name */
@@ -144,18 +190,23 @@ export async function mount({run, root, signal}) {
       signal,
     );
     if (!answer.lines.length) return answer.refused[0]?.reason ?? "no points";
-    const bands = state.get("seeds") === "1" ? answer.bands.filter((band) => band.x.length) : [];
+    const bands = state.get("seeds") !== "0" ? answer.bands.filter((band) => band.x.length) : [];
     const banded = new Set(bands.flatMap((band) => band.runs));
+    const styles = stylesOf(names);
     const lines = answer.lines
       .filter((line) => !banded.has(line.run))
-      .map((line) => ({...lineOf(line, line.run, names.indexOf(line.run)), ghosts: []}));
+      .map((line) => ({...lineOf(line, line.run, styles.get(line.run)), ghosts: []}));
+    const logged = (/** @type {string[]} */ runs) =>
+      answer.lines.reduce((sum, line) => sum + (runs.includes(line.run) ? line.total : 0), 0);
     const seeds = bands.map((band) => ({
       label: `mean of ${band.runs.length} seeds`,
+      total: logged(band.runs),
+      shown: logged(band.runs),
       x: band.x,
       y: band.mean,
       low: band.low,
       high: band.high,
-      style: names.indexOf(band.runs[0]),
+      style: styles.get(band.runs[0]),
     }));
     const onZoom = (/** @type {number | null} */ from, /** @type {number | null} */ to) =>
       state.go({from: from && Number(from.toPrecision(10)), to: to && Number(to.toPrecision(10))});
@@ -165,10 +216,11 @@ export async function mount({run, root, signal}) {
       isTime: state.get("x") === "time",
       sync: "compare",
       log: state.get("log") === "1",
-      smooth: Math.min(Math.max(state.getNumber("smooth") ?? 0, 0), 0.999),
+      smooth: smoothingOf(state.get("smooth")),
     };
   }
 
+  const later = atMostEvery(LIVE_AGAIN, () => look(true));
   await look();
   let before = chosen().join("\n");
   return {
@@ -181,7 +233,13 @@ export async function mount({run, root, signal}) {
       }
       before = now;
     },
-    stop: () => figures.stop(),
+    live: ({kind}) => {
+      if (kind === "rows") later.ask();
+    },
+    stop: () => {
+      later.stop();
+      figures.stop();
+    },
     keys: [
       {
         key: "/",

@@ -9,7 +9,7 @@ import {swatch} from "../parts/comparison.js";
 import {head, link, notice, section, wideTable} from "../pieces.js";
 
 /** @import {EpochFacts, Evaluated} from "../../contract.d.ts" */
-/** @typedef {import("../parts/panel.js").Slice} Slice */
+/** @typedef {{name: string, label: string}} Slice */
 /** @typedef {Record<string, unknown>} Values By name; an evaluation's have its step. */
 
 const EXAMPLES = 5;
@@ -20,8 +20,7 @@ export async function mount({run, root, signal, again}) {
   const facts = await ask("evaluations", {run}, signal);
   const {evaluations, problems} = facts;
   const figures = new Figures(root);
-  const logged = numbersIn(evaluations).filter((name) => name !== "step");
-  const names = grouped(logged, facts.slices).flatMap(({members}) => members.map(({name}) => name));
+  const names = grouped(facts.names, facts.slices).flatMap(({members}) => members.map(({name}) => name));
   const epochs = facts.epochs?.epochs ?? [];
   const summary = /** @type {const} */ (["first", "best", "last"])
     .flatMap((word) => {

@@ -7,8 +7,9 @@ import {card, drawTraces} from "../parts/finding.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
 
-/** @import {TakenFacts, WholeFinding} from "../../contract.d.ts" */
+/** @import {Findings, TakenFacts, WholeFinding} from "../../contract.d.ts" */
 /** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its place among all. */
+/** @typedef {{worst: Shown, others: Shown[]}} Case What one rule said: the gravest, and the rest. */
 
 const SEVERITIES = ["critical", "warning", "info"];
 const SURE = ["known", "given"];
@@ -45,18 +46,22 @@ export async function mount({run, root, signal}) {
     charts = [];
     const severity = state.get("severity");
     const rule = state.get("rule");
-    const shown = answer.findings
-      .map((finding, place) => ({finding, place}))
-      .filter(({finding}) => (!severity || finding.severity === severity) && (!rule || finding.rule === rule));
-    const cards = worstFirst(shown).map(({finding, place}) => card(finding, place, answer.has_rollouts));
+    const all = casesOf(answer.findings);
+    const shown = all.filter(
+      ({worst}) => (!severity || worst.finding.severity === severity) && (!rule || worst.finding.rule === rule),
+    );
+    const grave = shown.filter(({worst}) => worst.finding.severity !== "info");
+    const remarks = shown.filter(({worst}) => worst.finding.severity === "info");
+    const cards = (/** @type {Case[]} */ some) =>
+      some.map(({worst, others}) => card(worst.finding, worst.place, answer.has_rollouts, others));
     fill(
       root,
       el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),
-      answer.findings.length > 0 && el("div", {class: "controls"}, filters(answer.findings, severity, rule)),
-      answer.findings.length > 0 && timeline(answer.findings, shown),
+      answer.findings.length > 0 && el("div", {class: "controls"}, filters(all, severity, rule)),
+      answer.findings.length > 0 && timeline(answer, (severity === "info" ? remarks : grave).flatMap(({worst, others}) => [worst, ...others])),
       answer.left_out > 0 && el("p", {class: "faint"}, `${counted(answer.left_out, "older finding")} not shown`),
       shown.length
-        ? el("div", {class: "cards"}, cards)
+        ? el("div", {class: "cards"}, cards(grave), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
         : notice(
             answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
             answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log is judged. ${WHAT_WAS_LOOKED_FOR}`,
@@ -68,10 +73,11 @@ export async function mount({run, root, signal}) {
   };
   const show = () => {
     const at = state.getNumber("finding");
-    const wanted = at === null ? null : document.getElementById(`finding-${at}`);
+    const wanted = at === null ? null : (document.getElementById(`finding-${at}`)?.closest(".finding") ?? null);
     for (const made of root.querySelectorAll(".finding")) made.classList.toggle("chosen", made === wanted);
+    wanted?.closest("details")?.setAttribute("open", "");
     wanted?.scrollIntoView({block: "start"});
-    wanted?.focus({preventScroll: true});
+    if (wanted instanceof HTMLElement) wanted.focus({preventScroll: true});
   };
   const walk = (/** @type {number} */ by) => {
     const all = [...root.querySelectorAll(".finding")];
@@ -104,6 +110,24 @@ export async function mount({run, root, signal}) {
   };
 }
 
+let isUnfolded = false;
+
+/**
+ * What was noticed and is no reason to worry, in one line that opens.
+ * @param {number} count
+ * @param {boolean} isWanted
+ * @param {HTMLElement[]} cards
+ */
+function folded(count, isWanted, cards) {
+  const fold = el(
+    "details",
+    {class: "remarks", open: isWanted || isUnfolded, on: {toggle: () => (isUnfolded = fold.open)}},
+    el("summary", {}, `${counted(count, "remark")}, no reason to worry`),
+    cards,
+  );
+  return fold;
+}
+
 /**
  * What the doctor reads each name as; those it knows by their words alone are said aloud.
  * @param {TakenFacts[]} names
@@ -132,23 +156,33 @@ function takenFor(names) {
 }
 
 /**
- * What matters most on top, and of equals what came first.
- * @param {Shown[]} shown
+ * One case for each rule at its worst, as everywhere: an alarm that comes and goes, or gets graver, counts once. What
+ * matters most on top, and of equals what came first.
+ * @param {WholeFinding[]} findings
+ * @returns {Case[]}
  */
-function worstFirst(shown) {
+function casesOf(findings) {
   const rank = (/** @type {Shown} */ {finding}) => SEVERITIES.indexOf(finding.severity);
-  return [...shown].sort((one, other) => rank(one) - rank(other));
+  const sorted = findings.map((finding, place) => ({finding, place})).sort((one, other) => rank(one) - rank(other));
+  /** @type {Map<string, Case>} */
+  const found = new Map();
+  for (const shown of sorted) {
+    const known = found.get(shown.finding.rule);
+    if (known) known.others.push(shown);
+    else found.set(shown.finding.rule, {worst: shown, others: []});
+  }
+  return [...found.values()];
 }
 
 /**
- * @param {WholeFinding[]} findings
+ * @param {Case[]} cases
  * @param {string} severity
  * @param {string} rule
  */
-function filters(findings, severity, rule) {
-  const rules = [...new Set(findings.map((finding) => finding.rule))].sort();
+function filters(cases, severity, rule) {
+  const rules = cases.map(({worst}) => worst.finding.rule).sort();
   const chips = ["", ...SEVERITIES].map((name) => {
-    const count = name ? findings.filter((finding) => finding.severity === name).length : findings.length;
+    const count = name ? cases.filter(({worst}) => worst.finding.severity === name).length : cases.length;
     return el(
       "button",
       {
@@ -172,12 +206,14 @@ function filters(findings, severity, rule) {
 }
 
 /**
- * @param {WholeFinding[]} all
+ * The whole run from left to right, a lane for each rule.
+ * @param {Findings} answer
  * @param {Shown[]} shown
  */
-function timeline(all, shown) {
-  const last = Math.max(...all.map((finding) => finding.recovered_step ?? finding.step), 1);
-  const first = Math.min(...all.map((finding) => finding.onset_step), 0);
+function timeline({findings, first_step, last_step}, shown) {
+  if (!shown.length) return null;
+  const last = Math.max(...findings.map((finding) => finding.recovered_step ?? finding.step), last_step ?? 1);
+  const first = Math.min(...findings.map((finding) => finding.onset_step), first_step ?? 0);
   const at = (/** @type {number} */ step) => `${((step - first) / Math.max(last - first, 1)) * 100}%`;
   const lanes = new Map(shown.map(({finding}) => [finding.rule, ""]));
   const rows = [...lanes.keys()].map((rule) => {
@@ -213,5 +249,16 @@ function timeline(all, shown) {
       el("span"),
       el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
     ),
+    legend(shown),
   );
+}
+
+/** @param {Shown[]} shown what the signs of the timeline are */
+function legend(shown) {
+  const used = SEVERITIES.filter((name) => shown.some(({finding}) => finding.severity === name));
+  const signs = used.map((name) =>
+    el("span", {}, el("span", {class: `sign ${styleOf(name)}`, "aria-hidden": "true"}, symbolOf(name)), ` ${name === "info" ? "remark" : name}, where it was said`),
+  );
+  const bar = el("span", {}, el("span", {class: "stretch", "aria-hidden": "true"}), " from where it began until it recovered, or to the end");
+  return el("p", {class: "legend faint small"}, signs, bar);
 }

@@ -1,11 +1,20 @@
-/** Metrics: a tree and a filter at the side, panels that exist while they are in view, one zoom for all of them. */
+/**
+ * Metrics: a tree and a filter at the side, the runs that lie over each other, panels that exist while they are in view,
+ * one zoom for all of them.
+ */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill, say} from "../dom.js";
 import {explain} from "../drawer.js";
+import {smoothingOf} from "../lines.js";
 import {counted, number} from "../numbers.js";
-import {byName, chosen, folded} from "../parts/choice.js";
+import {boardBar} from "../parts/boards.js";
+import {byName, chosen, folded, paired} from "../parts/choice.js";
+import {back, constantFold, focused, signature, zoom, zoomTo} from "../parts/metricsview.js";
+import {distributionFold} from "../parts/distributions.js";
+import {overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
 import {MetricPanel} from "../parts/panel.js";
+import {pins} from "../parts/panelsettings.js";
 import {SeriesStore} from "../series.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
@@ -20,13 +29,11 @@ const LIVE_AGAIN = 900;
 
 /** @typedef {import("../parts/panel.js").Metric} Metric */
 /** @typedef {import("../series.js").Series} Series */
-
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal, again}) {
   const answer = await ask("metrics", {run}, signal);
   const all = byName(answer.metrics);
-  const metrics = folded(all);
-  if (!metrics.length) {
+  if (!all.length) {
     fill(root, notice("No metric was logged yet."));
     return {
       live: ({kind}) => {
@@ -34,6 +41,10 @@ export async function mount({run, root, signal, again}) {
       },
     };
   }
+  const joined = paired(all);
+  const alone = folded(joined);
+  const isAlone = () => runsShown().length < 2;
+  const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is a panel of its own
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
   /** @type {Set<MetricPanel>} */
@@ -42,17 +53,21 @@ export async function mount({run, root, signal, again}) {
   const problem = el("p", {class: "problem", role: "alert"});
   const count = el("span", {class: "faint"});
   const area = el("div", {class: "panels"});
+  /** @type {import("../series.js").Grouping} */
+  let grouping = {groups: [], settings: []};
+  const over = overlayBar();
   const store = new SeriesStore(
-    run,
+    runsShown(),
     signal,
     (name) => arrived(name),
     (sentence) => {
       problem.textContent = sentence;
     },
+    (found) => {
+      grouping = found;
+      over.update(found);
+    },
   );
-  const zoomTo = (/** @type {number | null} */ from, /** @type {number | null} */ to) =>
-    state.go({from: rounded(from), to: rounded(to)});
-
   /** @param {string} name */
   function arrived(name) {
     for (const panel of panels.values()) if (panel.names.includes(name)) later(panel);
@@ -79,27 +94,25 @@ export async function mount({run, root, signal, again}) {
     isDrawing = waiting.size > 0;
     if (isDrawing) requestAnimationFrame(drawSome);
   }
-  const widthOf = (/** @type {MetricPanel} */ panel) => (panel.height === LARGE ? area.clientWidth : grid.panelWidth);
+  const widthOf = (/** @type {MetricPanel} */ panel) => (panel === large ? top.clientWidth : grid.panelWidth);
   const how = () => ({
     log: state.get("log") === "1",
-    smooth: Math.min(Math.max(state.getNumber("smooth") ?? 0, 0), 0.999),
+    smooth: smoothingOf(state.get("smooth")),
     sync: "metrics",
     isTime: state.get("x") === "time",
     xLabel: (state.get("x") || "step").replace("_", " "),
     onZoom: zoomTo,
     zoom: zoom(),
+    overlaid: overlaidNow(grouping),
   });
-  const zoom = () => {
-    const [from, to] = [state.getNumber("from"), state.getNumber("to")];
-    return from !== null && to !== null && from < to ? /** @type {[number, number]} */ ([from, to]) : null;
-  };
+  let constant = "";
   /** @type {VirtualGrid<Metric>} */
   const grid = new VirtualGrid(root, area, {
     minWidth: 300,
     height: HEIGHT,
-    heading: (text) => el("h2", {class: "group"}, text),
+    heading: (text) => el("h2", {class: "group"}, text === constant ? constantFold(text) : text),
     make: (metric) => {
-      const panel = new MetricPanel(metric, HEIGHT);
+      const panel = new MetricPanel(metric, HEIGHT, isAlone());
       panels.set(metric.name, panel);
       return {
         node: panel.node,
@@ -131,15 +144,17 @@ export async function mount({run, root, signal, again}) {
   const top = el("div", {class: "large"});
   function showLarge() {
     const name = state.get("one");
-    const metric = [...metrics, ...all].find((candidate) => candidate.name === name);
+    const metric = [...metrics(), ...all].find((candidate) => candidate.name === name);
     if (large) {
       large.remove();
       panels.delete(large.metric.name);
       large = null;
     }
     fill(top);
+    const isFull = Boolean(metric) && state.get("full") === "1";
+    top.classList.toggle("full", isFull);
     if (!metric) return;
-    large = new MetricPanel(metric, LARGE);
+    large = new MetricPanel(metric, isFull ? innerHeight - 24 : LARGE, isAlone());
     fill(top, el("h2", {class: "unseen"}, "Chosen metric"), large.node);
     panels.set(name, large);
     later(large);
@@ -151,13 +166,23 @@ export async function mount({run, root, signal, again}) {
     if (isNew) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
-      store.setView({x: state.get("x") || "step", from, to});
+      store.setView({x: state.get("x") || "step", from, to}, runsShown(), state.get("by"));
     }
-    const {sections, shown, complaint} = chosen(metrics, state.get("filter"), state.get("group"), state.get("one"));
+    const found = chosen(metrics(), {
+      filter: state.get("filter"),
+      group: state.get("group"),
+      one: state.get("one"),
+      essentials: answer.essentials,
+      pins: pins(),
+      pinsAlone: state.get("show") === "pinned",
+      folds: state.get("constant") !== "1",
+    });
+    const {sections, shown, complaint} = found;
+    constant = found.constant;
     if (complaint || problem.textContent === complained) problem.textContent = complaint;
     complained = complaint;
-    count.textContent =
-      shown === metrics.length ? counted(shown, "metric") : `${shown} of ${counted(metrics.length, "metric")}`;
+    const all = metrics().length;
+    count.textContent = shown === all ? counted(shown, "metric") : `${shown} of ${counted(all, "metric")}`;
     if (answer.left_out) count.textContent += `, and ${number(answer.left_out)} more that are not listed`;
     grid.setSections(sections);
     showLarge();
@@ -171,10 +196,18 @@ export async function mount({run, root, signal, again}) {
   const names = new Set(all.map(({name}) => name));
   const anew = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
+  bar.node.append(over.node);
+  const boards = boardBar();
+  const spread = answer.has_distributions || answer.texts.length ? distributionFold(run, root, signal) : null;
   fill(
     root,
     el("h1", {class: "unseen"}, "Metrics"),
-    el("div", {class: "with-tree"}, tree(metrics), el("div", {class: "stage"}, bar.node, problem, top, area)),
+    el(
+      "div",
+      {class: "with-tree"},
+      tree(alone),
+      el("div", {class: "stage"}, bar.node, boards.node, problem, top, spread?.node, area),
+    ),
   );
   look(true);
 
@@ -183,8 +216,11 @@ export async function mount({run, root, signal, again}) {
     update: () => {
       const now = signature();
       bar.update();
+      boards.update();
+      spread?.update();
       if (now.data !== last.data) look(true);
       else if (now.list !== last.list || now.look !== last.look) look(false);
+      over.update(grouping);
       last = now;
     },
     live: ({kind, facts}) => {
@@ -195,6 +231,9 @@ export async function mount({run, root, signal, again}) {
     },
     stop: () => {
       [newer, anew, fetching].forEach((one) => one.stop());
+      boards.stop();
+      over.stop();
+      spread?.stop();
       grid.stop();
       large?.remove();
     },
@@ -204,13 +243,13 @@ export async function mount({run, root, signal, again}) {
         key: "e",
         says: "explain the panel that has the focus",
         does: () => {
-          const name = focused();
+          const name = panels.get(focused())?.names[0];
           if (name) explain(name);
         },
       },
       {key: "j", says: "next panel", does: () => walk(1)},
       {key: "k", says: "panel before", does: () => walk(-1)},
-      {key: "Escape", says: "close the explanation, the large panel, the zoom", does: back},
+      {key: "Escape", says: "close the explanation, full screen, the large panel, the zoom", does: back},
     ],
   };
 
@@ -223,27 +262,4 @@ export async function mount({run, root, signal, again}) {
     grid.reveal(next);
     panels.get(next.name)?.node.focus({preventScroll: true});
   }
-}
-
-/** One after the other what hides the whole. */
-function back() {
-  if (state.get("explain")) state.go({explain: null});
-  else if (state.get("one")) state.go({one: null});
-  else if (state.get("from")) state.go({from: null, to: null});
-}
-
-/** @returns {string} the metric whose panel has the focus */
-function focused() {
-  return document.activeElement?.closest(".panel")?.getAttribute("data-metric") ?? "";
-}
-
-/** What in the address asks for other data, other panels, another look. */
-function signature() {
-  const pick = (/** @type {string[]} */ names) => names.map((name) => state.get(name)).join("\n");
-  return {data: pick(["x", "from", "to"]), list: pick(["filter", "group", "one"]), look: pick(["log", "smooth"])};
-}
-
-/** @param {number | null} value @returns {number | null} as few digits as an address needs */
-function rounded(value) {
-  return value === null ? null : Number(value.toPrecision(10));
 }

@@ -1,141 +1,270 @@
-/** All runs of the folder: verdict, status, how far. */
+/** All runs of the folder: columns of one's choice, sorted, filtered, in groups, live; marks where they may be changed. */
 
-import {ask} from "../api.js";
+import {ask, repeat} from "../api.js";
+import {setLive} from "../bar.js";
 import {calm, el, fill} from "../dom.js";
-import {ago, counted, number} from "../numbers.js";
-import {badge, head, link, notice, wideTable} from "../pieces.js";
+import * as marks from "../marks.js";
+import {counted} from "../numbers.js";
+import {rowsOf} from "../parts/runrows.js";
+import {RunTable} from "../parts/runtable.js";
+import {notice, wideTable} from "../pieces.js";
+import {chosenColumns, columnOf, isAsked, newest, saidUnder, sorted} from "../runcolumns.js";
 import * as state from "../state.js";
 
-/** @import {ListedRun} from "../../contract.d.ts" */
+/** @import {Table} from "../../contract.d.ts" */
+/** @import {Line} from "../runcolumns.js" */
+/** @import {Filter} from "../runfilter.js" */
 
-const STEP = 200;
-const COLUMNS = ["Verdict", "Run", "Algorithm", "Status", "Step", "Metrics", "Updated"];
-const ORDER = /** @type {Record<string, number>} */ ({act: 0, watch: 1, healthy: 2});
+const RUNNING_MS = 2000;
+const RESTING_MS = 10_000;
+const PENDING_MS = 250;
 
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({root, signal}) {
-  const answer = await ask("runs", {}, signal);
-  let most = STEP;
-  const field = el("input", {
-    type: "search",
-    placeholder: "filter by name, status, algorithm, verdict",
-    "aria-label": "Filter runs",
-    value: state.get("filter"),
-    on: {input: calm(() => state.go({filter: field.value}, {replace: true}), 150)},
-  });
-  const order = el(
-    "select",
-    {"aria-label": "Order", on: {change: () => state.go({order: order.value}, {replace: true})}},
-    [
-      ["updated", "newest first"],
-      ["verdict", "gravest first"],
-      ["name", "by name"],
-    ].map(([value, text]) => el("option", {value, selected: state.get("order") === value}, text)),
-  );
-  const body = el("tbody");
-  const more = el(
-    "button",
-    {
-      on: {
-        click: () => {
-          most += STEP;
-          draw();
-        },
-      },
-    },
-    "Show more",
-  );
-  const count = el("p", {class: "faint"});
-  const compare = el("button", {class: "primary", on: {click: () => compareMarked()}}, "Compare");
+  /** @type {Filter} */
+  let filter = {names: [], fits: () => true};
+  let complaint = "";
+  /** @type {typeof import("../rungroups.js") | null} */
+  let groups = null;
   /** @type {Set<string>} */
   const marked = new Set();
+  /** @type {Set<string>} */
+  const folded = new Set();
 
-  const compareMarked = () => {
-    const [base, ...others] = [...marked];
-    state.go({run: base, with: others}, {screen: "compare"});
+  const isHidden = () => state.get("hidden") === "1";
+  const wanted = () => {
+    const keys = [...chosenColumns(), ...filter.names, state.get("group"), state.get("sort")];
+    return [...new Set(keys.filter((key) => key && isAsked(key)))];
   };
-  const mark = (/** @type {string} */ run, /** @type {boolean} */ isOn) => {
-    isOn ? marked.add(run) : marked.delete(run);
-    compare.hidden = marked.size < 2;
-    compare.textContent = `Compare ${marked.size} runs`;
+  const question = () => ask("table", {column: wanted(), hidden: isHidden() ? 1 : null}, signal);
+  const readAddress = async () => {
+    const text = state.get("filter");
+    complaint = "";
+    filter = {names: [], fits: () => true};
+    if (text) {
+      const {filterOf} = await import("../runfilter.js");
+      try {
+        filter = filterOf(text);
+      } catch (error) {
+        complaint = error instanceof Error ? error.message : String(error);
+      }
+    }
+    if (state.get("group")) groups = await import("../rungroups.js");
   };
-  const draw = () => {
-    const words = state.get("filter").toLowerCase().split(/\s+/).filter(Boolean);
-    const found = answer.runs.filter((run) => {
-      const said = [run.run, run.name, run.status, run.algorithm, run.framework, run.verdict].join(" ").toLowerCase();
-      return words.every((word) => said.includes(word));
+  await Promise.all([readAddress(), marks.read(true)]);
+  /** @type {Table} */
+  let told = await question();
+
+  const field = el("input", {
+    type: "search",
+    class: "filter",
+    placeholder: "words, or lr < 1e-5 and reward.last > 0.5",
+    "aria-label": "Filter runs",
+    value: state.get("filter"),
+    on: {input: calm(() => state.go({filter: field.value}, {replace: true}), 200)},
+  });
+  const said = el("p", {class: "act small", role: "alert"});
+  const group = el("select", {"aria-label": "Group by", on: {change: () => chooseGroup()}});
+  const chooseGroup = () => {
+    if (group.value === "…") pickers().then((made) => made.pickGroup(told, (key) => state.go({group: key})));
+    else state.go({group: group.value || null});
+  };
+  const pickers = () => import("../parts/columnpicker.js");
+  const columns = el("button", {on: {click: () => pickers().then((made) => made.pickColumns(told))}}, "Columns");
+  const hidden = el(
+    "button",
+    {class: "chip", on: {click: () => state.go({hidden: isHidden() ? null : 1})}},
+    "archived and deleted",
+  );
+  const count = el("p", {class: "faint"});
+  const actions = el("div", {class: "controls actions"});
+  const done = el("div", {class: "controls actions"});
+  const header = el("thead");
+  const body = el("tbody");
+  const table = new RunTable(root, body);
+  let shownColumns = "";
+
+  const mark = (/** @type {string[]} */ runs, /** @type {boolean} */ isOn) => {
+    for (const run of runs) isOn ? marked.add(run) : marked.delete(run);
+    draw();
+  };
+  const box = (/** @type {string[]} */ runs, /** @type {string} */ label) =>
+    el("input", {
+      type: "checkbox",
+      checked: runs.length > 0 && runs.every((run) => marked.has(run)),
+      "aria-label": label,
+      on: {change: (event) => mark(runs, event.target.checked)},
     });
-    found.sort(sorting(state.get("order")));
-    fill(body, ...found.slice(0, most).map((run) => row(run, marked.has(run.run), mark)));
-    more.hidden = found.length <= most;
-    count.textContent =
-      found.length === answer.runs.length
-        ? counted(found.length, "run")
-        : `${found.length} of ${counted(answer.runs.length, "run")}`;
+
+  /** @returns {Line[]} */
+  const lines = () => {
+    const all = told.runs.map((run) => ({
+      run,
+      cells: Object.fromEntries(told.columns.map((key, at) => [key, run.cells[at]])),
+    }));
+    const found = all.filter((line) => {
+      const own = marks.now().runs[line.run.run] ?? {};
+      if (isHidden() !== Boolean(own.archived || own.deleted)) return false;
+      const {run} = line;
+      const words = [
+        run.run,
+        own.name,
+        run.name,
+        run.status,
+        run.algorithm,
+        run.framework,
+        run.verdict,
+        own.note,
+        ...(own.tags ?? []),
+      ];
+      return filter.fits((name) => saidUnder(line, name), words.join(" ").toLowerCase());
+    });
+    const key = state.get("sort");
+    return key ? sorted(found, key, state.get("down") === "1") : found.sort(newest);
   };
 
-  mark("", false);
+  const {rowOf, groupRow} = rowsOf({
+    isMarked: (run) => marked.has(run),
+    box,
+    draw: () => draw(),
+    fold: (name) => {
+      folded.has(name) ? folded.delete(name) : folded.add(name);
+      draw();
+    },
+    cellOf: (one, key) => groups?.groupCell(one, key) ?? "",
+  });
+
+  function draw() {
+    if (!wanted().every((key) => told.columns.includes(key))) return; // they are asked for
+    const keys = chosenColumns();
+    const found = lines();
+    const now = keys.join("\n") + state.get("sort") + state.get("down");
+    if (now !== shownColumns) {
+      shownColumns = now;
+      table.clear();
+      drawHead(keys, () => found.map(({run}) => run.run));
+    }
+    const by = state.get("group");
+    const items = [];
+    for (const one of by && groups ? groups.grouped(found, by) : [{name: "", lines: found}]) {
+      const isOpen = !folded.has(one.name);
+      if (by) items.push({key: `group ${one.name}`, make: () => groupRow(one, keys, isOpen)});
+      if (isOpen) for (const line of one.lines) items.push({key: line.run.run, make: () => rowOf(line, keys)});
+    }
+    table.setItems(items);
+    body.parentElement?.setAttribute("aria-rowcount", String(items.length + 1));
+    said.textContent = complaint;
+    const total = told.runs.length;
+    count.textContent = found.length === total ? counted(total, "run") : `${found.length} of ${counted(total, "run")}`;
+    if (told.pending) count.textContent += `, ${told.pending} still being read`;
+    hidden.setAttribute("aria-pressed", String(isHidden()));
+    drawGroups();
+    if (marked.size)
+      import("../parts/runactions.js").then((made) => made.drawActions(actions, done, [...marked], clear, by));
+    else fill(actions);
+  }
+  const clear = () => mark([...marked], false);
+
+  function drawGroups() {
+    if (document.activeElement === group) return;
+    const by = state.get("group");
+    const usual = [
+      ["", "no groups"],
+      ["seeds", "groups: same but the seed"],
+      ["sweep", "groups: sweep"],
+      ["algorithm", "groups: algorithm"],
+    ];
+    if (by && !usual.some(([value]) => value === by)) usual.push([by, `groups: ${by}`]);
+    usual.push(["…", "group by a setting…"]);
+    fill(group, ...usual.map(([value, text]) => el("option", {value, selected: value === by}, text)));
+  }
+
+  /** @param {string[]} keys @param {() => string[]} all */
+  function drawHead(keys, all) {
+    const by = state.get("sort");
+    const isDown = state.get("down") === "1";
+    const sort = (/** @type {string} */ key) => {
+      const next = by !== key ? {sort: key, down: null} : isDown ? {sort: null, down: null} : {sort: key, down: 1};
+      state.go(next, {replace: true});
+    };
+    const cell = (/** @type {string} */ key) =>
+      el(
+        "th",
+        {scope: "col", "aria-sort": by === key && (isDown ? "descending" : "ascending")},
+        el(
+          "button",
+          {class: "plain sort", on: {click: () => sort(key)}},
+          columnOf(key).title,
+          by === key && (isDown ? " ▼" : " ▲"),
+        ),
+      );
+    const every = el("input", {
+      type: "checkbox",
+      "aria-label": "Mark every run that is listed",
+      on: {change: (event) => mark(all(), event.target.checked)},
+    });
+    fill(header, el("tr", {}, el("th", {scope: "col"}, every), ["run", ...keys].map(cell)));
+  }
+
+  const live = () => {
+    const running = told.runs.filter((run) => run.status === "running").length;
+    setLive(
+      running ? "running" : "finished",
+      running ? `live: ${counted(running, "run")} running` : "live: no run is running",
+    );
+  };
+  const polling = repeat(question, (answer) => {
+    if (signal.aborted) return RESTING_MS;
+    if (!answer) {
+      setLive("lost");
+      return RUNNING_MS;
+    }
+    told = answer;
+    live();
+    draw();
+    return told.pending ? PENDING_MS : told.runs.some((run) => run.status === "running") ? RUNNING_MS : RESTING_MS;
+  });
+  const stopMarks = marks.onMarks(() => {
+    draw();
+    polling.now();
+  });
+  const later = setTimeout(polling.now, told.pending ? PENDING_MS : RUNNING_MS);
+
   fill(
     root,
-    el("div", {class: "head"}, el("h1", {}, `Runs in ${answer.folder}`), count),
-    answer.runs.length
+    el("div", {class: "head"}, el("h1", {}, `Runs in ${told.folder}`), count),
+    told.runs.length || isHidden()
       ? [
-          el("div", {class: "controls"}, field, order, compare),
-          wideTable("Runs", "runs", head(el("span", {class: "unseen"}, "Compare"), ...COLUMNS), body),
-          more,
+          el("div", {class: "controls"}, field, group, columns, hidden),
+          said,
+          actions,
+          done,
+          wideTable("Runs", "runs", header, body),
         ]
       : notice(
           "There is no run here.",
           'A run is made by rlvitals.start("out/my-run"), or from a log by: rlvitals import LOG --to out/my-run',
         ),
   );
+  live();
+  if (told.note) root.append(el("p", {class: "faint"}, told.note));
   draw();
   return {
-    update: draw,
-    keys: [{key: "/", says: "filter", does: () => field.focus()}],
+    update: async () => {
+      await readAddress();
+      if (document.activeElement !== field) field.value = state.get("filter");
+      draw();
+      polling.now();
+    },
+    stop: () => {
+      clearTimeout(later);
+      polling.stop();
+      stopMarks();
+      table.stop();
+    },
+    keys: [
+      {key: "/", says: "filter", does: () => field.focus()},
+      {key: "c", says: "columns", does: () => columns.click()},
+    ],
   };
-}
-
-/** @param {string} order @returns {(one: ListedRun, other: ListedRun) => number} */
-function sorting(order) {
-  if (order === "name") return (one, other) => one.run.localeCompare(other.run);
-  const newest = (/** @type {ListedRun} */ one, /** @type {ListedRun} */ other) => (other.updated ?? 0) - (one.updated ?? 0);
-  if (order === "verdict")
-    return (one, other) => (ORDER[one.verdict] ?? 3) - (ORDER[other.verdict] ?? 3) || newest(one, other);
-  return newest;
-}
-
-/**
- * @param {ListedRun} run
- * @param {boolean} isMarked
- * @param {(run: string, isOn: boolean) => void} mark
- */
-function row(run, isMarked, mark) {
-  const step = run.total_steps ? `${number(run.last_step)} of ${number(run.total_steps)}` : number(run.last_step);
-  return el(
-    "tr",
-    {},
-    el(
-      "td",
-      {},
-      el("input", {
-        type: "checkbox",
-        checked: isMarked,
-        "aria-label": `Compare ${run.run}`,
-        on: {change: (event) => mark(run.run, event.target.checked)},
-      }),
-    ),
-    el("td", {}, badge(run.verdict)),
-    el(
-      "td",
-      {},
-      link({}, {run: run.run, filter: null}, "vitals", run.run === "." ? run.name : run.run),
-      el("div", {class: "faint small"}, run.reason),
-    ),
-    el("td", {}, [run.algorithm, run.framework].filter(Boolean).join(" · ") || "–"),
-    el("td", {}, run.status, run.status_note && el("div", {class: "faint small"}, run.status_note)),
-    el("td", {class: "num"}, step),
-    el("td", {class: "num"}, number(run.metrics)),
-    el("td", {title: run.updated ? new Date(run.updated * 1000).toLocaleString() : ""}, ago(run.updated)),
-  );
 }

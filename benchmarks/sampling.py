@@ -1,0 +1,113 @@
+"""Tokens a second of sampling: one pass a token as transformers does it, ours as CUDA graphs, and `generate`.
+
+`generate` is what TRL's trainers call where no serving engine is set up. Answers do not end before the limit, so that
+every way writes the same number of tokens. Needs a CUDA device:
+
+    python benchmarks/sampling.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from rlvitals.train.decoding import Growing
+from rlvitals.train.models import without_cudnn_attention
+from rlvitals.train.sampling import evaluating, sample, write_on
+
+PAD = 0
+SHAPES = {
+    "106M": {"hidden_size": 576, "intermediate_size": 1536, "layers": 30, "heads": 9, "kv_heads": 3},
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "layers": 24, "heads": 14, "kv_heads": 2},
+}
+"""SmolLM2-135M's and Qwen2.5-0.5B's bodies."""
+
+
+def build(name: str, vocabulary: int) -> Any:
+    shape = SHAPES[name]
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=shape["hidden_size"], intermediate_size=shape["intermediate_size"],
+        num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"], num_key_value_heads=shape["kv_heads"],
+        max_position_embeddings=8192,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).to("cuda").eval()
+
+
+def one_pass_a_token(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:
+    with torch.no_grad(), evaluating(model):
+        generator = torch.Generator("cuda").manual_seed(0)
+        how = {"temperature": 1.0, "eos_id": -1, "pad_id": PAD, "generator": generator, "is_first": False}
+        return write_on(Growing(model), ids, mask, max_new_tokens=new, **how).tokens
+
+
+def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(0)
+    return sample(model, ids, mask, max_new_tokens=new, eos_id=-1, pad_id=PAD, generator=generator).tokens
+
+
+def generate(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int, **more: Any) -> torch.Tensor:
+    config = GenerationConfig(
+        max_new_tokens=new, min_new_tokens=new, do_sample=True, top_k=0, top_p=1.0, pad_token_id=PAD, **more
+    )
+    with torch.no_grad():
+        return model.generate(ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
+
+
+def seconds(work: Callable[[], torch.Tensor], rounds: int) -> tuple[float, torch.Tensor]:
+    """The quickest of some rounds, after two that are not counted: graphs are made in them."""
+    for _ in range(2):
+        found = work()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        found = work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times), found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", nargs="*", default=["106M"], choices=SHAPES)
+    options = parser.parse_args()
+    without_cudnn_attention()
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    ways: dict[str, Callable[..., torch.Tensor]] = {
+        "one pass a token": one_pass_a_token,
+        "rlvitals": ours,
+        "generate": generate,
+    }
+    for name in options.models:
+        model = build(name, 200 if name == "106M" else 32_000)
+        for is_bf16 in (False, True):
+            for rows, prompt, new in ((256, 48, 16), (256, 48, 128), (64, 512, 256)):
+                ids = torch.randint(2, 200, (rows // 8, prompt), device="cuda").repeat_interleave(8, dim=0)
+                precision = torch.autocast("cuda", torch.bfloat16) if is_bf16 else contextlib.nullcontext()
+                with precision:
+                    found = {
+                        way: seconds(partial(run, model, ids, torch.ones_like(ids), new), options.rounds)
+                        for way, run in ways.items()
+                    }
+                plain = found["one pass a token"]
+                alike = (plain[1] == found["rlvitals"][1]).float().mean().item()
+                told = ", ".join(
+                    f"{way} {rows * new / took:,.0f} ({plain[0] / took:.1f}x)" for way, (took, _) in found.items()
+                )
+                kind = "bf16" if is_bf16 else "float32"
+                print(
+                    f"{name} {kind} {rows} rows, {prompt} + {new} tokens: {told}; same tokens {alike:.1%}", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Distributions over the steps, `logs/distributions.jsonl`: one line a call, a sketch of its values for each name.
+
+A sketch is a count, the mean and 21 quantiles, from the lowest value to the highest, a twentieth of the values between
+two of them. It has the same size for ten values and for a million. Lines go through the same writer as rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.codec import parse_shallow
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP
+from rlvitals.store.reader import read_blocks
+
+LEVELS = tuple(level / 20 for level in range(21))
+MOST_VALUES = 50_000
+"""Of more values an even sample is taken: sorting them would take longer than a step may wait."""
+
+MOST_NAMES = 200
+"""Distributions of one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """What is kept of many values."""
+
+    count: int
+    mean: float
+    quantiles: tuple[float, ...]
+    """At LEVELS."""
+    nonfinite: int = 0
+    """Values that were NaN or infinite, which the others do not tell of."""
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"count": self.count, "mean": self.mean, "quantiles": list(self.quantiles)}
+        return told | ({"nonfinite": self.nonfinite} if self.nonfinite else {})
+
+
+class Logged(NamedTuple):
+    """One distribution of one step."""
+
+    step: int
+    attempt: int
+    name: str
+    sketch: Sketch
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """As a line of the log holds it."""
+        return {"step": self.step, "attempt": self.attempt, self.name: self.sketch.stored}
+
+
+def sketch_of(values: Iterable[float]) -> Sketch | None:
+    """The sketch of some values; None where not one is finite.
+
+    >>> made = sketch_of([3.0, 1.0, 2.0, float("nan")])
+    >>> made.count, made.mean, made.quantiles[0], made.quantiles[10], made.quantiles[20], made.nonfinite
+    (3, 2.0, 1.0, 2.0, 3.0, 1)
+    """
+    given = [float(value) for value in values]
+    finite = [value for value in given if math.isfinite(value)]
+    if not finite:
+        return None
+    least, most = min(finite), max(finite)
+    ordered = sorted(finite[:: -(-len(finite) // MOST_VALUES)])
+    inner = [_quantile(ordered, level) for level in LEVELS[1:-1]]
+    mean = min(max(math.fsum(value / len(finite) for value in finite), least), most)
+    return Sketch(len(finite), mean, (least, *inner, most), len(given) - len(finite))
+
+
+def sketch_of_histogram(
+    least: float, most: float, mean: float, buckets: Iterable[tuple[float, float, float]]
+) -> Sketch:
+    """The sketch of values of which only a histogram is known: (from, to, count) for each bucket, in order. Within a
+    bucket they count as evenly spread. Raises ValueError where it is none.
+
+    >>> sketch_of_histogram(0.0, 4.0, 2.0, [(-1e9, 2.0, 10), (2.0, 4.0, 10)]).quantiles[::5]
+    (0.0, 1.0, 2.0, 3.0, 4.0)
+    """
+    known = [(max(low, least), min(high, most), count) for low, high, count in buckets if count > 0]
+    total = sum(count for _, _, count in known)
+    if not total or not all(map(_is_number, (least, most, mean, total))) or any(low > high for low, high, _ in known):
+        raise ValueError("no histogram")
+    found: list[float] = []
+    before = 0.0
+    for low, high, count in known:
+        while len(found) < len(LEVELS) and LEVELS[len(found)] * total <= before + count:
+            found.append(low + (high - low) * (LEVELS[len(found)] * total - before) / count)
+        before += count
+    found += [most] * (len(LEVELS) - len(found))
+    inner = [min(max(value, least), most) for value in found[1:-1]]
+    return Sketch(max(round(total), 1), min(max(mean, least), most), (least, *inner, most))
+
+
+def read_distributions(log: Path) -> Iterator[Logged]:
+    """Every good sketch of a log, in order; what is torn or foreign is passed over."""
+    for lines, _ in read_blocks(log, 0):
+        for line in lines:
+            yield from _parsed(line)
+
+
+def _parsed(line: bytes) -> Iterator[Logged]:
+    try:
+        raw = parse_shallow(line)
+    except ValueError:
+        return
+    if not isinstance(raw, dict):
+        return
+    step, attempt = raw.pop("step", None), raw.pop("attempt", 1)
+    if type(step) is not int or abs(step) > MAX_STEP or type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
+        return
+    for name, told in raw.items():
+        if (sketch := _sketch(told)) is not None:
+            yield Logged(step, attempt, name, sketch)
+
+
+def _sketch(told: Any) -> Sketch | None:
+    if not isinstance(told, dict):
+        return None
+    count, mean, quantiles = told.get("count"), told.get("mean"), told.get("quantiles")
+    nonfinite = told.get("nonfinite", 0)
+    if type(count) is not int or count < 1 or type(nonfinite) is not int or mean is None or not _is_number(mean):
+        return None
+    if not isinstance(quantiles, list) or len(quantiles) != len(LEVELS) or not all(map(_is_number, quantiles)):
+        return None
+    if any(later < earlier for earlier, later in itertools.pairwise(quantiles)):
+        return None
+    return Sketch(count, float(mean), tuple(map(float, quantiles)), nonfinite)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+def _quantile(ordered: list[float], level: float) -> float:
+    """Between the two nearest values, in proportion."""
+    place = level * (len(ordered) - 1)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return ordered[-1]
+    share = place - below
+    return ordered[below] * (1 - share) + ordered[below + 1] * share

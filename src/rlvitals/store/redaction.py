@@ -1,0 +1,286 @@
+"""A copy of a run that may leave the machine: without what is secret, private or asked to be left out.
+
+A shared site is answered from such copies alone, so that no answer, of today or of a later version, can tell what is
+not in them. Numbers stay as they are. Of texts:
+
+- secrets are masked, in every text and not in settings alone;
+- host names, user names, process ids, the command line and the git remote are left out;
+- absolute paths in settings and messages keep their last part. In prompts and completions, which are the model's own,
+  only paths below a home folder are cut;
+- settings, metrics, texts and fields of rollouts whose names match a pattern are left out, and the texts of such
+  settings wherever else they occur;
+- with `texts=False` no prompt, completion, tool result or logged text is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlvitals.codec import encode, parse_shallow, to_json
+from rlvitals.masking import MASK, Masking, matches
+from rlvitals.records import Group
+from rlvitals.store.archive import open_log
+from rlvitals.store.cards import read_attempts, read_config, read_info, write_config, write_info
+from rlvitals.store.files import make_folder, read_json, replace_file
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, read_nonfinite, write_nonfinite
+from rlvitals.store.rollouts import group_line
+
+LEFT_OUT = "(left out)"
+
+SHORTEST_NAME = 3
+"""Characters of a host's or user's name that is searched for in texts."""
+
+SHORTEST_VALUE = 6
+"""Characters of a redacted setting's text that is searched for elsewhere."""
+
+NO_NAMES = frozenset({"localhost", "root", "user", "users", "ubuntu", "admin", "runner", "shared", "data", "home"})
+"""Names that say nothing of anybody."""
+
+_PATH = re.compile(
+    r"""(?<![\w.:/~\\…])(?:~?/(?:[^\s/"'<>|:;,()\[\]{}=]+/)+|[A-Za-z]:\\(?:[^\s\\"'<>|:;,]+\\)+|\\\\(?:[^\s\\"']+\\)+)"""
+)
+"""An absolute path up to its last part."""
+_HOME = re.compile(
+    r"""(?<![\w.:/~\\…])(?:/(?:home|Users)/[^\s/"']+/(?:[^\s/"']+/)*|~/(?:[^\s/"']+/)*|[A-Za-z]:\\Users\\(?:[^\s\\"']+\\)+)"""
+)
+_USER = re.compile(r"""(?:/(?:home|Users)/|\\Users\\{1,2})([^\s/\\"']+)""")
+_TEXTS = frozenset({"prompt", "answer", "text", "result", "observation", "error", "content", "reason", "sources"})
+"""Fields of a rollout that hold somebody's words."""
+_OBJECTS = frozenset({"arguments", "meta", "rubric"})
+_ROW = frozenset({*RESERVED, MOMENTS, NONFINITE})
+_SHAPE = frozenset({*_ROW, "rollouts", "turns", "calls"})
+"""What makes a line a row, or a group: no pattern takes it away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What is left out of a copy."""
+
+    patterns: tuple[str, ...] = ()
+    """Names or globs of settings, metrics, texts and fields of rollouts."""
+    texts: bool = True
+    """Whether texts of models, users and tools are kept."""
+    values: tuple[str, ...] = ()
+    """Texts that are hidden wherever they stand, the longest first."""
+    masking: Masking = field(default_factory=Masking)
+    decided: dict[str, bool] = field(default_factory=dict)
+    """The names of rows that were met, and whether each is left out."""
+
+    @classmethod
+    def of(cls, run_dir: RunDir, patterns: Sequence[str] = (), *, texts: bool = True) -> Redaction:
+        """With the names and secrets that a run's own small files hold."""
+        info, settings = read_info(run_dir), read_config(run_dir)
+        lowered = tuple(pattern.lower() for pattern in patterns)
+        said = "\n".join([info.command, *map(str, _leaves(settings)), str(run_dir.root.absolute())])
+        hosts = {platform.node(), info.host, *(attempt.host for attempt in read_attempts(run_dir))}
+        names = {*hosts, *(host.partition(".")[0] for host in hosts), *_USER.findall(said), os.environ.get("USER", "")}
+        words = {name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in NO_NAMES}
+        words |= {value for value in _named(settings, lowered, ()) if len(value) >= SHORTEST_VALUE}
+        return cls(lowered, texts, tuple(sorted(words, key=lambda word: (-len(word), word))), Masking.of(settings))
+
+    def leaves_out(self, *path: str) -> bool:
+        """Whether a name was asked to be left out."""
+        return bool(self.patterns) and matches(self.patterns, path)
+
+    def text(self, text: str, *, is_own: bool = True) -> str:
+        """A text as it may leave the machine; not `is_own` where a model or a user wrote it."""
+        text = self.masking.text(text)
+        text = _PATH.sub("…/", text) if is_own else _HOME.sub("…/", text)
+        for value in self.values:
+            if value in text:
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
+        return text
+
+    def settings(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
+        """Settings, however nested: what was asked to be left out is `***`, with its name."""
+        if path and self.leaves_out(*path):
+            return MASK
+        if isinstance(tree, Mapping):
+            return {
+                self.text(str(name)): self.settings(item, (*path, *str(name).split("."))) for name, item in tree.items()
+            }
+        if isinstance(tree, list | tuple):
+            return [self.settings(item, path) for item in tree]
+        return self.text(tree) if isinstance(tree, str) else tree
+
+    def loses(self, name: str) -> bool:
+        """`leaves_out` of a name in a row, of which there are many rows."""
+        if name not in self.decided:
+            self.decided[name] = self.leaves_out(name)
+        return self.decided[name]
+
+    def row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A logged row: metrics and texts under names that are left out are gone."""
+        kept: dict[str, Any] = {}
+        for key, value in row.items():
+            if key == MOMENTS and isinstance(value, dict):
+                kept[key] = {self.name(one): item for one, item in value.items() if not self.loses(one)}
+            elif key == NONFINITE and isinstance(value, str):
+                numbers = read_nonfinite(value)
+                named = {self.name(one): item for one, item in numbers.items() if not self.loses(one)}
+                kept[key] = write_nonfinite(named)
+            elif key in _ROW or isinstance(value, int | float):
+                if key in _ROW or not self.loses(key):
+                    kept[self.name(key)] = value
+            elif not self.loses(key):
+                kept[self.name(key)] = self.spoken(value, (key,)) if self.texts else self.silenced(value)
+        return kept
+
+    def name(self, name: str) -> str:
+        """A metric's name, or any other key; most hold nothing private."""
+        return self.text(name, is_own=False) if any(value in name for value in self.values) else name
+
+    def finding(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event of the health log. Raises ValueError where it speaks of a metric that is left out: rows come
+        first.
+        """
+        gone = [name for name, is_out in self.decided.items() if is_out]
+        if any(name in text for name in gone for text in _leaves(event) if isinstance(text, str)):
+            raise ValueError("of a metric that is left out")
+        told: dict[str, Any] = self.noted(event)
+        return told
+
+    def noted(self, tree: Any) -> Any:
+        """What rlvitals itself wrote down: findings, phases, samples of the machine."""
+        if isinstance(tree, Mapping):
+            return {self.name(str(name)): self.noted(item) for name, item in tree.items()}
+        if isinstance(tree, list):
+            return [self.noted(item) for item in tree]
+        return self.text(tree) if isinstance(tree, str) else tree
+
+    def spoken(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
+        """What models, users and tools said: rollouts and evaluations."""
+        if isinstance(tree, Mapping):
+            return {
+                str(name): self.spoken(item, (*path, str(name)))
+                for name, item in tree.items()
+                if name in _SHAPE or not self.leaves_out(str(name))
+            }
+        if isinstance(tree, list):
+            return [self.spoken(item, path) for item in tree]
+        return self.text(tree, is_own=False) if isinstance(tree, str) else tree
+
+    def silenced(self, tree: Any) -> Any:
+        """The same with no text at all."""
+        if isinstance(tree, Mapping):
+            return {str(name): self.silenced(item) for name, item in tree.items()}
+        if isinstance(tree, list):
+            return [self.silenced(item) for item in tree]
+        return LEFT_OUT if isinstance(tree, str) else tree
+
+    def group(self, line: dict[str, Any]) -> dict[str, Any]:
+        """A group of rollouts."""
+        told: dict[str, Any] = self.spoken(line)
+        if self.texts:
+            return told
+        told["id"] = ""
+        return _without_words(told)  # type: ignore[no-any-return]
+
+
+def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: Iterable[Group], running: str) -> None:
+    """Write the copy of a run, with the given groups of rollouts. `running` is told of a run that is being written."""
+    make_folder(target.logs)
+    info = read_info(source)
+    write_info(
+        target,
+        replace(
+            info,
+            name=redaction.text(info.name, is_own=False),
+            status="interrupted" if info.status == "running" else info.status,
+            error=running if info.status == "running" else redaction.text(info.error or "") or None,
+            git={key: value for key, value in info.git.items() if key in ("commit", "dirty")},
+            host="", pid=0, command="", left_out={}, id="",
+        ),
+    )  # fmt: skip
+    settings = redaction.settings(read_config(source))
+    if settings:
+        write_config(target, settings)
+    attempts = [
+        replace(
+            attempt, host="", pid=0, from_checkpoint=redaction.text(attempt.from_checkpoint or "") or None,
+            changed=_mapping(redaction.settings(attempt.changed)),
+        )
+        for attempt in read_attempts(source)
+    ]  # fmt: skip
+    if attempts:
+        replace_file(target.attempts, [encode(asdict(attempt)) for attempt in attempts])
+    for stream in ("train", "eval"):
+        for rank in [0, *source.rank_numbers(stream)]:
+            _copy_lines(source.log(stream, rank), target.log(stream, rank), redaction.row)
+    for side in ("phases", "system"):
+        for rank in [0, *source.rank_numbers(side)]:
+            _copy_lines(source.log(side, rank), target.log(side, rank), redaction.noted)
+    _copy_lines(source.findings, target.findings, redaction.finding)
+    _copy_lines(source.epochs.record, target.epochs.record, redaction.row)
+    say = redaction.spoken if redaction.texts else redaction.silenced
+    for path in sorted(source.eval_logs.glob("*.json")):
+        try:
+            told = say(read_json(path))
+        except (OSError, ValueError):
+            continue
+        make_folder(target.eval_logs)
+        replace_file(target.eval_logs / path.name, to_json(told))
+    for group in groups:
+        bare = replace(group, rollouts=tuple(replace(rollout, trace=None) for rollout in group.rollouts))
+        line = parse_shallow(group_line(bare, group.step, group.attempt, group.timestamp))
+        make_folder(target.rollouts)
+        with open(target.rollout_file(group.step), "ab") as file:
+            file.write(encode(redaction.group(line)))
+
+
+def _copy_lines(source: Path, target: Path, clean: Any) -> None:
+    """Every line of a log that is one, cleaned."""
+    try:
+        log = open_log(source)
+    except FileNotFoundError:
+        return
+    make_folder(target.parent)
+    with log, open(target, "wb") as copy:
+        for line in log:
+            try:
+                copy.write(encode(clean(_mapping(parse_shallow(line)))))
+            except ValueError:
+                continue
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from _leaves(item)
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _leaves(item)
+    else:
+        yield tree
+
+
+def _named(tree: Any, patterns: tuple[str, ...], path: tuple[str, ...]) -> Iterator[str]:
+    """The texts of the settings that patterns name."""
+    if isinstance(tree, Mapping):
+        for name, item in tree.items():
+            yield from _named(item, patterns, (*path, *str(name).split(".")))
+    elif patterns and path and matches(patterns, path):
+        yield from (leaf for leaf in _leaves(tree) if isinstance(leaf, str))
+
+
+def _without_words(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {
+            name: LEFT_OUT if name in _TEXTS else _without_words(item)
+            for name, item in tree.items()
+            if name not in _OBJECTS
+        }
+    return [_without_words(item) for item in tree] if isinstance(tree, list) else tree

@@ -1,0 +1,89 @@
+"""How a metric has changed: since the start and lately, in numbers and in words, for every tile, table and card."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvitals.contract import ChangeFacts
+from rlvitals.render.numbers import number
+
+FEWEST_FOR_LATELY = 8
+"""Points below which "lately" would be the whole series."""
+
+MEAN_OF_FEW = 3
+"""Points that a level is the mean of, where there are four times as many; of a long series a tenth."""
+
+FEWEST_JUMPS = 5
+"""Jumps below which nothing is known of a series' noise."""
+
+SPREAD_OF_DEVIATIONS = 1.2533
+"""The standard deviation of a normal distribution over its mean absolute deviation: sqrt(pi / 2)."""
+
+
+def change(steps: NDArray[Any], values: NDArray[np.float64], direction: str = "none") -> ChangeFacts | None:
+    """How far a series is from where it began, and how far its newest tenth is from the tenth before; None where there
+    is nothing to compare. A level is the mean of a tenth of the points. A difference is 0 where it is no more than
+    twice what the series' own scatter explains. `direction` is the one that is better.
+
+    >>> steps = np.arange(1, 41)
+    >>> change(steps, np.linspace(0.0, 1.95, 40))["told"]
+    '▲ 0.075 → 1.875 since step 1; +0.2 over the last 8 steps'
+    >>> change(steps, np.tile([1.0, 2.0], 20))["told"]
+    'steady since step 1'
+    """
+    finite = np.isfinite(values)
+    known, at = values[finite], steps[finite]
+    if len(known) < 2:
+        return None
+    window = max(1, len(known) // 10, min(MEAN_OF_FEW, len(known) // 4))
+    with np.errstate(over="ignore", invalid="ignore"):
+        first, last = float(known[:window].mean()), float(known[-window:].mean())
+        before = float(known[-2 * window : -window].mean())
+        noise = max(_noise(known[: 4 * window], window), _noise(known[-4 * window :], window))
+        recent = _noise(known[-4 * window :], window)
+    if not (math.isfinite(last - first) and math.isfinite(last - before)):
+        return None
+    is_long = len(known) >= FEWEST_FOR_LATELY
+    facts: ChangeFacts = {
+        "first_step": int(at[0]),
+        "start": first,
+        "now": last,
+        "since_start": _beyond(last - first, noise),
+        "lately": _beyond(last - before, recent) if is_long else None,
+        "lately_steps": int(at[-1] - at[-2 * window]) + 1 if is_long else None,
+        "told": "",
+    }
+    return {**facts, "told": _told(facts, direction)}
+
+
+def _beyond(moved: float, noise: float) -> float:
+    return moved if abs(moved) > 2 * noise else 0.0
+
+
+def _noise(values: NDArray[np.float64], window: int) -> float:
+    """What the mean of so many points wobbles by: from the jumps between neighbours, so that a trend is no noise, and
+    by their mean deviation, so that one leap is little of it.
+    """
+    jumps = np.diff(values)
+    if len(jumps) < FEWEST_JUMPS:
+        return 0.0
+    return float(SPREAD_OF_DEVIATIONS * np.abs(jumps - np.median(jumps)).mean() / math.sqrt(window))
+
+
+def _told(facts: ChangeFacts, direction: str) -> str:
+    moved, lately, span = facts["since_start"], facts["lately"], facts["lately_steps"]
+    since = f"since step {number(facts['first_step'])}"
+    better = {"up": moved > 0, "down": moved < 0}.get(direction)
+    word = "" if better is None or not moved else ", better" if better else ", worse"
+    arrow = "▲" if moved > 0 else "▼"
+    said = f"{arrow} {number(facts['start'])} → {number(facts['now'])} {since}{word}" if moved else f"steady {since}"
+    if lately is None or span is None:
+        return said
+    window = f"over the last {number(span)} step{'' if span == 1 else 's'}"
+    if lately:
+        return f"{said}; {'+' if lately > 0 else ''}{number(lately)} {window}"
+    return f"{said}; steady {window}" if moved else said

@@ -1,0 +1,105 @@
+"""Where two curves part: the first step from which they differ by more than their own noise, and go on to.
+
+The noise of a curve is told from its jumps from point to point. Runs that differ from the first step on part there;
+a difference that comes and goes is none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_POINTS = 8
+SMALLEST_WINDOW, LARGEST_WINDOW = 3, 50
+BEYOND = 4.0
+"""Standard errors of the mean difference in a window: a curve has many windows, and chance must reach it in none."""
+
+LASTING = 0.8
+"""Share of the windows that follow in which the difference must still stand, with the same sign."""
+
+
+def parting_step(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> int | None:
+    """The first step from which two curves over the same steps differ beyond their noise; None where they do not, or
+    have too few points to tell.
+
+    >>> steps = np.arange(100)
+    >>> wave = np.sin(np.arange(100) * 2.0) * 0.1
+    >>> parting_step(steps, wave, -wave), parting_step(steps, wave, -wave + np.where(steps < 50, 0.0, 1.0))
+    (None, 50)
+    """
+    finite = np.isfinite(one) & np.isfinite(other)
+    steps, one, other = steps[finite], one[finite], other[finite]
+    if len(steps) < FEWEST_POINTS:
+        return None
+    noise = math.hypot(_noise(one), _noise(other))
+    width = _width(steps)
+    means = _windows(one - other, width)
+    limit = max(BEYOND * noise / math.sqrt(width), _tiny(one, other))
+    window = _first_lasting(means, np.full(len(means), limit))
+    if window is None:
+        return None
+    return int(steps[_onset(one - other, window, width, math.copysign(limit, means[window]))])
+
+
+def bands_part(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> int | None:
+    """The first step from which two bands over the same steps, the means of several runs each (a row a run) with one
+    standard deviation to either side, no longer overlap, and go on not to; None where they do, or cannot be told.
+
+    >>> steps = np.arange(100)
+    >>> low = np.array([np.zeros(100), np.full(100, 0.1)])
+    >>> bands_part(steps, low, low + 0.05), bands_part(steps, low, low + np.where(steps < 50, 0.0, 1.0))
+    (None, 50)
+    """
+    finite = np.isfinite(one).all(axis=0) & np.isfinite(other).all(axis=0)
+    steps, one, other = steps[finite], one[:, finite], other[:, finite]
+    if len(steps) < FEWEST_POINTS or min(len(one), len(other)) < 2:
+        return None
+    width = _width(steps)
+    means = _windows(one.mean(axis=0) - other.mean(axis=0), width)
+    spread = _windows(one.std(axis=0, ddof=1) + other.std(axis=0, ddof=1), width)
+    window = _first_lasting(means, np.maximum(spread, _tiny(one, other)))
+    return None if window is None else int(steps[window + width - 1])
+
+
+def _width(steps: NDArray[Any]) -> int:
+    return min(max(len(steps) // 20, SMALLEST_WINDOW), LARGEST_WINDOW)
+
+
+def _windows(values: NDArray[Any], width: int) -> NDArray[Any]:
+    """The mean of every window of so many points."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means: NDArray[Any] = (sums[width:] - sums[:-width]) / width
+    return means
+
+
+def _tiny(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """What rounding alone may make of numbers of this size."""
+    return 1e-9 * max(float(np.abs(one).max()), float(np.abs(other).max()))
+
+
+def _first_lasting(means: NDArray[Any], limits: NDArray[Any]) -> int | None:
+    """The first window beyond its limit, if most that follow are too, and to the same side."""
+    sides = np.where(np.abs(means) > limits, np.sign(means), 0.0)
+    for side in (1.0, -1.0):
+        stands = sides == side
+        share = np.cumsum(stands[::-1])[::-1] / np.arange(len(stands), 0, -1)  # of those from each window on
+        found = np.flatnonzero(stands & (share >= LASTING))
+        if len(found):
+            return int(found[0])
+    return None
+
+
+def _onset(difference: NDArray[Any], window: int, width: int, limit: float) -> int:
+    """The point of a window at which the difference begins: from there on it is never within the limit."""
+    inside = difference[window : window + width]
+    within = np.flatnonzero(inside <= limit) if limit > 0 else np.flatnonzero(inside >= limit)
+    after = int(within[-1]) + 1 if len(within) else 0
+    return window + min(after, width - 1)
+
+
+def _noise(values: NDArray[Any]) -> float:
+    """The scatter of a curve around its course: from the median jump, so that neither trend nor spikes count."""
+    return 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)

@@ -1,0 +1,221 @@
+"""Logs of other tools that lie in a folder of runs, shown among them: which there are, each in a line with its verdict.
+
+They are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
+what is left out is counted. For a server the reading and judging is done in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from rlvitals.contract import Headline, NewStatus
+from rlvitals.errors import RlvitalsError
+from rlvitals.guard import guarded
+from rlvitals.importers import is_one_log, is_plainly_other, read_log
+from rlvitals.importers.folders import files_in, survey, telling
+from rlvitals.importers.registry import importers
+from rlvitals.store.layout import RunDir
+from rlvitals.views.diagnosis import diagnose
+from rlvitals.views.discovery import is_dump
+from rlvitals.views.labels import is_labels
+from rlvitals.views.logs import LogView
+from rlvitals.views.run_tail import Added
+
+MOST_LOGS = 50
+"""Logs that are read for a list; the others are counted."""
+
+LARGEST = 64 * 2**20
+"""Bytes of a log that is read for a list."""
+
+BEING_WRITTEN = 300.0
+"""Seconds after its last change in which a log counts as being written: nothing says when it is over."""
+
+AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
+"""A folder is looked through again after so long, and after so many times as long as it took."""
+
+MOST_FILES = 200
+"""Files of a log that is a folder which are looked at for changes and links."""
+
+
+_MOSTLY_LOGS = frozenset({".csv", ".jsonl", ".log", ".ipynb"})
+
+
+class Found(NamedTuple):
+    """Files and folders whose names say that they are logs, and how many more there are."""
+
+    logs: list[Path]
+    left_out: int
+
+    @property
+    def note(self) -> str:
+        """What is said of those that are left out."""
+        if not self.left_out:
+            return ""
+        return f"{self.left_out} more files that may be logs are not shown: 'rlvitals check' reads any of them"
+
+
+def find_logs(folder: Path) -> Found:
+    """The logs of other tools at or below a folder, by their names. What lies in a run or in a dump is theirs."""
+    if RunDir(folder).holds_run:
+        return Found([], 0)
+    if is_one_log(folder):
+        return Found([folder], 0)
+    known = importers()
+    runs, others = survey(folder, known)
+    places = [run.folder for run in runs]
+    for place in (folder, *others):
+        if not is_dump(place):
+            places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
+    inside = [place for place in places if _stays_in(place, folder)]
+    return Found(inside[:MOST_LOGS], len(inside[MOST_LOGS:]))
+
+
+def _may_be_log(file: Path, *, is_top: bool) -> bool:
+    """By its name. Below the folder's top a name that tells nothing counts for what is mostly a log alone: a tree is
+    full of JSON.
+    """
+    least = 0 if is_top or file.suffix in _MOSTLY_LOGS else 1
+    return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
+
+
+def _stays_in(place: Path, folder: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link."""
+    here = os.path.realpath(folder)
+    return all(Path(os.path.realpath(file)).is_relative_to(here) for file in (place, *_files_of(place)))
+
+
+def _files_of(place: Path) -> list[Path]:
+    if not os.path.isdir(place):
+        return [place]
+    found = (Path(folder) / name for folder, _, names in os.walk(place) for name in sorted(names))
+    return list(islice(found, MOST_FILES))
+
+
+def state_of(place: Path) -> str:
+    """What changes when a log does."""
+    told = []
+    for file in _files_of(place):
+        try:
+            found = file.stat()
+        except OSError:
+            continue
+        told.append((str(file), found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class RawLogView(LogView):
+    """A log that may still be written, opened as if it were a run."""
+
+    def __init__(self, place: Path) -> None:
+        """Raises NotALog."""
+        super().__init__(read_log(place), place)
+        is_running = time.time() - self.log.changed < BEING_WRITTEN
+        self.info = replace(self.info, status="running" if is_running else "finished")
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.info.status == "running"
+
+
+def log_line(view: RawLogView) -> Headline:
+    """A log in one line of a list."""
+    judged, info = diagnose(view), view.info
+    return {
+        "name": info.name, "status": view.status, "status_note": f"{view.log.format} log", "verdict": judged.verdict,
+        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework, "started": None,
+        "updated": info.updated, "last_step": view.last_step, "total_steps": info.total_steps, "rows": view.rows,
+        "metrics": len(view.metrics), "host": None, "seconds": None,
+    }  # fmt: skip
+
+
+def read_raw(place: Path) -> RawLogView | None:
+    """A log opened; None where it is none after all, or too large to be read for a list."""
+    try:
+        if sum(file.stat().st_size for file in _files_of(place)) > LARGEST:
+            return None
+        view = RawLogView(place)
+    except (RlvitalsError, OSError):
+        return None
+    return view if view.rows or view.metrics else None
+
+
+class RawLogs:
+    """The logs of one served folder, read and judged in the background. Safe to ask from several threads."""
+
+    def __init__(self, folder: Path, is_taken: Callable[[Path], bool]) -> None:
+        """`is_taken`: whether a path is a run or dump that is listed already."""
+        self._folder, self._is_taken = folder, is_taken
+        self._lock = threading.Lock()
+        self._lines: dict[Path, tuple[str, Headline | None]] = {}
+        self._thread: threading.Thread | None = None
+        self._due = 0.0
+        self.note = ""
+
+    def lines(self) -> dict[Path, Headline]:
+        """Those that are judged so far. Starts another look where one is due."""
+        with self._lock:
+            if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._look, name="rlvitals-logs", daemon=True)
+                self._thread.start()
+            return {place: line for place, (_, line) in self._lines.items() if line is not None}
+
+    def holds(self, place: Path) -> bool:
+        """Whether a path is one of them: nothing else of the folder is opened as a log."""
+        known = self._lines.get(place)
+        return known is not None and known[1] is not None
+
+    def wait(self) -> None:
+        """Until the look that is under way has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        with guarded(lambda error: None):  # a folder that vanishes meanwhile
+            found = find_logs(self._folder)
+            logs = [place for place in found.logs if not self._is_taken(place)]
+            for place in logs:
+                state = state_of(place)
+                before, line = self._lines.get(place, ("", None))
+                if before != state or (line is not None and line["status"] == "running"):
+                    view = read_raw(place)
+                    with self._lock:
+                        self._lines[place] = state, None if view is None else log_line(view)
+            with self._lock:
+                self._lines = {place: self._lines[place] for place in logs}
+                self.note = found.note
+        self._due = time.monotonic() + max(AGAIN_SECONDS, AGAIN_TIMES * (time.monotonic() - began))
+
+
+class RawTail:
+    """What is added to a log. `place` is how its files were at the last look, for going on later."""
+
+    def __init__(self, path: Path, place: str = "") -> None:
+        self._path = path
+        self.place = place or state_of(path)
+
+    def look(self) -> Added:
+        """That there are new rows: which, the page asks."""
+        before, self.place = self.place, state_of(self._path)
+        return Added(rows=1, updated=time.time()) if self.place != before else Added()
+
+    def look_at_dumps(self) -> bool:
+        return False
+
+    def status(self) -> NewStatus:
+        """Whether it was written to a while ago."""
+        try:
+            changed = max(file.stat().st_mtime for file in _files_of(self._path))
+        except (OSError, ValueError):
+            return {"status": "unreadable", "status_note": f"{self._path.name} is gone", "ended": None}
+        is_running = time.time() - changed < BEING_WRITTEN
+        return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}

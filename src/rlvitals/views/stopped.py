@@ -1,0 +1,89 @@
+"""A run whose process is gone without ending it: what is said of it, and how it goes on. A dead run is not healthy,
+whatever its last rows say, and every screen, list and report says so in these words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlvitals.records import Finding, HealthEvent, RunInfo
+from rlvitals.render.numbers import number
+
+GONE = "process_gone"
+"""The rule by which the clock beside a trainer says the same while it happens."""
+
+_OWN_TRAINER = re.compile(r"(?:.*/)?rlvitals(?:/cli/main\.py)? train (?P<trainer>[a-z]+)(?P<rest>(?: [\w@%+=:,./-]+)*)")
+"""A command of ours in words that a shell takes as they are: a run may come from anybody, and commands are pasted."""
+_RESUME_FLAG = re.compile(r" --resume-from[= ]\S+")
+_CAUSES = ("it was killed (out of memory, a scheduler, kill -9), or the interpreter itself crashed",)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How a run stopped without a word."""
+
+    when: float
+    """The last sign of life, in unix seconds."""
+    is_known: bool
+    """Whether the process is known to be gone; else nothing but its silence is known: it ran on another machine."""
+
+
+def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) -> Finding:
+    """What is said of it."""
+    total = f" of {number(info.total_steps)}" if info.total_steps else ""
+    where = f"at step {number(last_step)}{total}" if last_step is not None else "before its first row"
+    why = "the process is gone" if stop.is_known else f"no heartbeat from {info.host or 'its machine'} any more"
+    step = 0 if last_step is None else last_step
+    return Finding(
+        rule=GONE,
+        kind="stall",
+        severity="critical",
+        step=step,
+        onset_step=step,
+        title=f"stopped {where}: {why}",
+        confidence=1.0,
+        evidence={"process": f"pid {info.pid} on {info.host or 'an unknown host'}"} if info.pid else {},
+        causes=_CAUSES,
+        advice=(resume, "look at dmesg and the scheduler's log for what ended it"),
+    )
+
+
+def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | None, when: float) -> list[HealthEvent]:
+    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run went on.
+    What it said of this one is said in the words of every screen.
+    """
+    kept = []
+    for event in events:
+        if event.rule != GONE or event.type not in ("raised", "escalated", "recovered"):
+            kept.append(event)
+        elif event.attempt == attempt and finding is not None and event.finding is not None:
+            said, evidence, advice = finding.title, finding.evidence, finding.advice
+            finding = replace(event.finding, title=said, evidence=evidence, advice=advice)
+    if finding is not None:
+        kept.append(HealthEvent("raised", finding.step, when, attempt, "clock", finding))
+    return kept
+
+
+def resume_words(info: RunInfo, config: Mapping[str, Any], path: Path) -> str:
+    """The command or the call by which a run goes on, as far as the run tells what trained it."""
+    own = _OWN_TRAINER.fullmatch(info.command)
+    if own is not None:
+        return f"resume with: rlvitals train {own['trainer']}{_RESUME_FLAG.sub('', own['rest'])} --resume-from last"
+    if (info.framework or "").startswith("trl"):
+        folder = config.get("output_dir")
+        places = [path, path.parent, *([Path(folder)] if isinstance(folder, str) and "\0" not in folder else [])]
+        if any(_has_checkpoint(place) for place in places):
+            return "resume with: trainer.train(resume_from_checkpoint=True)"
+        return "no checkpoint was saved, so nothing can be resumed: start the script again"
+    return f"resume from your newest checkpoint, with rlvitals.start({str(path)!r}, resume=STEP)"
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    try:
+        return any(child.name.startswith("checkpoint-") and child.is_dir() for child in folder.iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,40 @@
+"""Who asked what, one line an answer: time, name, method, address, status. Never a token."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from rlvitals.errors import ConfigError
+from rlvitals.terminal import put, visible
+
+
+class AccessLog:
+    """A file that lines are added to; `-` is standard error."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._path = None if path == "-" else Path(path).absolute()
+        try:
+            if self._path is not None:
+                self._path.open("a").close()
+        except OSError as error:
+            raise ConfigError(f"cannot write the access log {path}: {error.strerror or error}") from error
+
+    def __call__(self, name: str, scope: Any, status: int) -> None:
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        kept = urlencode([(key, value) for key, value in query if key != "token"])
+        address = scope["path"] + (f"?{kept}" if kept else "")
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = visible(f"{when} {name or '-'} {scope['method']} {address} {status}")
+        with self._lock:
+            if self._path is None:
+                put(line, sys.stderr)
+                return
+            with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:  # it may be rotated away
+                file.write(line + "\n")

@@ -1,0 +1,138 @@
+"""Who may look: one token for everybody, or a file with one token a person.
+
+A line of the file is a name and a token, or a name and `proof:` with what `rlvitals serve --new-token` printed. The
+proof is a hash of a hash of the token: whoever reads the file can make neither the token of it nor the cookie, which is
+the hash in between. The file is read again when it changes; who is no longer in it is shut out at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rlvitals.errors import ConfigError
+from rlvitals.store.files import read_whole
+from rlvitals.terminal import logger
+
+SHORTEST_TOKEN = 16
+PROOF = "proof:"
+EVERYBODY = "-"
+"""The name of whoever has the one token."""
+
+_NAME = re.compile(r"[\w.@+-]{1,64}")
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+class People(Protocol):
+    """Tells whose a token or a cookie is."""
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: cookies know no ports, and two servers on one machine must not overwrite each other's."""
+        ...
+
+    def name_of(self, ticket: str) -> str | None:
+        """Whose ticket it is; None: nobody's. Takes as long for a wrong one as for a right one."""
+        ...
+
+
+def ticket_of(token: str) -> str:
+    """What a cookie holds: made from the token, and not the token itself."""
+    return hmac.new(token.encode(), b"rlvitals cookie", hashlib.sha256).hexdigest()
+
+
+def proof_of(ticket: str) -> str:
+    """What a file of tokens may hold instead of one."""
+    return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
+
+
+def check_token(token: str) -> str:
+    """Raises ConfigError for what is too short to be a secret."""
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"a token has at least {SHORTEST_TOKEN} printable characters and no space")
+    return token
+
+
+def new_token(name: str) -> tuple[str, str]:
+    """A token, and the line of the file for it."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name[:80]!r} is no name for a token: letters, digits and .@+- are")
+    token = secrets.token_urlsafe(24)
+    return token, f"{name} {PROOF}{proof_of(ticket_of(token))}"
+
+
+class OneToken:
+    """One token for everybody."""
+
+    def __init__(self, token: str) -> None:
+        self._proof = proof_of(ticket_of(token))
+        self.cookie = f"rlvitals_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+    def name_of(self, ticket: str) -> str | None:
+        return EVERYBODY if hmac.compare_digest(proof_of(ticket), self._proof) else None
+
+
+class TokenFile:
+    """A token a person."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self.cookie = f"rlvitals_{hashlib.sha256(str(self._path).encode()).hexdigest()[:8]}"
+        self._stamp: object = None
+        self._proofs: dict[str, str] = {}
+        self._read(is_first=True)
+
+    def name_of(self, ticket: str) -> str | None:
+        self._read()
+        proof = proof_of(ticket)
+        found = [name for name, known in self._proofs.items() if hmac.compare_digest(proof, known)]
+        return found[0] if found else None
+
+    def _read(self, *, is_first: bool = False) -> None:
+        """Read the file where it has changed. One that cannot be read lets nobody in."""
+        try:
+            facts = self._path.stat()
+            stamp = facts.st_ino, facts.st_size, facts.st_mtime_ns
+            if stamp == self._stamp:
+                return
+            self._proofs = dict(parse_tokens(read_whole(self._path).decode()))
+            self._stamp = stamp
+        except (OSError, ValueError, ConfigError) as error:
+            if is_first:
+                raise ConfigError(f"cannot read the tokens in {self._path}: {error}") from error
+            if self._proofs:
+                logger.warning("nobody may look: the tokens in %s cannot be read: %s", self._path, error)
+            self._proofs, self._stamp = {}, None
+
+
+def parse_tokens(text: str) -> Mapping[str, str]:
+    r"""Names and proofs of a file of tokens. Raises ConfigError that names the line, and never the token.
+
+    >>> list(parse_tokens("# the team\nann 0123456789abcdef\n"))
+    ['ann']
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or not _NAME.fullmatch(words[0]):
+            raise ConfigError(f"line {number} is not a name and a token")
+        name, secret = words
+        if name in found:
+            raise ConfigError(f"line {number}: {name} has a token already")
+        if secret.startswith(PROOF):
+            if not _HEX.fullmatch(secret.removeprefix(PROOF)):
+                raise ConfigError(f"line {number}: a proof has 64 hexadecimal digits")
+            found[name] = secret.removeprefix(PROOF)
+        else:
+            try:
+                found[name] = proof_of(ticket_of(check_token(secret)))
+            except ConfigError as error:
+                raise ConfigError(f"line {number}: {error}") from None
+    return found

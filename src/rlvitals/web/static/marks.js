@@ -1,0 +1,67 @@
+/** What people say of runs: names, tags, notes, archived, deleted, and boards. Read once, changed here, told to whoever listens. */
+
+import {ask, tell} from "./api.js";
+
+/** @import {Marks, RunMarks} from "../contract.d.ts" */
+
+/** @type {Marks} */
+let known = {editable: false, runs: {}, boards: {}};
+/** @type {Promise<Marks> | null} */
+let asked = null;
+/** @type {Set<(marks: Marks) => void>} */
+const listeners = new Set();
+
+/** @returns {Marks} those read last */
+export function now() {
+  return known;
+}
+
+/**
+ * The marks of the folder. Where they cannot be read there are none, and nothing can be changed.
+ * @param {boolean} [anew] asks the server although it was asked before
+ * @returns {Promise<Marks>}
+ */
+export function read(anew = false) {
+  if (anew || !asked)
+    asked = ask("marks")
+      .catch(() => ({editable: false, runs: {}, boards: {}}))
+      .then(take);
+  return asked;
+}
+
+/**
+ * Changes what is said of a run: an empty text or list, or false, takes a mark away.
+ * @param {string} run
+ * @param {RunMarks} changes
+ */
+export async function mark(run, changes) {
+  return take(await tell("marks", {run, set: changes}));
+}
+
+/**
+ * Keeps a board under a name; null takes it away.
+ * @param {string} board
+ * @param {Record<string, unknown> | null} content
+ */
+export async function keepBoard(board, content) {
+  return take(await tell("marks", {board, set: content}));
+}
+
+/** @param {(marks: Marks) => void} listener @returns {() => void} stops listening */
+export function onMarks(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** @param {string} run @returns {string} the name people gave it, or its own */
+export function nameOf(run) {
+  return known.runs[run]?.name || run;
+}
+
+/** @param {Marks} marks */
+function take(marks) {
+  known = marks;
+  asked = Promise.resolve(marks);
+  for (const listener of listeners) listener(marks);
+  return marks;
+}

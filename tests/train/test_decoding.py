@@ -1,0 +1,175 @@
+"""Keys and values of fixed size give what growing ones give; on a GPU also as CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from rlvitals.train import decoding
+from rlvitals.train.decoding import Fixed, Growing, reading
+from rlvitals.train.sampling import left_padded, sample, write_on
+
+EOS, PAD = 1, 0
+PROMPTS = [[5, 6, 7, 8], [9], [4, 3], [9], [9]]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def llama(device="cpu"):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval().to(device)
+
+
+def turns(model, read, *, lengths=(6, 5, 9), prompts=PROMPTS):
+    """Three messages, each after something new to read, and rows that drop out in between."""
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(3)
+    how = {"temperature": 1.0, "eos_id": EOS, "pad_id": PAD, "generator": generator}
+    ids, mask = left_padded(prompts, PAD, device)
+    told = []
+    with torch.no_grad():
+        for turn, length in enumerate(lengths):
+            found = write_on(read, ids, mask, max_new_tokens=length, is_first=turn == 0, **how)
+            told.append(found)
+            rows = torch.tensor([4, 0, 1], device=device) if turn == 0 else torch.tensor([1, 2], device=device)
+            if turn < 2:
+                read.select(rows)
+                new, more = left_padded([[7, 7, 3], [2], [8, 4]][: len(rows)], PAD, device)
+                mask = torch.cat([mask, found.mask], dim=1)[rows]
+                mask = torch.cat([mask, more], dim=1)
+                ids = torch.cat([found.tokens[rows][:, -1:], new], dim=1)
+    return told
+
+
+def assert_alike(found, expected, *, within=1e-5):
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        assert one.mask.tolist() == other.mask.tolist()
+        assert torch.allclose(one.logprobs, other.logprobs, atol=within)
+
+
+def test_fixed_storage_gives_the_samples_of_growing_storage():
+    model = llama()
+    assert_alike(turns(model, Fixed(model, 5, 64, with_graphs=False)), turns(model, Growing(model)))
+
+
+def test_a_batch_that_outgrows_its_storage_gets_more(monkeypatch):
+    model = llama()
+    monkeypatch.setattr(decoding, "COLUMN_STEP", 4)
+    read = Fixed(model, 5, 4, with_graphs=False)
+    assert_alike(turns(model, read), turns(model, Growing(model)))
+    assert read.nbytes >= 2 * 2 * 5 * 2 * 28 * 8 * 4  # two layers of keys and values, two heads of 8 floats, 28 columns
+
+
+def test_storage_that_was_used_before_begins_anew():
+    model = llama()
+    read = Fixed(model, 5, 64, with_graphs=False)
+    first = turns(model, read)
+    read.begin()
+    assert_alike(turns(model, read), first)
+
+
+@pytest.mark.parametrize("way", [Growing, lambda model: Fixed(model, 8, 64, with_graphs=False)])
+def test_equal_prompts_are_read_once(way):
+    model, sizes = llama(), []
+    model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    ids, mask = left_padded(PROMPTS, PAD)
+    how = {"max_new_tokens": 3, "temperature": 0.0, "eos_id": -1, "pad_id": PAD, "generator": None}
+    with torch.no_grad():
+        together = write_on(way(model), ids, mask, is_first=True, **how)
+        apart = write_on(way(model), ids, mask, is_first=False, **how)
+    assert sizes == [(3, 4), (5, 1), (5, 1), (5, 4), (5, 1), (5, 1)]
+    assert_alike([together], [apart])
+
+
+def gpt2():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=64, n_embd=32, n_layer=1, n_head=4))
+
+
+def sliding():
+    config = MistralConfig(
+        vocab_size=20,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        sliding_window=4,
+    )
+    return MistralForCausalLM(config)
+
+
+@pytest.mark.parametrize(("build", "is_plain"), [(llama, True), (sliding, False)])
+def test_layers_that_see_a_part_of_the_text_are_left_to_transformers(build, is_plain):
+    assert decoding._has_plain_attention(build()) is is_plain
+
+
+def test_without_a_gpu_any_model_is_read_as_transformers_does():
+    for model in (llama(), gpt2(), sliding()):
+        with reading(model, 2, 10) as read:
+            assert isinstance(read, Growing)
+
+
+@needs_cuda
+def test_graphs_give_the_samples_of_plain_passes():
+    model = llama("cuda")
+    expected = turns(model, Growing(model), prompts=PROMPTS * 8)
+    read = Fixed(model, 40, 64, with_graphs=True)
+    read.begin()
+    found = turns(model, read, prompts=PROMPTS * 8)
+    assert read._graphs.steps
+    assert_alike(found, expected, within=1e-4)
+
+
+@needs_cuda
+def test_a_kept_graph_follows_the_weights():
+    model = llama("cuda")
+    ids, mask = left_padded(PROMPTS, PAD, "cuda")
+    how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
+    first = sample(model, ids, mask, **how)
+    with torch.no_grad():
+        for weight in model.parameters():  # as an optimizer does it: in place
+            weight.mul_(1.3)
+    changed = sample(model, ids, mask, **how)
+    assert not torch.allclose(first.logprobs, changed.logprobs, atol=1e-3)
+    assert_alike([changed], [sample(copy.deepcopy(model), ids, mask, **how)], within=1e-4)
+    for weight in model.parameters():  # as loading a checkpoint may do it: other memory
+        weight.data = (weight.data / 1.3).clone()
+    assert_alike([sample(model, ids, mask, **how)], [first], within=1e-4)
+
+
+@needs_cuda
+def test_autocast_samples_with_graphs_of_its_own():
+    model = llama("cuda")
+    ids, mask = left_padded(PROMPTS, PAD, "cuda")
+    how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
+    plain = sample(model, ids, mask, **how)
+    model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)  # as accelerate prepares a model
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        expected = write_on(Growing(model), ids, mask, is_first=True, generator=None, **how)
+    for _ in range(3):  # weights that autocast casts are gone when it ends: a graph must not have used them
+        with torch.autocast("cuda", torch.bfloat16):
+            rounded = sample(model, ids, mask, **how)
+        assert_alike([rounded], [expected], within=0.05)
+        torch.cuda.empty_cache()
+        overwritten = [torch.full((64, 64), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(200)]
+        assert len(overwritten) == 200
+    assert (rounded.logprobs - plain.logprobs).abs().max() > 1e-6
+
+
+@needs_cuda
+def test_a_model_that_cannot_be_captured_is_read_without_graphs(caplog):
+    model = llama("cuda")
+    model.register_forward_hook(lambda *_: torch.cuda.synchronize())  # not allowed while a graph is made
+    read = Fixed(model, 5, 64, with_graphs=True)
+    read.begin()
+    found = turns(model, read)
+    assert "without CUDA graphs" in caplog.text
+    assert_alike(found, turns(model, Growing(model)), within=1e-4)

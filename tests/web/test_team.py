@@ -1,0 +1,255 @@
+"""A server for several people: a token each, a bucket behind it, who asked what, a proxy in front of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+from browsing import REPO
+from serving import events, free_port, parse, serving
+
+import rlvitals
+from conftest import until
+from rlvitals.cli.main import main
+from rlvitals.errors import ConfigError
+from rlvitals.store.inbox import Inbox
+from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import Mirror, upload_changes
+from rlvitals.views.run import open_run
+from rlvitals.web.access_log import AccessLog
+from rlvitals.web.delivery import Delivery, Server
+from rlvitals.web.people import TokenFile, new_token, parse_tokens, proof_of, ticket_of
+from rlvitals.web.server import Team
+
+ANN, BEN = "ann-0123456789abcdef", "ben-0123456789abcdef"
+
+
+def start(path, **settings):
+    return rlvitals.start(path, **({"display": "none", "hardware": False, "monitor": False} | settings))
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(f"# the team\nann {ANN}\nben {BEN}\n")
+    return file
+
+
+def bearer(client, token, path="/api/runs"):
+    return client.get(path, authorization=f"Bearer {token}").status
+
+
+def test_each_person_has_a_token_and_loses_it_at_once(tmp_path, tokens):
+    folder = tmp_path / "runs"
+    run = start(folder / "one")
+    run.log({"loss": 1.0}, step=1)
+    log = tmp_path / "access.log"
+    with serving(folder, team=Team(people=TokenFile(tokens), seen=AccessLog(str(log)))) as client:
+        assert client.get("/api/runs").status == 401
+        assert (bearer(client, ANN), bearer(client, BEN), bearer(client, ANN + "x")) == (200, 200, 401)
+        cookie = client.get(f"/?token={ANN}").headers["set-cookie"].partition(";")[0]
+        assert ANN not in cookie
+        assert client.get("/api/runs?token=x", cookie=cookie).status == 200
+        with client.listen("one", cookie=cookie) as heard:
+            assert next(heard)[0] == "status"
+            tokens.write_text(f"ben {BEN}\ncara cara-0123456789abcdef\n")
+            began = time.monotonic()
+            for _ in heard:  # what was on its way, and then the end
+                pass
+            assert time.monotonic() - began < 5
+        assert (bearer(client, ANN), bearer(client, BEN), bearer(client, "cara-0123456789abcdef")) == (401, 200, 200)
+        assert client.get("/api/runs", cookie=cookie).status == 401
+        tokens.unlink()
+        assert bearer(client, BEN) == 401, "a file that cannot be read lets nobody in"
+    run.finish()
+    said = log.read_text()
+    assert " ann GET /api/runs 200" in said
+    assert " ben GET /api/runs 200" in said
+    assert ANN not in said
+    assert "token" not in said
+
+
+def test_the_file_may_hold_proofs_which_open_nothing(tmp_path):
+    token, line = new_token("dora")
+    file = tmp_path / "tokens"
+    file.write_text(line + "\n")
+    proof = line.split("proof:")[1]
+    assert token not in line
+    with serving(tmp_path, team=Team(people=TokenFile(file))) as client:
+        assert (bearer(client, token), bearer(client, proof)) == (200, 401)
+        name = client.get(f"/?token={token}").headers["set-cookie"].partition("=")[0]
+        assert client.get("/api/runs", cookie=f"{name}={proof}").status == 401
+
+
+def test_a_new_token_is_printed_with_its_line(tmp_path, capsys):
+    assert main(["serve", "--new-token", "eve"]) == 0
+    told = capsys.readouterr().out
+    token, line = re.search(r"shown once: (\S+)\n.*?: (eve proof:\w+)\n", told).groups()
+    assert dict(parse_tokens(line)) == {"eve": proof_of(ticket_of(token))}
+    (tmp_path / "tokens").write_text("eve little")
+    for flags in (["--tokens", str(tmp_path / "tokens")], ["--tokens", "x", "--token", "y" * 20], ["--accept-pushes"]):
+        assert main(["serve", str(tmp_path), "--port", "0", *flags]) == 64
+        assert "little" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["ann", "ann short", f"ann {ANN} more", f"ann {ANN}\nann {BEN}", "ann proof:12", f"a/b {ANN}"]
+)
+def test_a_wrong_line_is_named_without_its_token(text):
+    with pytest.raises(ConfigError, match=r"line \d") as error:
+        parse_tokens(text)
+    assert ANN not in str(error.value)
+
+
+def test_runs_of_other_machines_appear_from_a_bucket(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("RLVITALS_CACHE", str(tmp_path / "cache"))
+    url = f"memory://team-{time.time_ns()}/runs"
+    system, _ = fsspec.core.url_to_fs(url)
+    system.makedirs(url.removeprefix("memory:/"), exist_ok=True)
+    mirror = Mirror(url)
+    assert mirror.refresh() == 0
+    run = start(tmp_path / "mine" / "grpo")
+    run.log({"loss": 1.0}, step=1)
+    upload_changes(RunDir(tmp_path / "mine" / "grpo"), f"{url}/grpo")
+    with serving(mirror.folder) as client:
+        mirror.refresh()
+        copy = mirror.folder / "grpo"
+        until(lambda: [line["run"] for line in client.api("runs").facts["runs"]] == ["grpo"])
+        assert open_run(copy).status == "running"
+        inode = RunDir(copy).train_log.stat().st_ino
+        run.log({"loss": 0.5}, step=2)
+        run.finish()
+        upload_changes(RunDir(tmp_path / "mine" / "grpo"), f"{url}/grpo")
+        mirror.refresh()
+        assert RunDir(copy).train_log.stat().st_ino == inode, "only the end of a log is fetched"
+        assert RunDir(copy).train_log.read_bytes() == RunDir(tmp_path / "mine" / "grpo").train_log.read_bytes()
+        assert (open_run(copy).rows, open_run(copy).status) == (2, "finished")
+        assert mirror.refresh() == 0
+        system.rm(f"{url.removeprefix('memory:/')}/grpo", recursive=True)
+        mirror.refresh()
+        assert not RunDir(copy).holds_run
+
+
+def test_a_run_whose_heartbeat_stays_the_same_is_not_live(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("RLVITALS_CACHE", str(tmp_path / "cache"))
+    run = start(tmp_path / "shared" / "old")
+    run.log({"loss": 1.0}, step=1)
+    place = RunDir(tmp_path / "shared" / "old")
+    lock = json.loads(place.lock.read_text())
+    place.lock.write_text(json.dumps(lock | {"boot": "another machine's", "since": time.time() - 300}))
+    place.heartbeat.write_text(f"{time.time() - 300:.3f}\n")
+    mirror = Mirror(f"file://{tmp_path / 'shared'}")
+    mirror.refresh()
+    assert open_run(mirror.folder / "old").status == "interrupted"
+    place.heartbeat.write_text(f"{time.time() - 300:.3f} \n")  # it beats, by a clock that is behind
+    mirror.refresh()
+    assert open_run(mirror.folder / "old").status == "running"
+    run.finish()
+
+
+@pytest.fixture
+def proxied(tmp_path):
+    """The server block of docs/sharing.md in a real nginx, in front of a port that a test serves on."""
+    program, openssl = shutil.which("nginx") or "/usr/sbin/nginx", shutil.which("openssl")
+    if not os.path.exists(program) or openssl is None:
+        pytest.skip("the test of the proxy needs nginx and openssl: apt-get install nginx openssl")
+    names = "subjectAltName=DNS:runs.example.org,DNS:localhost"
+    wanted = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=runs.example.org", "-addext", names]
+    certificate = [openssl, "req", "-x509", *wanted]
+    certificate += ["-keyout", str(tmp_path / "runs.key"), "-out", str(tmp_path / "runs.pem")]
+    subprocess.run(certificate, check=True, capture_output=True)
+    block = re.search(r"```nginx\n(.*?)```", (REPO / "docs" / "sharing.md").read_text(), re.DOTALL)[1]
+    started = []
+
+    def start_proxy(port: int) -> int:
+        own = free_port()
+        said = block.replace("listen 443 ssl", f"listen 127.0.0.1:{own} ssl")
+        said = said.replace("127.0.0.1:8642", f"127.0.0.1:{port}").replace("/etc/ssl/", f"{tmp_path}/")
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+        configuration = tmp_path / "nginx.conf"
+        configuration.write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log;\n"
+            f"events {{}}\nhttp {{ access_log off; {places}\n{said}\n}}\n"
+        )
+        command = [program, "-c", str(configuration), "-p", str(tmp_path), "-e", str(tmp_path / "error.log")]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        until(lambda: _answers(own))
+        return own
+
+    yield start_proxy
+    for process in started:
+        process.terminate()
+        process.wait(10)
+
+
+def test_behind_nginx_with_tls_and_a_prefix(tmp_path, tokens, proxied, monkeypatch):
+    folder = tmp_path / "runs"
+    run = start(folder / "one")
+    run.log({"loss": 1.0}, step=1)
+    team = Team(people=TokenFile(tokens), inbox=Inbox(folder), push_token=BEN)
+    with serving(folder, team=team, allow_hosts=["runs.example.org"]) as client:
+        port = proxied(client.port)
+        host = f"runs.example.org:{port}"
+
+        def ask(path, name=host, **headers):
+            with _through_tls(port, tmp_path / "runs.pem") as connection:
+                lines = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+                connection.sendall(f"GET {path} HTTP/1.1\r\nhost: {name}\r\n{lines}connection: close\r\n\r\n".encode())
+                return parse(b"".join(iter(lambda: connection.recv(65536), b"")))
+
+        assert ask("/api/runs").status == 401
+        assert ask("/api/runs", name="evil.example").status == 403
+        for prefix in ("", "/team"):
+            welcome = ask(f"{prefix}/?token={ANN}")
+            assert (welcome.status, welcome.headers["location"]) == (303, "./")
+            cookie = welcome.headers["set-cookie"].partition(";")[0]
+            page = ask(f"{prefix}/", cookie=cookie)
+            assert page.status == 200
+            script = re.search(r'src="([^"]+)"', page.body.decode())[1]
+            assert ask(f"{prefix}/{script}", cookie=cookie).status == 200
+            told = ask(f"{prefix}/api/runs", cookie=cookie, origin=f"https://{host}")
+            assert '"run":"one"' in told.body.decode()
+        assert ask("/api/runs", cookie=cookie, origin="https://evil.example").status == 403
+
+        with _through_tls(port, tmp_path / "runs.pem") as connection:
+            request = f"GET /team/api/live?run=one HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie}\r\n\r\n"
+            connection.sendall(request.encode())
+            with connection.makefile("rb") as stream:
+                heard = events(stream)
+                assert next(heard)[0] == "status"
+                began = time.monotonic()
+                run.log({"loss": 0.5}, step=2)
+                assert next(heard)[:2] == ("rows", {"step": 2, "updated": ANY, "rows": 1, "values": {"loss": 0.5}})
+                assert time.monotonic() - began < 5, "nothing between holds events back"
+        run.finish()
+
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "runs.pem"))
+        for url in (f"https://localhost:{port}", f"https://localhost:{port}/team/"):
+            Delivery(RunDir(folder / "one"), Server(url, BEN), "pushed").send(patience=5)
+        assert open_run(folder / "pushed").rows == 2
+
+
+def _through_tls(port: int, certificate: Path) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(certificate))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    return context.wrap_socket(plain, server_hostname="runs.example.org")
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
