@@ -319,6 +319,10 @@ class FindingFacts(TypedDict):
     """Since when it holds."""
     title: str
     metrics: list[str]
+    cause: str
+    """What lies behind it, one of `records.CAUSES`; empty where the evidence does not show it."""
+    slice: str
+    """The slice it is about, such as `env=math`; empty for the whole run."""
     recovered_step: int | None
     """None: it still stands."""
 
@@ -963,5 +967,7 @@ def finding_facts(found: Finding) -> FindingFacts:
         "onset_step": found.onset_step,
         "title": found.title,
         "metrics": list(found.metrics),
+        "cause": found.cause,
+        "slice": found.slice,
         "recovered_step": found.recovered_step,
     }

@@ -49,6 +49,14 @@ KINDS: tuple[str, ...] = (
 """Every kind of trouble a finding can name. A closed list: other people's code switches on it."""
 
 
+CAUSES: tuple[str, ...] = (
+    "weight_sync", "numerics", "stale_samples", "expert_routing", "tokenization", "temperature",
+    "sandbox", "tool", "time_out", "context_limit", "verifier", "parsing",
+)  # fmt: skip
+"""What may lie behind a finding, where the evidence shows it: the six reasons why engine and trainer disagree, and the
+origins of failures that are not the policy's. A closed list, as the kinds are."""
+
+
 class Range(NamedTuple):
     """The numbers that a field may hold; `store.fields` looks at it where a record is read from a file."""
 
@@ -172,6 +180,10 @@ class Finding:
     """What is asked of the trainer, where it may act."""
     metrics: tuple[str, ...] = ()
     """The logged names it was read from."""
+    cause: str = ""
+    """One of CAUSES; empty where the evidence does not show what lies behind it."""
+    slice: str = ""
+    """The label of the slice it is about, such as `env=math`; empty for the whole run."""
     recovered_step: int | None = None
     """The step at which its rule was content again; None: it still stands."""
 

@@ -24,6 +24,8 @@ class Alarm:
     """Where the signal's own departure from its band is not the answer."""
     kind: str | None = None
     """Where a variant is another kind of failure than the rule's own."""
+    cause: str = ""
+    """One of `records.CAUSES`, where the evidence shows what lies behind it."""
     is_beyond_doubt: bool = False
     """So far out that it is not weighed against what else went well."""
 

@@ -233,6 +233,7 @@ class Monitor:
             advice=tuple(fill(of_this_run(text, own), evidence) for text in words.advice),
             action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
             metrics=case.names_of(signal) if signal is not None else (),
+            cause=alarm.cause,
         )
 
     def _report(self, found: list[Finding]) -> list[Finding]:

@@ -237,7 +237,9 @@ def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
 def kind(finding: dict[str, Any]) -> str:
     """What kind of trouble it is, by which rule, and how often that rule is right."""
     rule = "" if finding["rule"] == finding["kind"] else f" (rule {finding['rule']})"
-    return f"{finding['kind']}{rule}, {finding['confidence']:.0%} sure"
+    of = f" of {finding['slice']}" if finding["slice"] else ""
+    cause = f", cause: {finding['cause'].replace('_', ' ')}" if finding["cause"] else ""
+    return f"{finding['kind']}{of}{rule}{cause}, {finding['confidence']:.0%} sure"
 
 
 def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:

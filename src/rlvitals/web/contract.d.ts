@@ -256,6 +256,8 @@ export interface FindingMark {
   onset_step: number;
   title: string;
   metrics: string[];
+  cause: string;
+  slice: string;
   recovered_step: number | null;
   x: number;
 }
@@ -380,6 +382,8 @@ export interface WholeFinding {
   onset_step: number;
   title: string;
   metrics: string[];
+  cause: string;
+  slice: string;
   recovered_step: number | null;
   confidence: number;
   evidence: Record<string, number | "nan" | "inf" | "-inf" | string>;
@@ -866,6 +870,8 @@ export interface FindingFacts {
   onset_step: number;
   title: string;
   metrics: string[];
+  cause: string;
+  slice: string;
   recovered_step: number | null;
 }
 
