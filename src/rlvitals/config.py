@@ -17,7 +17,7 @@ from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
 from rlvitals.yaml_reader import read_yaml
 
-ActionMode = Literal["advise", "act"]
+ActionMode = Literal["advise", "asked", "act"]
 
 HARDWARE_SECONDS = 5.0
 
@@ -154,9 +154,9 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         unmask=_names("unmask", merged.get("unmask"), "a setting's name"),
         config=trainer,
     )
-    if settings.actions not in ("advise", "act"):
+    if settings.actions not in get_args(ActionMode):
         near = did_you_mean(str(settings.actions), get_args(ActionMode))
-        raise ConfigError(f"actions must be 'advise' or 'act', not {settings.actions!r}.{near}")
+        raise ConfigError(f"actions must be 'advise', 'asked' or 'act', not {settings.actions!r}.{near}")
     if settings.names not in RATE_NAMES:
         near = did_you_mean(settings.names, RATE_NAMES)
         raise ConfigError(f"names must be one of {', '.join(RATE_NAMES)}, not {settings.names!r}.{near}")

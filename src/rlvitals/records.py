@@ -223,6 +223,8 @@ class Request:
     """reduce_lr, revert: what to multiply the learning rate by."""
     number: int = 0
     """Counts the requests of a run."""
+    asked_by: str = ""
+    """Who asked for it from outside; empty: the doctor."""
     answer: Callable[[Request, Answer, str], None] | None = field(default=None, repr=False, compare=False)
     """Takes the answer down; None where another process does."""
 

@@ -218,3 +218,22 @@ def test_weights_that_are_no_numbers_are_seen_although_the_trainer_hides_their_l
     assert next(event["loss"] for event in trainer.state.log_history if event["step"] == 9) == 0.0
     request = told(tmp_path, "request")[-1]
     assert (request["action"], request["kind"], request["onset_step"]) == ("stop", "nonfinite", 9)
+
+
+def test_a_trainer_stops_when_somebody_asks_from_outside(tmp_path):
+    from transformers import TrainerCallback
+
+    from rlvitals.store.asks import Ask, put
+    from rlvitals.store.layout import RunDir
+
+    class Asks(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 3:
+                put(RunDir(tmp_path), Ask("stop", "Ada", attempt=1, why="the demo is over"))
+
+    trainer = tiny_trainers.make("trainer", tmp_path, [callback(actions="asked"), Asks()], max_steps=30)
+    trainer.train()
+    assert trainer.state.global_step in (3, 4)
+    (request,), (answer,) = told(tmp_path, "request"), told(tmp_path, "answer")
+    assert (request["asked_by"], request["reason"]) == ("Ada", "asked by Ada: the demo is over")
+    assert (answer["answer"], answer["text"]) == ("done", "training stops")

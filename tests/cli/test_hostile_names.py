@@ -159,6 +159,9 @@ show {one} --epochs
 show {missing}
 show {one} --{word}
 show {one} --json
+ask {one}
+ask {one} stop --why {word} --by {word}
+ask {missing} stop
 check {one}
 check {one} --verbose
 check {one} --names

@@ -395,7 +395,7 @@ class VitalsCallback(TrainerCallback):
     def _ask(self, args: Any, control: Any, *, model: Any = None, **rest: Any) -> None:
         """Carry out what the doctor asks for, on every process."""
         self._is_asking_due = False
-        if self._settings.actions == "act":
+        if self._settings.actions != "advise":
             optimizer, scheduler = rest.get("optimizer"), rest.get("lr_scheduler")
             self._actions.controls = TrainerControls(args, control, model, optimizer, scheduler)
             self._actions.carry_out()

@@ -81,7 +81,7 @@ class Actions:
     def _carry_out(self) -> bool:
         if self._is_on is None:  # agreed once, so that a run that only advises costs no collective
             settings = getattr(self._run, "settings", None)
-            self._is_on = shared(self._run is not None and getattr(settings, "actions", "act") == "act")
+            self._is_on = shared(self._run is not None and getattr(settings, "actions", "act") != "advise")
         if not self._is_on:
             return False
         if self._saving is not None:

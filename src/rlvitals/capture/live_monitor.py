@@ -40,6 +40,7 @@ from rlvitals.records import (
     Status,
     Verdict,
 )
+from rlvitals.store.asks import Ask, Inbox
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
@@ -125,6 +126,7 @@ class LiveMonitor:
         """Checkpoints saved before are another training's."""
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
+        self._asks = Inbox(run_dir)
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
         self._training_rows = 0
@@ -236,11 +238,13 @@ class LiveMonitor:
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
-        if self._settings.actions != "act" or os.getpid() != self._pid:
+        if self._settings.actions == "advise" or os.getpid() != self._pid:
             return None
         request = None
         with self._lock:
             if self._policy is not None and self.is_on and self._backlog is None:
+                with guarded(self._put_aside):
+                    self._take_asks(self._policy)
                 request = self._policy.hand_over()
         request = replace(request, answer=self._take_answer) if request is not None else None
         if not everywhere:
@@ -302,7 +306,7 @@ class LiveMonitor:
             rules=self._settings.rules,
             mapping=self._settings.mapping,
         )
-        if self._settings.actions == "act":
+        if self._settings.actions != "advise":
             from rlvitals.health.actions import Policy
 
             certain = {rule.rule for rule in monitor.rulebook.rules.values() if rule.certain}
@@ -342,7 +346,8 @@ class LiveMonitor:
         """Put on record that this attempt is watched: without alarms, that is what its health log says."""
         if not self._is_announced:
             self._is_announced = True
-            self._write(self._line("monitor", {"is_on": True}, now))
+            facts = {"is_on": True} | ({"takes_requests": True} if self._settings.actions != "advise" else {})
+            self._write(self._line("monitor", facts, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do a piece of the monitor's work. For a caller that holds the run's lock."""
@@ -447,7 +452,7 @@ class LiveMonitor:
                     self._notifier.tell(event.finding)
             if event.finding is not None:
                 self._show(event.finding)
-        if self._policy is None or self._monitor is None:
+        if self._policy is None or self._monitor is None or self._settings.actions != "act":
             return
         withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing})
         if withdrawn is not None:
@@ -460,6 +465,19 @@ class LiveMonitor:
             if earlier is not None:
                 self._record_answer(earlier, "replaced", f"by request {request.number}: {request.action}", now)
             self._write(self._line("request", request_facts(request), now))
+
+    def _take_asks(self, policy: Policy) -> None:
+        """Put on record what people ask from outside, and hand it to the policy."""
+        for ask in self._asks.waiting():
+            if ask.attempt == self._attempt.number:
+                now, checkpoints = time.time(), self._checkpoints() if ask.action == "revert" else {}
+                request = policy.ask(_request_of(ask, self._step, checkpoints))
+                self._write(self._line("request", request_facts(request) | {"ask": ask.id}, now))
+                if ask.action == "revert" and request.checkpoint is None:
+                    policy.settle(request, "declined")
+                    there = ", ".join(f"checkpoint-{step}" for step in checkpoints) or "none"
+                    self._record_answer(request, "declined", f"no such checkpoint; this run has: {there}", now)
+            self._asks.remove(ask.id)
 
     def _show(self, finding: Finding) -> None:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
@@ -514,6 +532,20 @@ class LiveMonitor:
         self.is_on = False
         self._unwritten.append(self._line("monitor", {"is_on": False, "reason": words_of(error)}, time.time()))
         logger.warning("the monitor of %s is put aside, rows are still recorded: %s", self._dir.root, words_of(error))
+
+
+def _request_of(ask: Ask, step: int, checkpoints: Mapping[int, str]) -> Request:
+    """What somebody asks for, as the trainer gets it. `checkpoints` are those to go back to."""
+    from rlvitals.health.actions import LR_FACTOR, PEOPLE, REVERT_FACTOR
+
+    back_to = ask.checkpoint_step
+    if ask.action == "revert" and back_to is None:
+        back_to = max(checkpoints, default=None)
+    factor = {"reduce_lr": LR_FACTOR, "revert": REVERT_FACTOR}.get(ask.action) if ask.factor is None else ask.factor
+    reason = f"asked by {ask.asked_by}" + (f": {ask.why}" if ask.why else "")
+    about = Finding(PEOPLE, "data", "info", step, step if back_to is None else back_to + 1, reason)
+    folder = None if back_to is None else checkpoints.get(back_to)
+    return Request(ask.action, reason, about, folder, back_to, factor, asked_by=ask.asked_by)
 
 
 def _requests_in(run_dir: RunDir) -> int:

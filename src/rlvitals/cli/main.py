@@ -42,6 +42,7 @@ VERBS = {
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
     "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
+    "ask": "ask a live run's trainer to stop, save, cut its learning rate or go back, and see what it answers",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
     "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
     "export": "every point of a run as CSV, JSON or Parquet",

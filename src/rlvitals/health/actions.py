@@ -19,6 +19,7 @@ True
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,9 @@ missing."""
 NO_WITNESS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data"})
 """Kinds that say nothing about the weights, and so do not count as the second critical."""
 
+PEOPLE = "asked"
+"""The rule that requests of people are recorded under."""
+
 GRAVITY: dict[str, int] = {action: rank for rank, action in enumerate(ACTIONS)}
 
 
@@ -55,6 +59,7 @@ class Policy:
         self._settled: set[tuple[str, Action]] = set()
         self._cuts = self._reverts = 0
         self._abandoned: list[tuple[int, int]] = []  # the first and the last step of each stretch
+        self._of_people: deque[Request] = deque()
 
     def consider(
         self, findings: Iterable[Finding], checkpoints: Callable[[], Mapping[int, str]] = dict
@@ -82,6 +87,12 @@ class Policy:
         self.open = replace(best, number=self._asked)
         return self.open
 
+    def ask(self, request: Request) -> Request:
+        """Take a request of somebody outside, numbered. It is carried out as it is, before the doctor's."""
+        self._asked += 1
+        self._of_people.append(replace(request, number=self._asked))
+        return self._of_people[-1]
+
     def stand(self, findings: Iterable[Finding]) -> list[Finding]:
         """Take note of criticals without asking for anything; returns them."""
         criticals = [finding for finding in findings if finding.severity == "critical"]
@@ -92,6 +103,8 @@ class Policy:
         """The open request, on its way to the trainer. It stays open until it is answered; a warning is over once it
         is told.
         """
+        if self._of_people:
+            return self._of_people[0]
         request = self.open
         if request is not None and request.action == "warn":
             self.settle(request, "done")
@@ -100,19 +113,23 @@ class Policy:
     def settle(self, request: Request, answer: Answer, step: int = 0) -> None:
         """A request has its answer, given at this step."""
         self.remember(request.finding.rule, request.action, answer, (request.finding.onset_step, step))
+        self._of_people = deque(asked for asked in self._of_people if asked.number != request.number)
         if self.open is not None and self.open.number == request.number:
             self.open = None
         if request.action == "revert" and answer == "done":
             self._criticals.clear()  # what they were seen in is gone
 
     def remember(self, rule: str, action: Action, answer: Answer, stretch: tuple[int, int] = (0, -1)) -> None:
-        """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons."""
-        if answer in ("done", "declined"):
+        """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons. What people
+        asked for does not count towards what the doctor may ask for.
+        """
+        is_doctors = rule != PEOPLE
+        if is_doctors and answer in ("done", "declined"):
             self._settled.add((rule, action))
         if action == "reduce_lr" and answer == "done":
-            self._cuts += 1
+            self._cuts += is_doctors
         elif action == "revert" and answer == "done":
-            self._reverts += 1
+            self._reverts += is_doctors
             self._abandoned.append(stretch)
 
     def recall(self, events: Iterable[HealthEvent], cuts: Mapping[int, int]) -> None:

@@ -39,6 +39,8 @@ class Asked:
     answer: Answer | None = None
     """None: not answered."""
     answer_text: str = ""
+    asked_by: str = ""
+    """Who asked from outside; empty: the doctor did."""
 
 
 class History:
@@ -94,12 +96,18 @@ class History:
         about = (finding.rule, finding.step)
         return [asked for key, asked in self._requests.values() if key == about]
 
+    @property
+    def asked_by_people(self) -> list[Asked]:
+        """What people asked of the trainer from outside, in order."""
+        return [asked for _, asked in self._requests.values() if asked.asked_by]
+
     def _take_request(self, number: int, event: HealthEvent) -> None:
         facts = event.facts
         if event.type == "request":
             about = (event.rule, facts.get("finding_step", event.step))
-            action = facts.get("action", "none")
-            self._requests[number] = about, Asked(number, event.step, event.timestamp, action, facts.get("reason", ""))
+            action, asked_by = facts.get("action", "none"), facts.get("asked_by", "")
+            asked = Asked(number, event.step, event.timestamp, action, facts.get("reason", ""), asked_by=asked_by)
+            self._requests[number] = about, asked
         elif number in self._requests:
             about, asked = self._requests[number]
             answered = replace(asked, answer=facts.get("answer"), answer_text=facts.get("text", ""))

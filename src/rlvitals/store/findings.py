@@ -60,9 +60,12 @@ class _Facts(TypedDict, total=False):
     severity: Severity
     finding_step: int
     onset_step: int
+    asked_by: str
+    ask: str
     answer: Answer
     text: str
     is_on: bool
+    takes_requests: bool
 
 
 def event_line(event: HealthEvent) -> bytes:
@@ -91,6 +94,7 @@ def request_facts(request: Request) -> dict[str, Any]:
         "severity": finding.severity,
         "finding_step": finding.step,
         "onset_step": finding.onset_step,
+        "asked_by": request.asked_by or None,
     }
 
 

@@ -88,6 +88,8 @@ class RunDir:
     """What the policy that training began with was rewarded; later evaluations are compared with it."""
     sinks = _Below("sinks")
     index = _Below("index")
+    asks = _Below("asks")
+    """What people ask of the trainer while the run is live."""
 
     @property
     def epochs(self) -> EpochDir:
@@ -177,6 +179,7 @@ class RunDir:
             self.eval_rollouts,
             self.index,
             self.sinks,
+            self.asks,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
 

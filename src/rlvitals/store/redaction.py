@@ -28,6 +28,7 @@ from rlvitals.records import Group
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts, read_config, read_info, write_config, write_info
 from rlvitals.store.files import make_folder, read_json, replace_file
+from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, read_nonfinite, write_nonfinite
 from rlvitals.store.rollouts import group_line
@@ -81,6 +82,7 @@ class Redaction:
         said = "\n".join([info.command, *map(str, _leaves(settings)), str(run_dir.root.absolute())])
         hosts = {platform.node(), info.host, *(attempt.host for attempt in read_attempts(run_dir))}
         names = {*hosts, *(host.partition(".")[0] for host in hosts), *_USER.findall(said), os.environ.get("USER", "")}
+        names |= {event.facts.get("asked_by", "") for event in read_events(run_dir)}
         words = {name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in NO_NAMES}
         words |= {value for value in _named(settings, lowered, ()) if len(value) >= SHORTEST_VALUE}
         return cls(lowered, texts, tuple(sorted(words, key=lambda word: (-len(word), word))), Masking.of(settings))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from rlvitals.config import ActionMode
 from rlvitals.errors import ConfigError
 from rlvitals.train import models
 
@@ -52,7 +53,7 @@ class TrainerSettings:
     keep_last: Count | None
     resume_from: str | None
     track_with: tuple[str, ...]
-    actions: Literal["advise", "act"]
+    actions: ActionMode
     rules: str | None
     display: str
 
