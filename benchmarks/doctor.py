@@ -112,6 +112,8 @@ class Said:
     severity: str
     alert: str
     kinds: frozenset[str]
+    onset_step: int | None = None
+    """Since when, where the tool says so."""
 
 
 # The runs
@@ -187,7 +189,7 @@ def ask_rlvitals(runs):
         said = answers[run.name] = []
         turns = [(monitor.update, row) for row in run.rows] + [(monitor.tick, now) for now in run.ticks]
         for index, (turn, what) in enumerate(turns):
-            said += [Said(index, one.severity, one.rule, frozenset([one.kind])) for one in turn(what)]
+            said += [Said(index, one.severity, one.rule, frozenset([one.kind]), one.onset_step) for one in turn(what)]
         if monitor.problems:
             print(f"rlvitals' own defects on {run.name}: {monitor.problems}", file=sys.stderr)
     return answers
@@ -245,6 +247,16 @@ class Outcome:
     def named_at(self):
         return self.first(*SERIOUS, kinds=self.run.accept, by=self.run.deadline)
 
+    @property
+    def onset_off(self):
+        """How many points the onset that the first right finding tells is from the true one; None: it tells none."""
+        right = [one for one in self.said if one.severity in SERIOUS and one.kinds & self.run.accept]
+        if not right or right[0].onset_step is None or self.run.onset is None:
+            return None
+        steps = [row["step"] for row in self.run.rows]
+        told = min(range(len(steps)), key=lambda place: abs(steps[place] - right[0].onset_step))
+        return abs(told - self.run.onset)
+
 
 def wilson(hits, of):
     """A share with its 95 % interval, in per cent."""
@@ -291,7 +303,12 @@ def score(outcomes, own, tool):
         "healthy critical": (sum(one.first("critical") is not None for one in healthy), len(healthy)),
     }
     delays = [one.named_at - one.run.onset for one in named]
-    return {"counts": counts, "delay": statistics.median(delays) if delays else None}
+    off = sorted(one.onset_off for one in failing if one.onset_off is not None)
+    return {
+        "counts": counts,
+        "delay": statistics.median(delays) if delays else None,
+        "onset_off": (statistics.median(off), off[int(0.9 * len(off))]) if off else None,
+    }
 
 
 # Tables
@@ -309,9 +326,10 @@ def show_tools(title, scores):
     columns, rows = [], []
     for tool, found in scores.items():
         counts = found["counts"]
-        columns = ["tool", *counts, "median delay, points"]
+        columns = ["tool", *counts, "median delay, points", "onset off by, median and 90 %"]
         delay = "-" if found["delay"] is None else f"{found['delay']:g}"
-        rows.append([tool, *(wilson(*count) for count in counts.values()), delay])
+        off = "-" if found["onset_off"] is None else "{:g}, {:g}".format(*found["onset_off"])
+        rows.append([tool, *(wilson(*count) for count in counts.values()), delay, off])
     fail, healthy = (counts[name][1] for name in ("right kind named in time", "healthy quiet"))
     table(f"{title}: {fail} failing and {healthy} healthy runs", columns, rows)
 

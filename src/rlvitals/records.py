@@ -194,7 +194,7 @@ class Finding:
         edge = {"critical": "#c62828", "warning": "#b8860b"}.get(self.severity, "#4682b4")
         symbol = {"critical": "✖", "warning": "!"}.get(self.severity, "·")
         parts = [
-            f"since step {self.onset_step}, said at step {self.step}; {self.kind}",
+            f"started at step {self.onset_step}, {self.severity} at step {self.step}; {self.kind}",
             f"do: {'; '.join(self.advice)}" if self.advice else "",
             f"causes: {'; '.join(self.causes)}" if self.causes else "",
         ]

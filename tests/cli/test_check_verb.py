@@ -84,7 +84,7 @@ def test_a_broken_file_exits_64_without_a_traceback(tmp_path, content, capsys):
 def test_a_finding_tells_what_since_when_why_and_what_to_do(dying, capsys):
     main(["check", dying])
     shown = capsys.readouterr().out
-    for part in ("✖ ACT", "dead gradient, since step 41", "exactly zero", "since step 41, said at step 50", "do   ",
+    for part in ("✖ ACT", "dead gradient, since step 41", "exactly zero", "started at step 41, critical at 50", "do   ",
                  "causes", "grad_norm: 0", "not recovered", "Could not be judged", "▲", "⣀"):  # fmt: skip
         assert part in shown
     assert shown.splitlines()[0].startswith("✖ ACT")
@@ -302,7 +302,7 @@ def test_a_collapse_is_announced_while_the_log_is_written(tmp_path):
     assert watcher.returncode == 2
     announced, _, report = out.partition("✖ ACT")
     assert announced.count("exactly zero") == 1
-    assert "since step 41, said at step 50" in announced
+    assert "started at step 41, critical at 50" in announced
     assert "dead gradient, since step 41" in report
     assert json.loads(taken.read_text())["kind"] == (tmp_path / "kind").read_text() == "dead_gradient"
     assert json.loads((tmp_path / "stop").read_text())["finding"]["severity"] == "critical"

@@ -65,6 +65,50 @@ def test_a_finding_names_the_step_at_which_its_series_left_where_it_had_been(see
     assert 38 <= found.onset_step <= 50
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_drift_before_a_sudden_fall_is_not_its_onset(seed):
+    values = noisy([*climb(1.2, 1.0, 50), *climb(1.0, 0.05, 12), *[0.05] * 60], 0.01, seed)
+    monitor = Monitor(rules=["zq < 0.3 for 3: warning"])
+    (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
+    assert 45 <= found.onset_step <= 56  # it leaves its band at step 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_steady_drift_began_where_it_left_its_band(seed):
+    values = noisy(climb(1.0, 0.1, 150), 0.01, seed)
+    monitor = Monitor(rules=["zq < 0.3 for 3: warning"])
+    (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
+    assert found.onset_step <= 25
+
+
+def collapsed(after, seed):
+    """A reward that is won, lost, and then goes on as given."""
+    reward = noisy([*climb(0.2, 0.6, 60), *climb(0.6, 0.05, 15), *after], 0.02, seed)
+    return [{"reward": value, "grad_norm": 0.5, "kl": 0.01} for value in reward]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reward_that_stays_at_the_bottom_has_not_recovered_and_is_not_called_too_slow(seed):
+    monitor = Monitor("grpo", total_steps=215)
+    for step, row in enumerate(collapsed([0.05] * 140, seed), 1):
+        monitor.update({"step": step, **row})
+    fallen = [finding for finding in monitor.findings if finding.kind == "reward_collapse"]
+    assert fallen
+    assert any(finding.recovered_step is None for finding in fallen)
+    assert monitor.verdict == "act"
+    assert "not_learning" not in {finding.rule for finding in monitor.findings}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reward_that_comes_back_has_recovered(seed):
+    monitor = Monitor("grpo", total_steps=265)
+    for step, row in enumerate(collapsed([*climb(0.05, 0.65, 60), *[0.65] * 130], seed), 1):
+        monitor.update({"step": step, **row})
+    fallen = [finding for finding in monitor.findings if finding.kind == "reward_collapse"]
+    assert fallen
+    assert all(finding.recovered_step is not None for finding in fallen)
+
+
 def test_a_finding_about_a_series_that_was_always_there_begins_with_the_first_row_that_broke_the_rule():
     monitor = Monitor(rules=["zq > 5 for 3: warning"])
     (found,) = [found for step in range(11, 40) for found in monitor.update({"step": step, "zq": 7.0})]

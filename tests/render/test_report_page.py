@@ -173,7 +173,7 @@ def test_every_line_of_a_markdown_table_has_as_many_cells(hostile):
 def test_markdown_tells_verdict_evidence_and_settings(sick):
     told = markdown(sick)
     assert told.startswith("## ✖ Act: sick\n")
-    assert "since step 41, said at step 50" in told
+    assert "started at step 41, critical at 50" in told
     assert "| `grad_norm` | ✖ 0 |" in told
     assert "| `lr` | 5e-07 |" in told
     assert "\n  - do: check that parameters have requires\\_grad" in told

@@ -22,6 +22,8 @@ class Alarm:
     """Where the rule knows better than its entry in the rulebook."""
     onset_step: int | None = None
     """Where the signal's own departure from its band is not the answer."""
+    back_at: float | None = None
+    """The level its signal must be back at, from below, to have recovered. None: it has when the rule is content."""
     kind: str | None = None
     """Where a variant is another kind of failure than the rule's own."""
     cause: str = ""

@@ -197,8 +197,7 @@ class Monitor:
         elif alarm is not None and severity is not None:
             self.case.raised[rule.rule] = (severity, state.since_point)
             if _RANK[severity] > state.said:
-                state.times += not state.said
-                state.said = _RANK[severity]
+                state.raise_to(severity, alarm)
                 found.append(self._finding(rule, alarm, severity, state))
 
     def _recover(self, rule: str, step: int) -> None:
@@ -297,8 +296,8 @@ class _State:
     """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
 
     __slots__ = (
-        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point",
-        "since_step", "times",
+        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "said",
+        "since_point", "since_step", "times",
     )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
@@ -313,6 +312,7 @@ class _State:
         # A bit for each of the last points, set where the answer was at least that grave.
         self._any = self._serious = self._critical = 0
         self._quiet = 0
+        self._way_back: tuple[Signal, float] | None = None
         self.said = 0
         self.since_point = 0
         self.since_step = 0
@@ -324,8 +324,19 @@ class _State:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the alarm has been quiet for `CLEAR_POINTS` points, longer if it came back, and so has recovered."""
-        return self._quiet >= CLEAR_POINTS << min(max(self.times - 1, 0), MOST_DOUBLINGS)
+        """Whether the alarm has been quiet for `CLEAR_POINTS` points, longer if it came back, and so has recovered. A
+        rule that only sees a fall falls silent at the bottom: there the level has to come back, too.
+        """
+        if self._quiet < CLEAR_POINTS << min(max(self.times - 1, 0), MOST_DOUBLINGS):
+            return False
+        return self._way_back is None or self._way_back[0].fast >= self._way_back[1]
+
+    def raise_to(self, severity: Severity, alarm: Alarm) -> None:
+        """It is said now, at this severity."""
+        self.times += not self.said
+        self.said = _RANK[severity]
+        if alarm.back_at is not None and alarm.signal is not None:
+            self._way_back = alarm.signal, alarm.back_at
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
         """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a

@@ -54,6 +54,12 @@ HALF_SLOW_SHARE = 0.5 * SLOW_SHARE
 WANDER_FROM = HEAD + int(1.0 / WANDER)
 """Points until which a plain mean forgets faster than the weight does."""
 
+MOST_DOUBLINGS = 60
+"""Of the starting band: further away it is only far."""
+
+BREAK = 3.0
+"""A series that goes so many times faster than before has begun something new."""
+
 SETTLED = 1700
 """Points after which a level has forgotten that it began at 0: the tables below are 1 from there on."""
 
@@ -95,8 +101,8 @@ class Signal:
     """
 
     __slots__ = (  # noqa: RUF023
-        "_fast", "_head", "_inside", "_jump", "_jump_base", "_jump_slow", "_jumps", "_mid", "_mile", "_mile_at",
-        "_noise", "_noise_base", "_outside_step", "_slow", "_peak", "_peak_at", "_band", "_sum_tx",
+        "_fast", "_head", "_left", "_jump", "_jump_base", "_jump_slow", "_jumps", "_mid", "_mile", "_mile_at",
+        "_noise", "_noise_base", "_slow", "_peak", "_peak_at", "_band", "_sum_tx", "first_step",
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
@@ -118,7 +124,7 @@ class Signal:
         self.n = 0
         """Finite values seen."""
         self.last = math.nan
-        self.step = 0
+        self.first_step = self.step = 0
         self.seen_at = 0
         """The run's row number of the last value, finite or not."""
         self.base = math.nan
@@ -154,8 +160,8 @@ class Signal:
         self._noise = self._noise_base = self._jump = 0.0
         self._jump_base = self._jump_slow = 0.0
         self._jumps: list[float] = []
-        self._inside = True
-        self._outside_step = 0
+        self._left: list[int] = []
+        """The steps at which it went beyond the starting band, twice the band, four times ..."""
         self._band = 0.0
         self._sum_x = self._sum_xx = self._sum_tx = 0.0
         self._median, self._median_at = math.nan, 0
@@ -177,6 +183,8 @@ class Signal:
         previous = self.last
         self.last = value
         self.step = step
+        if n == 1:
+            self.first_step = step
         if self.nonfinite_recent:
             self.nonfinite_recent *= 0.8
         if value > self.highest:  # noqa: PLR1730 - max() and min() cost a call, here and below
@@ -260,10 +268,21 @@ class Signal:
         # Out of the starting band. Half level, half value: the level alone is late, a value alone is noise.
         away = abs(0.5 * (fast + value) - self.base)
         if away <= self._band or (self._changes >= 5 and away <= self.quantum):
-            self._inside = True
-        elif self._inside:
-            self._inside = False
-            self._outside_step = step
+            if self._left:
+                self._left.clear()
+        else:
+            self._note_distance(away, step)
+
+    def _note_distance(self, away: float, step: int) -> None:
+        """Keep the step at which the distance from the baseline went beyond each doubling of the starting band."""
+        left = self._left
+        limit = max(self._band, TINY) * 2.0 ** len(left)
+        while away > limit and len(left) < MOST_DOUBLINGS:
+            left.append(step)
+            limit *= 2.0
+        while len(left) > 1 and away <= 0.5 * limit:
+            left.pop()
+            limit *= 0.5
 
     def _hold(self, value: float, reach: float) -> tuple[float, float]:
         """A value beyond the reach of the noise as it is taken, and how far it is then from the fast level."""
@@ -483,9 +502,22 @@ class Signal:
     @property
     def is_out(self) -> bool:
         """Whether the level is out of the band it started in."""
-        return not self._inside
+        return bool(self._left)
 
     @property
     def onset_step(self) -> int:
-        """The step since which it is out of the band it started in; the last step while it is inside."""
-        return self.step if self._inside else self._outside_step
+        """The step at which it began to go where it is now; the last step while it is inside its band.
+
+        That is where it left the band it started in, unless it drifted slowly then and went much faster later: a slow
+        drift before a sudden fall is not the fall.
+        """
+        left = self._left
+        if not left:
+            return self.step
+        away, onset, best = abs(0.5 * (self.fast + self.last) - self.base), left[0], BREAK
+        for place, step in enumerate(left):
+            limit = max(self._band, TINY) * 2.0**place
+            before, after = limit / max(step - self.first_step, 1), (away - limit) / max(self.step - step, 1)
+            if after > best * before:
+                onset, best = step, after / before
+        return onset

@@ -220,13 +220,13 @@ def evidence(finding: dict[str, Any]) -> str:
 
 
 def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
-    """Since when it has been so, and when that was said."""
-    said = f"since step {finding['onset_step']}, said at step {finding['step']}"
+    """When it started, when it was reported, and whether it has recovered."""
     others = list(others)
     earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
     later = [other["step"] for other in others if other["step"] > finding["step"]]
-    if earlier:
-        said += f" (warned at {earlier[0]})"
+    said = f"started at step {finding['onset_step']}"
+    said += f", warning at {earlier[0]}" if earlier else ""
+    said += f", {finding['severity']} at {finding['step']}"
     if later:
         said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
     recovered = finding.get("recovered_step")
@@ -303,8 +303,7 @@ def _missing(item: dict[str, Any]) -> str:
 
 def unseen(kinds: Iterable[str]) -> str:
     """What cannot be found, in words."""
-    words = [kind.replace("_", " ") for kind in kinds if kind != "data"]
-    return ", ".join(words) or "impossible numbers"
+    return ", ".join(kind.replace("_", " ") for kind in kinds)
 
 
 def joined(texts: Iterable[str]) -> str:

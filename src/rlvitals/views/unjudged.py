@@ -1,4 +1,4 @@
-"""What a monitor cannot find for want of a metric, and under which name to log it."""
+"""What a monitor cannot find because a metric is missing, and under which name to log it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
     """Missing metrics: first those the run's framework has a name for, and of them those most rules wait for."""
     rules: dict[str, dict[str, str]] = {}
     for missing in monitor.cannot_judge:
+        if missing.kind == "data":
+            continue  # it looks for impossible values among what is logged: what is not logged cannot be one
         for metric in missing.metrics:
             rules.setdefault(metric, {})[missing.rule] = missing.kind
     sources = {source.name: source for source in monitor.rulebook.sources}

@@ -243,8 +243,8 @@ def learning_rate_too_low(
         return None
     progress = reward or margin
     if not is_climbing(lr) and progress is not None and progress.n >= points:
-        return critical(lr, highest=lr.highest, ceiling=ceiling)
-    return warning(lr, highest=lr.highest, ceiling=ceiling) if lr.highest > 0 else None
+        return since(lr.first_step, critical(lr, highest=lr.highest, ceiling=ceiling))
+    return since(lr.first_step, warning(lr, highest=lr.highest, ceiling=ceiling)) if lr.highest > 0 else None
 
 
 def is_climbing(lr: Signal) -> bool:

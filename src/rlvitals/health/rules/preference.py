@@ -95,9 +95,8 @@ def margin_is_noise(
     told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + accuracy_more if idle else accuracy)
     if told_apart and not nothing:
         return None
-    if margin.n >= points_critical:
-        return critical(margin, distance=distance)
-    return warning(margin, distance=distance)
+    found = critical if margin.n >= points_critical else warning
+    return since(margin.first_step, found(margin, distance=distance))
 
 
 def accuracy_below_chance(

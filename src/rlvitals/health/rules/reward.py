@@ -6,7 +6,7 @@ import math
 import re
 from itertools import pairwise
 
-from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
@@ -22,6 +22,9 @@ SOLVED_LEVEL = 0.93
 
 LEAST_SCALE = 1e-6
 """The least size of a reward or a score that changes are measured by."""
+
+FALLS = ("reward_collapse", "reward_below_start")
+"""The rules that see a reward get worse."""
 
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
@@ -126,6 +129,7 @@ def reward_collapse(
     turns_low: float,
     turns_high: float,
     lost_times: float,
+    back: float,
 ) -> Alarm | None:
     """The reward has given back what it had gained, or fallen below where it began."""
     if not reward.dropped:
@@ -164,6 +168,7 @@ def reward_collapse(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
     found.onset_step = reward.top_step
+    found.back_at = reward.fast + back * reward.drop
     return found
 
 
@@ -230,6 +235,8 @@ def not_learning(
     enough = reward.n >= points if case.progress is None else case.progress >= share
     if not enough or not course.levels or is_solved(case, reward):
         return None
+    if any(case.raised.get(rule, ("info", 0))[0] != "info" for rule in FALLS):
+        return None  # it has learned and lost it, or got worse: that was reported, and asks for something else
     if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
     if eval_score is not None and eval_score.n >= evals:
@@ -242,9 +249,10 @@ def not_learning(
     over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
     grave = grave and reward.trend < t_critical and course.gain < gain_critical
-    return (critical if grave else warning)(
+    alarm = (critical if grave else warning)(
         reward, "idle" if idle else "", t=reward.trend, gain=course.now - course.start
     )
+    return since(reward.first_step, alarm)
 
 
 def plateau(

@@ -46,7 +46,7 @@ export function card(finding, place, hasRollouts, others) {
     el(
       "p",
       {class: "faint"},
-      `since step ${number(finding.onset_step)}, said at step ${number(finding.step)}`,
+      `started at step ${number(finding.onset_step)}, ${finding.severity} at step ${number(finding.step)}`,
       ` · ${finding.kind.replaceAll("_", " ")}`,
       finding.slice && ` of ${finding.slice}`,
       " · rule ",
