@@ -21,6 +21,7 @@ from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
 from rlvitals.health.parts import Parts
 from rlvitals.health.statistics import Signal
+from rlvitals.health.trail import Trail
 from rlvitals.records import OpenPhase
 
 __all__ = ["Case", "Family", "SignalSource", "Taken"]
@@ -134,6 +135,8 @@ class Case:
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
+        self.trail = Trail()
+        """How the gap between engine and trainer went."""
         self.nonfinite_others: dict[str, int] = {}
         self.kl_is_sum = False
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
@@ -179,6 +182,10 @@ class Case:
         self._take_values(row, step)
         if self._trials:
             self._hear(row)
+        if self.changed:
+            self.trail.bind(self.signals)
+        if self.trail.is_bound:
+            self.trail.take(points, step)
         if not self._parts.is_decided:
             self._look_for_parts(row)
         self._count_duplicate(step)
@@ -273,6 +280,7 @@ class Case:
         self.first_step = step
         self.raised.clear()
         self.nonfinite_others.clear()
+        self.trail.reset()
         for shared in self._rounds.values():
             shared.clear()
         for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):

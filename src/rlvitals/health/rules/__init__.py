@@ -13,6 +13,7 @@ from types import FunctionType
 from rlvitals.health.rules import (
     agent,
     audit,
+    engine,
     guides,
     optimisation,
     policy,
@@ -23,7 +24,7 @@ from rlvitals.health.rules import (
     tokens,
 )
 
-_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides, tokens)
+_MODULES = (optimisation, preference, reward, policy, engine, rollout, agent, system, audit, guides, tokens)
 
 FUNCTIONS: dict[str, FunctionType] = {
     name: value

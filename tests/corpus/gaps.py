@@ -1,0 +1,357 @@
+"""Runs in which the engine that samples and the trainer that learns disagree, for one of six causes, or hardly.
+
+A small policy is really sampled: tables of logits that training moves a little at every step. The engine scores each
+token with its own weights, numerics, routes, context and temperature, the trainer with its own. Every logged number
+follows from the two log-probs of the sampled tokens, so what a cause looks like is not written down here: it comes out.
+
+What is logged differs by framework: each has its names, and none logs all. Beside these numbers a run has the usual
+ones of a healthy training (`latent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from corpus.build import draw, settings_of
+from corpus.habits import HABITS
+from corpus.labelled import LabelledRun
+from corpus.latent import Series, World, curves_of, observe
+from corpus.names import KEYS, family, plain
+from corpus.noise import Array, ar1, generator, wobble
+
+CONTEXTS, WORDS, TOKENS = 700, 16, 3000
+
+GAP_KEYS: dict[str, dict[str, str]] = {
+    "trl": {
+        "gap": "sampling/sampling_logp_difference/mean", "gap_max": "sampling/sampling_logp_difference/max",
+        "weight": "sampling/importance_sampling_ratio/mean", "weight_min": "sampling/importance_sampling_ratio/min",
+        "weight_max": "sampling/importance_sampling_ratio/max", "aux_loss": "aux_loss",
+        "age": "sample/staleness_mean", "age_max": "sample/staleness_max",
+    },
+    "verl": {
+        "k1": "rollout_corr/kl", "k3": "rollout_corr/k3_kl", "chi2": "rollout_corr/chi2_token",
+        "weight": "rollout_corr/rollout_is_mean", "weight_max": "rollout_corr/rollout_is_max",
+        "weight_min": "rollout_corr/rollout_is_min", "ess": "rollout_corr/rollout_is_eff_sample_size",
+        "prob_gap": "training/rollout_probs_diff_mean", "prob_gap_max": "training/rollout_probs_diff_max",
+        "pearson": "training/rollout_actor_probs_pearson_corr", "changed": "checkpoint_engine/changed_ratio",
+        "age": "training/off_policy/trajectory_staleness/mean", "max_vio": "rollout/moe/max_vio/avg",
+        "turns": "num_turns/mean",
+    },
+    "prime_rl": {
+        "k3": "mismatch_kl/all/mean", "k3_max": "mismatch_kl/all/max", "outside": "is_masked/mean",
+        "age": "off_policy/mean", "age_max": "off_policy/max", "max_vio": "max_vio/mean",
+    },
+    "slime": {
+        "gap": "train/train_rollout_logprob_abs_diff", "weight": "train/tis", "deviation": "train/tis_abs",
+        "outside": "train/tis_clipfrac", "changed": "perf/update_weights_density",
+    },
+    "openrlhf": {"k1": "train/vllm_kl", "outside": "train/is_filter_ratio", "aux_loss": "train/aux_loss"},
+    "nemo_rl": {
+        "k3": "train/gen_kl_error", "error": "train/token_mult_prob_error", "weight": "train/sampling_importance_ratio",
+        "changed_percent": "refit/delta/changed_pct", "verified_percent": "refit/delta_verify/mismatch_pct",
+        "age": "train/avg_trajectory_age", "fallback": "train/r3/routed_experts_fallback_token_route_fraction",
+    },
+    "skyrl": {
+        "gap": "policy/rollout_train_logprobs_abs_diff_mean", "gap_max": "policy/rollout_train_logprobs_abs_diff_max",
+        "gap_std": "policy/rollout_train_logprobs_abs_diff_std", "weight": "policy/loss_metrics/is_ratio_mean",
+        "weight_max": "policy/loss_metrics/is_ratio_max", "age": "async/staleness_mean",
+    },
+    "None": {
+        "k1": "mismatch.kl.k1", "k3": "mismatch.kl.k3", "gap": "mismatch.logp_abs_diff.mean",
+        "gap_max": "mismatch.logp_abs_diff.max", "gap_std": "mismatch.logp_abs_diff.std",
+        "weight": "mismatch.is_weight.mean", "weight_min": "mismatch.is_weight.min",
+        "weight_max": "mismatch.is_weight.max", "extreme": "mismatch.extreme_ratio_fraction", "chi2":
+        "mismatch.chi2.token", "changed": "sync.changed_fraction", "fresh": "sync.gap.mean", "age": "staleness.mean",
+        "routes": "moe.routing_mismatch", "max_vio": "moe.max_violation", "turns": "agent.turns.mean",
+    },
+}  # fmt: skip
+"""What each framework calls the numbers about the gap."""
+
+EXPERT_KEYS = frozenset({"aux_loss", "max_vio", "fallback", "routes"})
+AGE_KEYS = frozenset({"age", "age_max", "fresh"})
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One way for engine and trainer to disagree, or to agree as they should."""
+
+    name: str
+    cause: str
+    framework: str
+    points: tuple[int, int] = (40, 110)
+    onset: tuple[int, int] | None = None
+    """Where it starts, in points; None: with the first."""
+    drift: tuple[float, float] = (0.012, 0.04)
+    """How far an update moves a logit."""
+    floor: tuple[float, float] = (0.004, 0.02)
+    """Numerics that every pair of engines has."""
+    synced: float = 1.0
+    """The share of the change that a sync delivers once it is broken; 1: it works."""
+    numerics: tuple[float, float] = (0.0, 0.0)
+    """Noise of the engine's logits beyond the floor."""
+    creeping: bool = False
+    """Whether that noise grows as the policy sharpens."""
+    ages: tuple[float, float] = (0.0, 0.0)
+    """The mean age of samples in versions, before and after the onset."""
+    lagging: bool = False
+    """Whether a dead sync shows in the ages: the engine tells the version that it really has."""
+    flipped: tuple[float, float] = (0.0, 0.0)
+    """The share of tokens that other experts answer for."""
+    torn: tuple[float, float] = (0.0, 0.0)
+    """The share of tokens that the trainer sees in another context than the engine."""
+    temperature: tuple[float, float] = (1.0, 1.0)
+    """At which the engine samples. The trainer takes it as well, unless the wrong temperature is the cause."""
+    raw: bool = False
+    """Whether the engine reports log-probs of temperature 1 whatever it samples with."""
+    experts: bool = False
+    agent: bool = False
+    without: tuple[str, ...] = ()
+    """What this run does not log of its framework's numbers."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    told_temperature: bool = True
+    """Whether its settings name the temperature."""
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+class Policy:
+    """Tables of logits that move: the weights of step t are the logits of step t."""
+
+    def __init__(self, rng: np.random.Generator, points: int, drift: float) -> None:
+        sharpness = np.minimum(np.exp(rng.normal(1.4, 0.8, CONTEXTS)), 7.0)[:, None]
+        self.start = rng.normal(0, 1, (CONTEXTS, WORDS)) * sharpness
+        self.steps = rng.normal(0, 1, (CONTEXTS, WORDS))
+        self.turns = rng.normal(0, 1, (6, CONTEXTS, WORDS))
+        pace = drift * wobble(rng, points + 1, 0.2)
+        self.path = np.concatenate([[0.0], np.cumsum(pace)])
+        """How far it has gone along its direction after each step."""
+        self.side = drift * np.cumsum(rng.normal(0, 1, (points + 2, 6)), axis=0)
+
+    def logits(self, step: Array, contexts: Array) -> Array:
+        """Of the weights of these steps in these contexts."""
+        step = np.maximum(step, 0)
+        sideways = np.einsum("tk,ktw->tw", self.side[step], self.turns[:, contexts])
+        return self.start[contexts] + self.path[step][:, None] * self.steps[contexts] + 0.4 * sideways
+
+
+def simulate(trouble: Trouble, rng: np.random.Generator, points: int, at: int, heat: float) -> Series:
+    """The numbers about the gap, one value per point, under canonical names."""
+    drift, floor, noise, flipped, torn = (
+        float(draw(rng, pair, "")) if pair[0] > 0 else 0.0
+        for pair in (trouble.drift, trouble.floor, trouble.numerics, trouble.flipped, trouble.torn)
+    )
+    policy = Policy(rng, points, drift)
+    ages = age_course(trouble, rng, points, at)
+    rows: list[dict[str, float]] = []
+    for step in range(points):
+        is_off = step >= at
+        contexts = rng.integers(0, CONTEXTS, TOKENS)
+        age = rng.poisson(ages[step], TOKENS) if ages[step] > 0 else np.zeros(TOKENS, int)
+        written = np.maximum(step - age, 0)
+        mine = policy.logits(np.full(TOKENS, step), contexts)
+        theirs = policy.logits(written, contexts)
+        if trouble.synced < 1 and is_off:
+            stuck = policy.logits(np.full(TOKENS, max(at - 1, 0)), contexts)
+            theirs = stuck + trouble.synced * (theirs - stuck)
+        size = floor
+        if noise and is_off:
+            grown = ((step - at + 1) / max(points - at, 1)) ** 1.5 if trouble.creeping else 1.0
+            size = float(np.hypot(floor, noise * grown))
+        rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # some tokens come out of longer sums
+        theirs = theirs + size * rough * rng.standard_t(4, theirs.shape) / 1.7
+        if trouble.experts:
+            share = flipped * (0.6 + 0.8 * step / points) if flipped and is_off else 0.001
+            other = rng.random(TOKENS) < share
+            theirs = theirs + np.where(other[:, None], rng.normal(0, 1.2, theirs.shape), 0.0)
+        if torn and is_off:
+            wrong = rng.random(TOKENS) < torn
+            mine = np.where(wrong[:, None], policy.logits(np.full(TOKENS, step), rng.permutation(contexts)), mine)
+        sampled = _log_softmax(theirs / heat)
+        reported = _log_softmax(theirs) if trouble.raw else sampled
+        right = trouble.raw or trouble.cause != "temperature"
+        scored = _log_softmax(mine / heat) if right else _log_softmax(mine)
+        words = (sampled + rng.gumbel(size=sampled.shape)).argmax(-1)
+        taken = np.arange(TOKENS), words
+        lag = step - at + 1 if trouble.lagging and is_off else 0
+        rows.append(numbers(scored[taken], reported[taken], age + lag))
+        rows[-1] |= {
+            "changed": 0.14 * float(wobble(rng, 1, 0.15)[0]) * (trouble.synced if is_off else 1.0),
+            "verified": (1 - trouble.synced) * 0.2 if is_off else 0.0,
+            "age": float(age.mean()) + lag, "age_max": float(age.max()) + lag,
+            "routes": (flipped if is_off and flipped else 0.002) * float(wobble(rng, 1, 0.1)[0]),
+            "fallback": 0.3 * (flipped > 0 and is_off),
+            "max_vio": 0.8 * float(wobble(rng, 1, 0.08)[0]), "aux_loss": 1.02 * float(wobble(rng, 1, 0.004)[0]),
+            "turns": 5.0 * float(wobble(rng, 1, 0.04)[0]),
+        }  # fmt: skip
+    out = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return out | {"changed_percent": 100 * out["changed"], "verified_percent": 100 * out["verified"]}
+
+
+def age_course(trouble: Trouble, rng: np.random.Generator, points: int, at: int) -> Array:
+    """The mean age of the samples at each point: it takes a few steps to build up, and wanders."""
+    before, after = trouble.ages
+    steps = np.arange(points)
+    level = before * (1 - np.exp(-(steps + 0.5) / 3)) + (after - before) * np.clip((steps - at + 1) / 15, 0, 1)
+    return np.clip(level * (1 + 0.12 * ar1(rng, points, 0.5)), 0, None)
+
+
+def numbers(train: Array, rollout: Array, age: Array) -> dict[str, float]:
+    """The statistics of one step's tokens."""
+    apart = train - rollout
+    weight, p, q = np.exp(apart), np.exp(train), np.exp(rollout)
+    fresh = np.abs(apart)[age == 0]
+    return {
+        "k1": float(-apart.mean()), "k3": float((weight - 1 - apart).mean()), "gap": float(np.abs(apart).mean()),
+        "k3_max": float((weight - 1 - apart).max()), "gap_max": float(np.abs(apart).max()),
+        "gap_std": float(np.abs(apart).std()), "weight": float(weight.mean()), "weight_min": float(weight.min()),
+        "weight_max": float(weight.max()), "deviation": float(np.abs(weight - 1).mean()),
+        "ess": float(weight.sum() ** 2 / (len(weight) * (weight**2).sum())), "chi2": float((weight**2).mean() - 1),
+        "prob_gap": float(np.abs(p - q).mean()), "prob_gap_max": float(np.abs(p - q).max()),
+        "pearson": float(np.corrcoef(p, q)[0, 1]), "error": float(np.exp(np.abs(apart)).mean()),
+        "extreme": float((np.abs(apart) > np.log(2)).mean()), "outside": float((weight > 2).mean()),
+        "fresh": float(fresh.mean()) if len(fresh) else float("nan"),
+    }  # fmt: skip
+
+
+def make_gap(trouble: Trouble, seed: int) -> LabelledRun:
+    """The run of this trouble and seed."""
+    rng = generator(seed, f"gap {trouble.name} {trouble.framework}")
+    framework = None if trouble.framework == "None" else trouble.framework
+    where = family(framework, "grpo")
+    points = int(rng.integers(*trouble.points))
+    drawn = {name: draw(rng, value, name) for name, value in HABITS[where].items()} | {"points": points}
+    at = int(rng.integers(*trouble.onset)) if trouble.onset else 0
+    world = World(**drawn)
+    usual = observe(world, curves_of(world, rng), rng)
+    heat = float(draw(rng, trouble.temperature, ""))
+    found = simulate(trouble, rng, points, at, heat)
+    keys = {name: key for name, key in GAP_KEYS[trouble.framework].items() if is_logged(name, trouble)}
+    common = {name: key for name, key in KEYS[where].items() if name in usual and not name.startswith("eval")}
+    rows = []
+    for i in range(points):
+        row: dict[str, Any] = {"step": i + 1}
+        row |= {key: plain(usual[name][i], name, False) for name, key in common.items()}
+        row |= {key: plain(found[name][i], name, False) for name, key in keys.items() if np.isfinite(found[name][i])}
+        rows.append(row)
+    config = settings_of(world) | dict(trouble.config)
+    if trouble.told_temperature:
+        config["temperature"] = round(heat, 2)
+    return LabelledRun(
+        name=f"gap_{trouble.name}_{trouble.framework}-{seed}",
+        kind="logprob_mismatch" if trouble.cause else None,
+        accept=frozenset({"logprob_mismatch", "staleness", "ratio_off"}) if trouble.cause else frozenset(),
+        onset=at if trouble.cause else None,
+        algorithm="grpo",
+        framework=framework,
+        total_steps=points,
+        config=config,
+        rows=rows,
+        cause=trouble.cause,
+    )
+
+
+def is_logged(name: str, trouble: Trouble) -> bool:
+    """Whether this run logs a number of its framework's."""
+    if name in trouble.without or (name in EXPERT_KEYS and not trouble.experts):
+        return False
+    return not ((name in AGE_KEYS and not (any(trouble.ages) or trouble.lagging)) or (name == "turns" and not trouble.agent))
+
+
+T = Trouble
+_SYNC = T("dead-sync", "weight_sync", "trl", onset=(8, 30), synced=0.0)
+_STALE = T("stale", "stale_samples", "prime_rl", onset=(8, 30), ages=(1.0, 11.0), points=(60, 110), drift=(0.01, 0.03))
+_FP8 = T("low-precision", "numerics", "verl", numerics=(0.25, 0.5))
+_ROUTES = T("routes", "expert_routing", "verl", flipped=(0.06, 0.2), experts=True)
+_TORN = T("other-tokens", "tokenization", "trl", torn=(0.012, 0.05), agent=True)
+_HEAT = T("temperature", "temperature", "trl", temperature=(0.55, 0.8))
+
+TROUBLES: tuple[Trouble, ...] = (
+    _SYNC,
+    replace(_SYNC, framework="verl"),
+    replace(_SYNC, framework="verl", name="dead-sync-seen", without=("changed",), ages=(1.5, 1.5)),
+    replace(_SYNC, framework="slime", temperature=(0.8, 0.8)),
+    replace(_SYNC, framework="None", without=("fresh",)),
+    replace(_SYNC, framework="nemo_rl", without=("verified_percent",)),
+    replace(_SYNC, framework="openrlhf"),
+    replace(_SYNC, framework="prime_rl", ages=(1.0, 1.0)),
+    replace(_SYNC, framework="verl", name="lagging-sync", lagging=True, without=("changed",)),
+    replace(_SYNC, framework="skyrl", name="lagging-sync", lagging=True),
+    replace(_SYNC, framework="nemo_rl", name="part-sync", synced=0.5),
+    replace(_SYNC, framework="None", name="part-sync", synced=0.4),
+    replace(_SYNC, framework="slime", name="part-sync", synced=0.4),
+    _STALE,
+    replace(_STALE, framework="verl"),
+    replace(_STALE, framework="nemo_rl"),
+    replace(_STALE, framework="skyrl"),
+    replace(_STALE, framework="None"),
+    replace(_STALE, framework="trl"),
+    _FP8,
+    replace(_FP8, framework="trl", config={"vllm_quantization": "fp8"}),
+    replace(_FP8, framework="slime"),
+    replace(_FP8, framework="nemo_rl", config={"precision": "fp8"}),
+    replace(_FP8, framework="skyrl", temperature=(0.7, 0.7)),
+    replace(_FP8, framework="None"),
+    replace(_FP8, framework="prime_rl", ages=(1.0, 1.0), config={"kv_cache_dtype": "fp8"}),
+    replace(_FP8, framework="verl", name="creeping", numerics=(0.5, 0.9), creeping=True),
+    replace(_FP8, framework="None", name="creeping", numerics=(0.5, 0.9), creeping=True, experts=True),
+    _ROUTES,
+    replace(_ROUTES, framework="trl"),
+    replace(_ROUTES, framework="None"),
+    replace(_ROUTES, framework="nemo_rl"),
+    replace(_ROUTES, framework="prime_rl", ages=(1.0, 1.0)),
+    replace(_ROUTES, framework="None", name="routes-later", onset=(10, 30)),
+    _TORN,
+    replace(_TORN, framework="verl", temperature=(0.7, 0.7)),
+    replace(_TORN, framework="skyrl"),
+    replace(_TORN, framework="None"),
+    replace(_TORN, framework="None", name="other-tokens-later", onset=(10, 30)),
+    replace(_TORN, framework="slime"),
+    replace(_TORN, framework="nemo_rl"),
+    _HEAT,
+    replace(_HEAT, framework="verl"),
+    replace(_HEAT, framework="skyrl"),
+    replace(_HEAT, framework="None"),
+    replace(_HEAT, framework="slime"),
+    replace(_HEAT, framework="verl", name="raw-temperature", raw=True),
+    replace(_HEAT, framework="None", name="raw-temperature", raw=True, told_temperature=False),
+    replace(_HEAT, framework="trl", name="raw-temperature", raw=True),
+)
+"""Runs whose cause can be told from what they log."""
+
+UNTELLABLE: tuple[Trouble, ...] = (
+    replace(_FP8, framework="openrlhf", name="untold-numerics"),
+    replace(_HEAT, framework="openrlhf", name="untold-temperature", told_temperature=False),
+    replace(_TORN, framework="openrlhf", name="untold-tokens"),
+)
+"""Runs that log one KL and nothing else about the gap: a high and level one has several explanations."""
+
+EARLY: tuple[Trouble, ...] = tuple(
+    replace(one, name=f"early-{one.name}", onset=(2, 3), points=(20, 30))
+    for one in TROUBLES if "sync" in one.name and one.name != "part-sync"
+)  # fmt: skip
+"""A sync that dies at step 3: the rollouts of step 3 are written by the weights of step 2."""
+
+_FINE = T("fine", "", "trl")
+HEALTHY: tuple[Trouble, ...] = (
+    *(replace(_FINE, framework=name) for name in GAP_KEYS),
+    *(replace(_FINE, framework=name, name="fine-async", ages=(1.2, 1.2)) for name in ("verl", "prime_rl", "skyrl")),
+    *(replace(_FINE, framework=name, name="fine-async", ages=(2.5, 2.5), drift=(0.006, 0.012))
+      for name in ("nemo_rl", "None", "trl")),
+    replace(_FINE, framework="trl", name="fine-async-untold", ages=(1.2, 1.2), without=("age", "age_max")),
+    *(replace(_FINE, framework=name, name="fine-experts", experts=True) for name in ("verl", "None", "nemo_rl", "trl")),
+    *(replace(_FINE, framework=name, name="fine-agent", agent=True) for name in ("verl", "None")),
+    replace(_FINE, framework="trl", name="fine-cool", temperature=(0.6, 0.9)),
+    replace(_FINE, framework="trl", name="fine-fp8", numerics=(0.03, 0.05), config={"quantization": "fp8"}),
+)  # fmt: skip
+
+
+def gap_runs(seed: int, which: tuple[Trouble, ...] = TROUBLES) -> list[LabelledRun]:
+    """One run of every trouble."""
+    return [make_gap(trouble, seed) for trouble in which]
