@@ -13,15 +13,20 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
 
 from doctor import seeds_of, wilson
+from rlvitals.compute.token_gap import token_gap
 from rlvitals.health import gap
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rulebook import causes
-from rlvitals.records import CAUSES
+from rlvitals.health.rechecks import Rechecks
+from rlvitals.health.rulebook import causes, shipped
+from rlvitals.health.trail import Trail
+from rlvitals.records import CAUSES, Recheck
+
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))  # the generator lives with the tests
@@ -30,6 +35,9 @@ from corpus import gaps  # noqa: E402
 from corpus.labelled import LabelledRun  # noqa: E402
 
 TABLE = Path(gap.__file__).parent / "data" / "likelihoods.json"
+TRACED = tuple({one.name: one for one in (*gaps.TROUBLES, *gaps.UNTELLABLE)}.values())
+"""Recorded tokens have no framework's names: what a run logs beside them does not matter."""
+
 PSEUDO = 0.5
 """Runs that every reading is given beside those that were seen."""
 
@@ -69,12 +77,23 @@ def judged(run, seen=None):
 
 def fit(seeds, cache):
     counts = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
-    for run in runs_of(seeds, (*gaps.TROUBLES, *gaps.EARLY), cache):
+    for run in runs_of(seeds, (*gaps.TROUBLES, *gaps.UNTELLABLE, *gaps.EARLY), cache):
         seen = []
         judged(run, seen)
         for readings in seen:
             for feature, (reading, _) in readings.items():
                 counts[feature][run.cause][reading] += 1 / len(seen)
+    for seed in seeds:
+        for trouble in TRACED:
+            trail = Trail()
+            for groups in gaps.traced(trouble, seed):
+                seen = token_gap(groups)
+                trail.add(groups[0].step, seen.mean, math.nan if seen.age is None else seen.age)
+                if seen.mean > shipped().rules["recorded_gap"].numbers["gap"]:
+                    for feature, (reading, _) in gap.token_readings(seen, trail).items():
+                        if feature in gap.TOKEN_ONLY:
+                            counts[feature][trouble.cause][reading] += 1
+                    break
     table = {}
     for feature, words in causes()["features"].items():
         names = list(words["readings"])
@@ -129,7 +148,7 @@ def report(seeds, cache, per_run):
     for run in runs_of(seeds, gaps.UNTELLABLE, cache):
         found = next((one.cause for one in judged(run) if one.cause), "")
         named["right" if found == run.cause else "none" if not found else "another"] += 1
-    print(f"one KL logged and nothing else: {dict(named)}")
+    print(f"too little logged to tell: {dict(named)}")
 
     dated, said = [], []
     for run in runs_of(seeds, gaps.EARLY, cache):
@@ -143,6 +162,23 @@ def report(seeds, cache, per_run):
           f"median step {statistics.median(said):g}")  # fmt: skip
 
 
+def report_tokens(seeds):
+    """The same from the recorded tokens of every fourth step alone."""
+    by_cause = collections.defaultdict(collections.Counter)
+    for seed in seeds:
+        for trouble in (*TRACED, *gaps.HEALTHY):
+            checks, found = Rechecks(shipped()), []
+            for groups in gaps.traced(trouble, seed):
+                checked = Recheck(groups[0].step, 40, (), True, gap=token_gap(groups))
+                found += [event.finding for event in checks.take(checked) if event.finding]
+            by_cause[trouble.cause or "healthy"][(found[0].cause or "(none)") if found else "(silent)"] += 1
+    print("\nfrom recorded tokens alone, of every fourth step:")
+    for cause, counted in by_cause.items():
+        print(f"  {cause}: {wilson(counted[cause], sum(counted.values()))} {dict(counted)}")
+    right = sum(by_cause[cause][cause] for cause in CAUSES)
+    print(f"  right: {wilson(right, sum(sum(by_cause[cause].values()) for cause in CAUSES))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=seeds_of, default=[21, 22])
@@ -153,6 +189,7 @@ def main():
     if arguments.fit:
         fit(arguments.fit, arguments.cache)
     report(arguments.seeds, arguments.cache, arguments.per_run)
+    report_tokens(arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ ones of a healthy training (`latent`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from corpus.labelled import LabelledRun
 from corpus.latent import Series, World, curves_of, observe
 from corpus.names import KEYS, family, plain
 from corpus.noise import Array, ar1, generator, wobble
+from rlvitals.records import Group, Rollout, TokenTrace
 
-CONTEXTS, WORDS, TOKENS = 700, 16, 3000
+CONTEXTS, WORDS, TOKENS = 700, 16, 2400
+LENGTH, TURN = 75, 15
+"""Tokens of a rollout, and of one of its turns."""
 
 GAP_KEYS: dict[str, dict[str, str]] = {
     "trl": {
@@ -82,13 +85,13 @@ class Trouble:
     name: str
     cause: str
     framework: str
-    points: tuple[int, int] = (40, 110)
+    points: tuple[int, int] = (40, 90)
     onset: tuple[int, int] | None = None
     """Where it starts, in points; None: with the first."""
     drift: tuple[float, float] = (0.012, 0.04)
     """How far an update moves a logit."""
-    floor: tuple[float, float] = (0.004, 0.02)
-    """Numerics that every pair of engines has."""
+    floor: tuple[float, float] = (0.0005, 0.02)
+    """Numerics that every pair of engines has: hardly any where both are the same code."""
     synced: float = 1.0
     """The share of the change that a sync delivers once it is broken; 1: it works."""
     numerics: tuple[float, float] = (0.0, 0.0)
@@ -122,76 +125,135 @@ def _log_softmax(logits: Array) -> Array:
 
 
 class Policy:
-    """Tables of logits that move: the weights of step t are the logits of step t."""
+    """Tables of logits that move: the weights of step t are the logits of step t. An update moves few contexts far and
+    most of them little, as the rewards of a batch are about few of them.
+    """
 
     def __init__(self, rng: np.random.Generator, points: int, drift: float) -> None:
         sharpness = np.minimum(np.exp(rng.normal(1.4, 0.8, CONTEXTS)), 7.0)[:, None]
         self.start = rng.normal(0, 1, (CONTEXTS, WORDS)) * sharpness
-        self.steps = rng.normal(0, 1, (CONTEXTS, WORDS))
-        self.turns = rng.normal(0, 1, (6, CONTEXTS, WORDS))
+        touched = np.exp(rng.normal(-0.5, 1.0, (CONTEXTS, 1)))
+        self.ways = rng.normal(0, 1, (3, CONTEXTS, WORDS)) * touched
         pace = drift * wobble(rng, points + 1, 0.2)
         self.path = np.concatenate([[0.0], np.cumsum(pace)])
         """How far it has gone along its direction after each step."""
-        self.side = drift * np.cumsum(rng.normal(0, 1, (points + 2, 6)), axis=0)
+        self.side = 0.5 * drift * np.cumsum(rng.normal(0, 1, (points + 2, 2)), axis=0)
+        self._tables: dict[int, Array] = {}
 
-    def logits(self, step: Array, contexts: Array) -> Array:
-        """Of the weights of these steps in these contexts."""
-        step = np.maximum(step, 0)
-        sideways = np.einsum("tk,ktw->tw", self.side[step], self.turns[:, contexts])
-        return self.start[contexts] + self.path[step][:, None] * self.steps[contexts] + 0.4 * sideways
+    def table(self, step: int) -> Array:
+        if step not in self._tables:
+            aside = self.side[step, 0] * self.ways[1] + self.side[step, 1] * self.ways[2]
+            self._tables[step] = self.start + self.path[step] * self.ways[0] + aside
+        return self._tables[step]
+
+    def logits(self, step: Any, contexts: Array) -> Array:
+        """Of the weights of these steps, or of one step, in these contexts."""
+        if np.ndim(step) == 0:
+            return np.asarray(self.table(int(step))[contexts])
+        found = np.empty((len(contexts), WORDS))
+        for each in np.unique(step):
+            found[step == each] = self.table(int(each))[contexts[step == each]]
+        return found
+
+
+class Tokens(NamedTuple):
+    """The tokens of one step, rollout after rollout: what the trainer and the engine say of them, and their ages."""
+
+    train: Array
+    rollout: Array
+    age: Array
+
+
+class Pair:
+    """An engine and a trainer of one policy, and the trouble between them."""
+
+    def __init__(self, trouble: Trouble, rng: np.random.Generator, points: int, at: int, heat: float) -> None:
+        self.trouble, self.rng, self.points, self.at, self.heat = trouble, rng, points, at, heat
+        drift, self.floor, self.noise, self.flipped, self.torn = (
+            float(draw(rng, pair, "")) if pair[0] > 0 else 0.0
+            for pair in (trouble.drift, trouble.floor, trouble.numerics, trouble.flipped, trouble.torn)
+        )
+        self.policy = Policy(rng, points, drift)
+        self.ages = age_course(trouble, rng, points, at)
+
+    def step(self, step: int) -> Tokens:
+        """Sample one step's tokens with the engine and score them with the trainer."""
+        trouble, rng, policy, at = self.trouble, self.rng, self.policy, self.at
+        is_off = step >= at
+        contexts = rng.integers(0, CONTEXTS, TOKENS)
+        age = np.repeat(rng.poisson(self.ages[step], TOKENS // LENGTH), LENGTH)
+        mine = policy.logits(step, contexts)
+        theirs = policy.logits(np.maximum(step - age, 0), contexts)
+        if trouble.synced < 1 and is_off:
+            stuck = policy.logits(max(at - 1, 0), contexts)
+            theirs = stuck + trouble.synced * (theirs - stuck)
+        rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # some tokens come out of longer sums
+        theirs = theirs + self.floor * rough * rng.standard_t(4, theirs.shape) / 1.7
+        if self.noise and is_off:
+            grown = ((step - at + 1) / max(self.points - at, 1)) ** 1.5 if trouble.creeping else 1.0
+            theirs = theirs + self.noise * grown * rng.standard_t(8, theirs.shape) / 1.15
+        if trouble.experts:
+            share = self.flipped * (0.6 + 0.8 * step / self.points) if self.flipped and is_off else 0.001
+            other = rng.random(TOKENS) < share
+            theirs = theirs + np.where(other[:, None], rng.normal(0, 1.2, theirs.shape), 0.0)
+        if self.torn and is_off:
+            is_first = np.arange(TOKENS) % TURN == 0  # most of it where texts were put together
+            wrong = rng.random(TOKENS) < self.torn * np.where(is_first, 0.73 * TURN, 0.27)
+            mine = np.where(wrong[:, None], policy.logits(step, rng.permutation(contexts)), mine)
+        sampled = _log_softmax(theirs / self.heat)
+        reported = _log_softmax(theirs) if trouble.raw else sampled
+        is_right = trouble.raw or trouble.cause != "temperature"
+        scored = _log_softmax(mine / self.heat) if is_right else _log_softmax(mine)
+        taken = np.arange(TOKENS), (sampled + rng.gumbel(size=sampled.shape)).argmax(-1)
+        lag = step - at + 1 if trouble.lagging and is_off else 0
+        return Tokens(scored[taken], reported[taken], age + lag)
 
 
 def simulate(trouble: Trouble, rng: np.random.Generator, points: int, at: int, heat: float) -> Series:
     """The numbers about the gap, one value per point, under canonical names."""
-    drift, floor, noise, flipped, torn = (
-        float(draw(rng, pair, "")) if pair[0] > 0 else 0.0
-        for pair in (trouble.drift, trouble.floor, trouble.numerics, trouble.flipped, trouble.torn)
-    )
-    policy = Policy(rng, points, drift)
-    ages = age_course(trouble, rng, points, at)
+    pair = Pair(trouble, rng, points, at, heat)
     rows: list[dict[str, float]] = []
     for step in range(points):
         is_off = step >= at
-        contexts = rng.integers(0, CONTEXTS, TOKENS)
-        age = rng.poisson(ages[step], TOKENS) if ages[step] > 0 else np.zeros(TOKENS, int)
-        written = np.maximum(step - age, 0)
-        mine = policy.logits(np.full(TOKENS, step), contexts)
-        theirs = policy.logits(written, contexts)
-        if trouble.synced < 1 and is_off:
-            stuck = policy.logits(np.full(TOKENS, max(at - 1, 0)), contexts)
-            theirs = stuck + trouble.synced * (theirs - stuck)
-        size = floor
-        if noise and is_off:
-            grown = ((step - at + 1) / max(points - at, 1)) ** 1.5 if trouble.creeping else 1.0
-            size = float(np.hypot(floor, noise * grown))
-        rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # some tokens come out of longer sums
-        theirs = theirs + size * rough * rng.standard_t(4, theirs.shape) / 1.7
-        if trouble.experts:
-            share = flipped * (0.6 + 0.8 * step / points) if flipped and is_off else 0.001
-            other = rng.random(TOKENS) < share
-            theirs = theirs + np.where(other[:, None], rng.normal(0, 1.2, theirs.shape), 0.0)
-        if torn and is_off:
-            wrong = rng.random(TOKENS) < torn
-            mine = np.where(wrong[:, None], policy.logits(np.full(TOKENS, step), rng.permutation(contexts)), mine)
-        sampled = _log_softmax(theirs / heat)
-        reported = _log_softmax(theirs) if trouble.raw else sampled
-        right = trouble.raw or trouble.cause != "temperature"
-        scored = _log_softmax(mine / heat) if right else _log_softmax(mine)
-        words = (sampled + rng.gumbel(size=sampled.shape)).argmax(-1)
-        taken = np.arange(TOKENS), words
-        lag = step - at + 1 if trouble.lagging and is_off else 0
-        rows.append(numbers(scored[taken], reported[taken], age + lag))
+        tokens = pair.step(step)
+        flipped = pair.flipped if is_off else 0.0
+        rows.append(numbers(*tokens))
         rows[-1] |= {
             "changed": 0.14 * float(wobble(rng, 1, 0.15)[0]) * (trouble.synced if is_off else 1.0),
             "verified": (1 - trouble.synced) * 0.2 if is_off else 0.0,
-            "age": float(age.mean()) + lag, "age_max": float(age.max()) + lag,
-            "routes": (flipped if is_off and flipped else 0.002) * float(wobble(rng, 1, 0.1)[0]),
-            "fallback": 0.3 * (flipped > 0 and is_off),
+            "age": float(tokens.age.mean()), "age_max": float(tokens.age.max()),
+            "routes": (flipped or 0.002) * float(wobble(rng, 1, 0.1)[0]), "fallback": 0.3 * (flipped > 0),
             "max_vio": 0.8 * float(wobble(rng, 1, 0.08)[0]), "aux_loss": 1.02 * float(wobble(rng, 1, 0.004)[0]),
             "turns": 5.0 * float(wobble(rng, 1, 0.04)[0]),
         }  # fmt: skip
     out = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return out | {"changed_percent": 100 * out["changed"], "verified_percent": 100 * out["verified"]}
+
+
+def traced(trouble: Trouble, seed: int, points: int = 60, every: int = 4) -> Iterator[list[Group]]:
+    """The rollouts of every few steps, token by token, as a trainer would record them. Versions are recorded by those
+    whose samples have ages.
+    """
+    rng = generator(seed, f"traced {trouble.name} {trouble.framework}")
+    heat = float(draw(rng, trouble.temperature, ""))
+    at = int(rng.integers(*trouble.onset)) if trouble.onset else 0
+    pair = Pair(trouble, rng, points, at, heat)
+    for step in range(0, points, every):
+        tokens = pair.step(step)
+        rollouts = []
+        for start in range(0, TOKENS, LENGTH):
+            size = int(rng.integers(LENGTH // 2, LENGTH + 1))
+            part = slice(start, start + size)
+            trace = TokenTrace(
+                turns=tuple(place // TURN for place in range(size)),
+                trained=(True,) * size,
+                logprobs=tuple(tokens.train[part].tolist()),
+                engine_logprobs=tuple(tokens.rollout[part].tolist()),
+                versions=tuple((step + 1 - tokens.age[part]).tolist()) if any(trouble.ages) else (),
+            )
+            rollouts.append(Rollout(reward=float(rng.random()), trace=trace))
+        groups = [rollouts[i : i + 8] for i in range(0, len(rollouts), 8)]
+        yield [Group(id=str(i), step=step + 1, rollouts=tuple(group)) for i, group in enumerate(groups)]
 
 
 def age_course(trouble: Trouble, rng: np.random.Generator, points: int, at: int) -> Array:
@@ -266,11 +328,11 @@ def is_logged(name: str, trouble: Trouble) -> bool:
 
 T = Trouble
 _SYNC = T("dead-sync", "weight_sync", "trl", onset=(8, 30), synced=0.0)
-_STALE = T("stale", "stale_samples", "prime_rl", onset=(8, 30), ages=(1.0, 11.0), points=(60, 110), drift=(0.01, 0.03))
-_FP8 = T("low-precision", "numerics", "verl", numerics=(0.25, 0.5))
+_STALE = T("stale", "stale_samples", "prime_rl", onset=(8, 30), ages=(1.0, 11.0), points=(60, 90), drift=(0.01, 0.03))
+_FP8 = T("low-precision", "numerics", "verl", numerics=(0.45, 0.8))
 _ROUTES = T("routes", "expert_routing", "verl", flipped=(0.06, 0.2), experts=True)
 _TORN = T("other-tokens", "tokenization", "trl", torn=(0.012, 0.05), agent=True)
-_HEAT = T("temperature", "temperature", "trl", temperature=(0.55, 0.8))
+_HEAT = T("temperature", "temperature", "trl", temperature=(0.45, 0.7))
 
 TROUBLES: tuple[Trouble, ...] = (
     _SYNC,
@@ -299,8 +361,8 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_FP8, framework="skyrl", temperature=(0.7, 0.7)),
     replace(_FP8, framework="None"),
     replace(_FP8, framework="prime_rl", ages=(1.0, 1.0), config={"kv_cache_dtype": "fp8"}),
-    replace(_FP8, framework="verl", name="creeping", numerics=(0.5, 0.9), creeping=True),
-    replace(_FP8, framework="None", name="creeping", numerics=(0.5, 0.9), creeping=True, experts=True),
+    replace(_FP8, framework="verl", name="creeping", numerics=(0.7, 1.1), creeping=True),
+    replace(_FP8, framework="None", name="creeping", numerics=(0.7, 1.1), creeping=True, experts=True),
     _ROUTES,
     replace(_ROUTES, framework="trl"),
     replace(_ROUTES, framework="None"),
@@ -319,6 +381,8 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_HEAT, framework="skyrl"),
     replace(_HEAT, framework="None"),
     replace(_HEAT, framework="slime"),
+    replace(_HEAT, framework="trl", name="hot", temperature=(1.4, 1.8)),
+    replace(_HEAT, framework="None", name="hot", temperature=(1.4, 1.8)),
     replace(_HEAT, framework="verl", name="raw-temperature", raw=True),
     replace(_HEAT, framework="None", name="raw-temperature", raw=True, told_temperature=False),
     replace(_HEAT, framework="trl", name="raw-temperature", raw=True),
@@ -329,8 +393,11 @@ UNTELLABLE: tuple[Trouble, ...] = (
     replace(_FP8, framework="openrlhf", name="untold-numerics"),
     replace(_HEAT, framework="openrlhf", name="untold-temperature", told_temperature=False),
     replace(_TORN, framework="openrlhf", name="untold-tokens"),
+    replace(_STALE, framework="slime", name="untold-age"),
+    replace(_STALE, framework="openrlhf", name="untold-age"),
 )
-"""Runs that log one KL and nothing else about the gap: a high and level one has several explanations."""
+"""Runs that log too little: one KL that is high and level has several explanations, and so has a gap that grows where
+nothing tells how old the samples are."""
 
 EARLY: tuple[Trouble, ...] = tuple(
     replace(one, name=f"early-{one.name}", onset=(2, 3), points=(20, 30))

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal, median
-from rlvitals.health.trail import TINY, of_kl
+from rlvitals.health.trail import TINY, Trail, of_kl
 from rlvitals.health.wording import fill
+from rlvitals.records import TokenGap
 
 KINDS = frozenset({"logprob_mismatch", "staleness", "ratio_off"})
 """Findings of these kinds are about the gap."""
@@ -33,6 +34,8 @@ PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """How much a gap that grows adds at each block, in units of what it was before."""
 
 LEAST_POINTS = 4
+NO_GAP = 5e-4
+"""Nats: what is less than this is no gap, and how many times less does not matter."""
 
 _LIKELIHOODS = Path(__file__).parent / "data" / "likelihoods.json"
 
@@ -64,7 +67,7 @@ def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Cou
     n = len(gaps)
     if n < LEAST_POINTS:
         return Course("")
-    logs = [math.log(max(gap, TINY)) for gap in gaps]
+    logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
     whole = _squares(logs)
     best = (_score(whole, n, 1), Course("level"))
     places = range(1, n) if n <= PLACES else sorted({round(1 + i * (n - 2) / (PLACES - 1)) for i in range(PLACES)})
@@ -130,8 +133,6 @@ class Evidence:
 
     def __init__(self, case: Case) -> None:
         self._case, self._trail = case, case.trail
-        known = [(gap, step) for gap, step in zip(case.trail.gaps, case.trail.steps, strict=False) if gap == gap]
-        self._course = course_of([gap for gap, _ in known], [step for _, step in known], case.trail.size)
 
     def _level(self, *names: str) -> float | None:
         """The median of the last five values of the first of these signals that is logged, in the signal's own unit."""
@@ -156,21 +157,13 @@ class Evidence:
 
     def went(self) -> Seen | None:
         """How the gap went."""
-        course = self._course
-        if not course.shape:
-            return None
-        facts: dict[str, float | str] = {"times": course.times}
-        if course.onset is not None:
-            facts["from"] = float(course.onset)
-        if course.shape != "grows":
-            return Seen(course.shape, facts)
-        return Seen("grows" if course.pace >= _number("fast_growth") else "creeps", facts)
+        return _went(self._trail)
 
     def age(self) -> Seen | None:
         """Whether the gap follows the age of the samples."""
         ages = [age for age in self._trail.ages if age == age]
         if not ages:
-            return None
+            return Seen("not_logged") if self._trail.gaps else None
         link = correlation(self._trail.ages, self._trail.gaps)
         rise = [later - earlier for earlier, later in zip(ages, ages[1:])][-LEAST_POINTS:]
         if len(rise) == LEAST_POINTS and self._trail.size == 1 and all(abs(each - 1.0) < _number("one_version") for each in rise):
@@ -299,10 +292,16 @@ _OF_EXPERTS = ("routing_mismatch", "replay_fallback", "expert_load", "expert_idl
 _TEMPERATURES = ("temperature", "rollout_temperature", "sampling_temperature")
 _LOW = ("fp8", "float8", "int8", "int4", "fp4", "awq", "gptq", "e4m3", "e5m2", "w8a8")
 
-FEATURES = tuple(
-    name for name, value in vars(Evidence).items() if callable(value) and not name.startswith("_")
-)  # fmt: skip
-"""Every public method of `Evidence`."""
+def _went(trail: Trail) -> Seen | None:
+    known = [(gap, step) for gap, step in zip(trail.gaps, trail.steps, strict=False) if gap == gap]
+    course = course_of([gap for gap, _ in known], [step for _, step in known], trail.size)
+    if not course.shape:
+        return None
+    facts: dict[str, float | str] = {"times": course.times}
+    if course.onset is not None:
+        facts["from"] = float(course.onset)
+    is_slow = course.shape == "grows" and course.pace < _number("fast_growth")
+    return Seen("creeps" if is_slow else course.shape, facts)
 
 
 def _log(value: float | None) -> float | None:
@@ -357,27 +356,96 @@ class Answer:
         return Told(cause, tuple(lines), tuple(words["causes"][cause]["advice"] if cause else words["unclear"]))
 
 
-def readings(case: Case) -> dict[str, tuple[str, Seen]]:
-    """By feature: the reading, and what was seen."""
-    evidence, found = Evidence(case), dict[str, tuple[str, Seen]]()
+class TokenEvidence:
+    """What a step's recorded tokens show about the gap, feature by feature."""
+
+    def __init__(self, gap: TokenGap, trail: Trail) -> None:
+        self._seen, self._trail = gap, trail
+
+    def went(self) -> Seen | None:
+        """How the gap of the steps that were recorded went."""
+        return _went(self._trail)
+
+    def tokens_scaled(self) -> Seen | None:
+        """Whether the gap goes with the log-prob, as a temperature makes it."""
+        seen = self._seen
+        if seen.scaling is None or seen.slope is None:
+            return None
+        return Seen(abs(seen.scaling), {"link": seen.scaling, "slope": seen.slope})
+
+    def tokens_worst(self) -> Seen | None:
+        """How far the worst token is out."""
+        return Seen(self._seen.worst, {"worst": self._seen.worst})
+
+    def tokens_few(self) -> Seen | None:
+        """How much of the gap a hundredth of the tokens has."""
+        return Seen(self._seen.in_few, {"share": self._seen.in_few})
+
+    def tokens_at_edges(self) -> Seen | None:
+        """Where the tokens are that are far out."""
+        share = self._seen.at_edges
+        return None if share is None else Seen(share, {"share": share})
+
+    def tokens_side(self) -> Seen | None:
+        """Whether the gaps point one way."""
+        seen = self._seen
+        return Seen(seen.k1 / seen.mean, {"k1": seen.k1, "gap": seen.mean}) if seen.mean else None
+
+    def tokens_fresh(self) -> Seen | None:
+        """The gap of the newest weights' tokens beside that of older ones."""
+        share = self._seen.fresh
+        return None if share is None else Seen(share, {"share": share})
+
+    def tokens_age(self) -> Seen | None:
+        """How old the tokens are."""
+        age = self._seen.age
+        return None if age is None else Seen(age, {"age": age})
+
+    def tokens_later(self) -> Seen | None:
+        """Whether the gap grows along a rollout."""
+        ratio = self._seen.later
+        return None if ratio is None else Seen(ratio, {"times": ratio})
+
+
+FEATURES, TOKEN_FEATURES = (
+    tuple(name for name, value in vars(each).items() if callable(value) and not name.startswith("_"))
+    for each in (Evidence, TokenEvidence)
+)
+"""Every public method of the two."""
+
+TOKEN_ONLY = frozenset(TOKEN_FEATURES) - frozenset(FEATURES)
+
+Readings = dict[str, tuple[str, Seen]]
+"""By feature: the reading, and what was seen."""
+
+
+def readings(case: Case) -> Readings:
+    """What the rows so far show."""
+    return _read(Evidence(case), FEATURES)
+
+
+def token_readings(gap: TokenGap, trail: Trail) -> Readings:
+    """What a step's tokens show; `trail` has the gaps of the steps before it as well."""
+    return _read(TokenEvidence(gap, trail), TOKEN_FEATURES)
+
+
+def _read(evidence: Evidence | TokenEvidence, names: Iterable[str]) -> Readings:
+    found: Readings = {}
     features = _words()["features"]
-    for name in FEATURES:
+    for name in names:
         seen = getattr(evidence, name)()
-        if seen is None:
+        if seen is None or (isinstance(seen.value, float) and math.isnan(seen.value)):
             continue
-        value = seen.value
-        if isinstance(value, float | int):
-            edges = features[name]["edges"]
-            at = sum(value >= edge for edge in edges)
-            found[name] = list(features[name]["readings"])[at], seen
+        if isinstance(seen.value, str):
+            found[name] = seen.value, seen
         else:
-            found[name] = value, seen
+            at = sum(seen.value >= edge for edge in features[name]["edges"])
+            found[name] = list(features[name]["readings"])[at], seen
     return found
 
 
-def explain(case: Case) -> Answer | None:
-    """What lies behind the gap, by what was logged so far; None where nothing was."""
-    found = readings(case)
+def explain(found: Readings) -> Answer | None:
+    """What lies behind the gap; None where nothing was seen."""
     if not found:
         return None
     words = _words()
@@ -395,7 +463,7 @@ def explain(case: Case) -> Answer | None:
     total = sum(math.exp(score - top) for score in scores.values())
     ranked = []
     for cause in sorted(causes, key=lambda each: -scores[each]):
-        speaking = sorted((each[cause], feature) for feature, each in weights.items() if each[cause] > _number("speaks"))
+        speaking = sorted((each[cause], name) for name, each in weights.items() if each[cause] > _number("speaks"))
         reasons = (
             fill(words["features"][feature]["readings"][found[feature][0]], found[feature][1].facts)
             for _, feature in speaking[::-1][: int(_number("most_reasons"))]

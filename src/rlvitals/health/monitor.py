@@ -221,7 +221,7 @@ class Monitor:
         words, own = rule.says(alarm.variant), own_numbers(case)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         causes, advice, cause = words.causes, words.advice, alarm.cause
-        behind = gap.explain(case) if (alarm.kind or rule.kind) in gap.KINDS else None
+        behind = gap.explain(gap.readings(case)) if (alarm.kind or rule.kind) in gap.KINDS else None
         if behind is not None:
             told = behind.about(cause)
             causes, advice, cause = told.causes or causes, (*told.advice, *advice), told.cause

@@ -4,11 +4,7 @@ A row costs one addition, or one append. What the blocks say is `gap`'s to tell,
 
 >>> trail = Trail()
 >>> for step in range(1, 301):
-...     signal = Signal("mismatch_gap", "gap")
-...     signal.update(0.01 * step, step)
-...     signal.seen_at = step
-...     trail.bind({"mismatch_gap": signal}, keep=True)
-...     trail.take(step, step)
+...     trail.add(step, 0.01 * step)
 >>> trail.size, len(trail.gaps), trail.steps[:2], round(trail.gaps[0], 6)
 (4, 75, [1, 5], 0.025)
 """
@@ -51,16 +47,16 @@ class Trail:
         self._count = self._n_gap = self._n_age = 0
         self._sum_gap = self._sum_age = 0.0
 
-    def bind(self, signals: Mapping[str, Signal], *, keep: bool = False) -> None:
+    def bind(self, signals: Mapping[str, Signal]) -> None:
         """Find the series that shows the gap best among those that the run logs. With another series the trail begins
-        anew, unless it is to `keep` what it has.
+        anew.
         """
         before = self._gap
         found = next(((signals[name], scale) for name, scale in _GAPS.items() if name in signals), None)
         self._gap, self._gap_of = found or (None, abs)
         self._age = signals.get("staleness")
         self.is_bound = self._gap is not None or self._age is not None
-        if self._gap is not before and not keep:
+        if self._gap is not before:
             self.reset()
 
     @property
@@ -73,16 +69,23 @@ class Trail:
         gap, age = self._gap, self._age
         has_gap = gap is not None and gap.seen_at == points and gap.n > 0
         has_age = age is not None and age.seen_at == points and age.n > 0
-        if not has_gap and not has_age:
-            return
+        if has_gap or has_age:
+            self.add(
+                step,
+                self._gap_of(gap.last) if has_gap and gap is not None else math.nan,
+                age.last if has_age and age is not None else math.nan,
+            )
+
+    def add(self, step: int, gap: float, age: float = math.nan) -> None:
+        """A gap in nats and an age in versions; NaN where there is none."""
         if not self._count:
             self.steps.append(step)
         self._count += 1
-        if has_gap:
-            self._sum_gap += self._gap_of(gap.last)  # type: ignore[union-attr]
+        if gap == gap:
+            self._sum_gap += gap
             self._n_gap += 1
-        if has_age:
-            self._sum_age += age.last  # type: ignore[union-attr]
+        if age == age:
+            self._sum_age += age
             self._n_age += 1
         if self._count == self.size:
             self.gaps.append(self._sum_gap / self._n_gap if self._n_gap else math.nan)

@@ -60,19 +60,20 @@ def gap_growing(
     case: Case,
     *,
     rising: float,
+    none: float,
     least: float,
     times: float,
     one_jump: float,
     fading: float,
     age_times: float,
-    age_more: float,
+    age_least: float,
     grave: float,
 ) -> Alarm | None:
-    """The gap between engine and trainer grows with every step, and the age of the samples does not."""
+    """The gap between engine and trainer grows with every step, and faster than the age of the samples."""
     trail = case.trail
-    gaps = trail.gaps[-int(rising) :]
+    gaps = [max(gap, none) for gap in trail.gaps[-int(rising) :]]
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
-    if signal is None or len(gaps) < rising or not gaps[0] > 0 or not gaps[-1] > times * gaps[0]:
+    if signal is None or len(gaps) < rising or not gaps[-1] > times * gaps[0]:
         return None
     ratios = [math.log(after / before) for before, after in zip(gaps, gaps[1:], strict=False)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
@@ -81,8 +82,10 @@ def gap_growing(
     if min(added[-2:]) < fading * max(added[:2]):
         return None  # it settles, as the age of samples does in the first steps of asynchronous training
     ages = trail.ages[-int(rising) :]
-    if not math.isnan(ages[0] + ages[-1]) and ages[-1] > age_times * ages[0] + age_more:
-        return None
+    if not math.isnan(ages[0] + ages[-1]):
+        older = max(ages[-1], age_least) / max(ages[0], age_least)
+        if older > 1 and gaps[-1] < age_times * older * gaps[0]:
+            return None
     course = course_of(trail.gaps, trail.steps[: len(trail.gaps)], trail.size)
     onset = course.onset if course.shape == "grows" and course.onset is not None else trail.steps[-int(rising) + 1]
     found = (critical if gaps[-1] > grave else warning)(signal, times=gaps[-1] / gaps[0], count=float(len(added)))
