@@ -3,8 +3,8 @@
     python benchmarks/causes.py [--seeds 21,22] [--fit SEEDS] [--cache DIR] [--per-run]
 
 Runs come from `tests/corpus/gaps.py`: a small policy is really sampled by an engine and scored by a trainer, under the
-names of eight frameworks. A run's answer is the cause of the first finding that names one; it is right where that is the
-cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading, counted
+names of eight frameworks. A run's answer is the cause of the first finding that names one; it is right where that is
+the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading, counted
 at the findings about the gap. Figures of the seeds that it was fitted on are not results.
 """
 
@@ -26,7 +26,6 @@ from rlvitals.health.rechecks import Rechecks
 from rlvitals.health.rulebook import causes, shipped
 from rlvitals.health.trail import Trail
 from rlvitals.records import CAUSES, Recheck
-
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))  # the generator lives with the tests

@@ -235,7 +235,7 @@ def traced(trouble: Trouble, seed: int, points: int = 60, every: int = 4) -> Ite
     whose samples have ages.
     """
     rng = generator(seed, f"traced {trouble.name} {trouble.framework}")
-    heat = float(draw(rng, trouble.temperature, ""))
+    heat = heat_of(trouble, rng)
     at = int(rng.integers(*trouble.onset)) if trouble.onset else 0
     pair = Pair(trouble, rng, points, at, heat)
     for step in range(0, points, every):
@@ -292,7 +292,7 @@ def make_gap(trouble: Trouble, seed: int) -> LabelledRun:
     at = int(rng.integers(*trouble.onset)) if trouble.onset else 0
     world = World(**drawn)
     usual = observe(world, curves_of(world, rng), rng)
-    heat = float(draw(rng, trouble.temperature, ""))
+    heat = heat_of(trouble, rng)
     found = simulate(trouble, rng, points, at, heat)
     keys = {name: key for name, key in GAP_KEYS[trouble.framework].items() if is_logged(name, trouble)}
     common = {name: key for name, key in KEYS[where].items() if name in usual and not name.startswith("eval")}
@@ -319,26 +319,34 @@ def make_gap(trouble: Trouble, seed: int) -> LabelledRun:
     )
 
 
+def heat_of(trouble: Trouble, rng: np.random.Generator) -> float:
+    """The temperature that a run samples with: a third of all runs have another than 1, rightly."""
+    is_other = trouble.cause != "temperature" and rng.random() < 0.35
+    return float(draw(rng, (0.6, 1.0) if is_other else trouble.temperature, ""))
+
+
 def is_logged(name: str, trouble: Trouble) -> bool:
     """Whether this run logs a number of its framework's."""
     if name in trouble.without or (name in EXPERT_KEYS and not trouble.experts):
         return False
-    return not ((name in AGE_KEYS and not (any(trouble.ages) or trouble.lagging)) or (name == "turns" and not trouble.agent))
+    return not (
+        (name in AGE_KEYS and not (any(trouble.ages) or trouble.lagging)) or (name == "turns" and not trouble.agent)
+    )
 
 
 T = Trouble
 _SYNC = T("dead-sync", "weight_sync", "trl", onset=(8, 30), synced=0.0)
-_STALE = T("stale", "stale_samples", "prime_rl", onset=(8, 30), ages=(1.0, 11.0), points=(60, 90), drift=(0.01, 0.03))
+_STALE = T("stale", "stale_samples", "prime_rl", onset=(8, 30), ages=(1.0, 11.0), points=(60, 90), drift=(0.015, 0.04))
 _FP8 = T("low-precision", "numerics", "verl", numerics=(0.45, 0.8))
 _ROUTES = T("routes", "expert_routing", "verl", flipped=(0.06, 0.2), experts=True)
-_TORN = T("other-tokens", "tokenization", "trl", torn=(0.012, 0.05), agent=True)
+_TORN = T("other-tokens", "tokenization", "trl", torn=(0.025, 0.07), agent=True)
 _HEAT = T("temperature", "temperature", "trl", temperature=(0.45, 0.7))
 
 TROUBLES: tuple[Trouble, ...] = (
     _SYNC,
     replace(_SYNC, framework="verl"),
     replace(_SYNC, framework="verl", name="dead-sync-seen", without=("changed",), ages=(1.5, 1.5)),
-    replace(_SYNC, framework="slime", temperature=(0.8, 0.8)),
+    replace(_SYNC, framework="slime"),
     replace(_SYNC, framework="None", without=("fresh",)),
     replace(_SYNC, framework="nemo_rl", without=("verified_percent",)),
     replace(_SYNC, framework="openrlhf"),
@@ -358,7 +366,7 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_FP8, framework="trl", config={"vllm_quantization": "fp8"}),
     replace(_FP8, framework="slime"),
     replace(_FP8, framework="nemo_rl", config={"precision": "fp8"}),
-    replace(_FP8, framework="skyrl", temperature=(0.7, 0.7)),
+    replace(_FP8, framework="skyrl"),
     replace(_FP8, framework="None"),
     replace(_FP8, framework="prime_rl", ages=(1.0, 1.0), config={"kv_cache_dtype": "fp8"}),
     replace(_FP8, framework="verl", name="creeping", numerics=(0.7, 1.1), creeping=True),
@@ -370,7 +378,7 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_ROUTES, framework="prime_rl", ages=(1.0, 1.0)),
     replace(_ROUTES, framework="None", name="routes-later", onset=(10, 30)),
     _TORN,
-    replace(_TORN, framework="verl", temperature=(0.7, 0.7)),
+    replace(_TORN, framework="verl"),
     replace(_TORN, framework="skyrl"),
     replace(_TORN, framework="None"),
     replace(_TORN, framework="None", name="other-tokens-later", onset=(10, 30)),
@@ -413,7 +421,7 @@ HEALTHY: tuple[Trouble, ...] = (
       for name in ("nemo_rl", "None", "trl")),
     replace(_FINE, framework="trl", name="fine-async-untold", ages=(1.2, 1.2), without=("age", "age_max")),
     *(replace(_FINE, framework=name, name="fine-experts", experts=True) for name in ("verl", "None", "nemo_rl", "trl")),
-    *(replace(_FINE, framework=name, name="fine-agent", agent=True) for name in ("verl", "None")),
+    *(replace(_FINE, framework=name, name="fine-agent", agent=True) for name in ("verl", "None", "trl", "nemo_rl")),
     replace(_FINE, framework="trl", name="fine-cool", temperature=(0.6, 0.9)),
     replace(_FINE, framework="trl", name="fine-fp8", numerics=(0.03, 0.05), config={"quantization": "fp8"}),
 )  # fmt: skip

@@ -88,7 +88,10 @@ def trained(folder: Path, kind: type[Trainer], monkeypatch: pytest.MonkeyPatch, 
     grpo.train(recipe.load("grpo", grpo.Settings, None, asked))
     found = rlvitals.open_run(folder).findings
     for one in found:
-        print(f"step {one.step}, since {one.onset_step}: {one.severity} {one.rule}: {one.title}; {one.cause}: {one.causes}")
+        print(
+            f"step {one.step}, since {one.onset_step}: {one.severity} {one.rule}: {one.title}; cause {one.cause}, "
+            f"{one.causes}"
+        )
     return [one for one in found if one.kind in ("logprob_mismatch", "staleness", "ratio_off")]
 
 

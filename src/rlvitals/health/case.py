@@ -135,8 +135,6 @@ class Case:
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
-        self.trail = Trail()
-        """How the gap between engine and trainer went."""
         self.nonfinite_others: dict[str, int] = {}
         self.kl_is_sum = False
         """Whether the KL is summed over a sequence's tokens instead of averaged."""
@@ -163,7 +161,7 @@ class Case:
         self._taken: dict[tuple[str, str], Taken] = {}
         self._has_pairs = False
         self._trials: dict[str, list[float]] = {}  # the first values of names that were known by their words alone
-        self._parts = Parts()
+        self._parts, self.trail = Parts(), Trail()  # what adds up to the reward; how the gap to the engine went
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
         self._rounds: dict[str, _Round] = {}  # by signal that is read from slices

@@ -1,9 +1,9 @@
-"""Why engine and trainer disagree: what a run logs about the gap, read as a few features, weighed into one ranked answer.
+"""Why engine and trainer disagree: what a run logs about the gap, read as a few features, gives one ranked answer.
 
 A finding about the gap says that the two disagree. This module says what lies behind it. Each feature is one question
 that can be asked of many frameworks' logs (how the gap went, whether it follows the age of the samples, how far the
-worst token is out ...). Its answer is one of a few readings, and `data/likelihoods.json` holds how often each of the six
-causes leads to each reading. A feature that a run does not log says nothing. `data/causes.yaml` holds the words.
+worst token is out ...). Its answer is one of a few readings, and `data/likelihoods.json` holds how often each of the
+six causes leads to each reading. A feature that a run does not log says nothing. `data/causes.yaml` holds the words.
 
 The work is done when a finding is raised, from the run's signals and from `trail`: a row costs nothing here.
 """
@@ -15,11 +15,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.health.case import Case
-from rlvitals.health.statistics import Signal, median
+from rlvitals.health.course import median
+from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import TINY, Trail, of_kl
 from rlvitals.health.wording import fill
 from rlvitals.records import TokenGap
@@ -68,22 +70,31 @@ def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Cou
     if n < LEAST_POINTS:
         return Course("")
     logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
-    whole = _squares(logs)
-    best = (_score(whole, n, 1), Course("level"))
-    places = range(1, n) if n <= PLACES else sorted({round(1 + i * (n - 2) / (PLACES - 1)) for i in range(PLACES)})
-    for at in places:
+    best = (_score(_squares(logs), n, 1), Course("level"))
+    for at in range(2, n):
         before, after = logs[:at], logs[at:]
-        left = _squares(before) + _squares(after)
         times = math.exp(sum(after) / len(after) - sum(before) / len(before))
-        if times > 1.0 and at > 1:
-            best = min(best, (_score(left, n, 3), Course("jump", steps[at], times)), key=lambda pair: pair[0])
-    for pace in PACES:
-        for grown in _growths(n, pace):
-            for at in (0, *places):
-                rest = [logs[i] - (grown[i - at + 1] if i >= at else 0.0) for i in range(n)]
-                found = Course("grows", steps[at], math.exp(grown[n - at]), pace / size)
-                best = min(best, (_score(_squares(rest), n, 3), found), key=lambda pair: pair[0])
-    return best[1]
+        if times > 1.0:
+            score = _score(_squares(before) + _squares(after), n, 3)
+            best = min(best, (score, Course("jump", steps[at], times)), key=_by_score)
+    coarse = max(1, n // PLACES)
+    grown, pace, place = min(
+        ((grown, pace, at) for pace in PACES for grown in _growths(n, pace) for at in range(0, n, coarse)),
+        key=lambda tried: _squares(_without(logs, tried[0], tried[2])),
+    )
+    near = range(max(0, place - coarse + 1), min(n, place + coarse))
+    squares, place = min((_squares(_without(logs, grown, at)), at) for at in near)
+    found = Course("grows", steps[place], math.exp(grown[n - place]), pace / size)
+    return min(best, (_score(squares, n, 3), found), key=_by_score)[1]
+
+
+def _by_score(pair: tuple[float, Course]) -> float:
+    return pair[0]
+
+
+def _without(logs: Sequence[float], grown: Sequence[float], at: int) -> list[float]:
+    """What is left of a course without a growth from this place on."""
+    return [*logs[:at], *(value - grown[after] for after, value in enumerate(logs[at:], 1))]
 
 
 @cache
@@ -111,7 +122,7 @@ def _score(squares: float, n: int, numbers: int) -> float:
 
 def correlation(xs: Iterable[float], ys: Iterable[float]) -> float | None:
     """Of the pairs that have both; None where one of them does not vary or there are too few."""
-    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x == x and y == y]
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(x + y)]
     n = len(pairs)
     if n < 2 * LEAST_POINTS:
         return None
@@ -138,14 +149,14 @@ class Evidence:
         """The median of the last five values of the first of these signals that is logged, in the signal's own unit."""
         for name in names:
             signal = self._case.signals.get(name)
-            if signal is not None and signal.n and not self._is_in_other_unit(signal):
+            if signal is not None and signal.n and not self._is_another(signal):
                 return signal.median5
         return None
 
-    def _is_in_other_unit(self, signal: Signal) -> bool:
-        """Whether it is a difference of probabilities, though the signal is one of log-probs."""
+    def _is_another(self, signal: Signal) -> bool:
+        """Whether it is a difference of probabilities, though the signal is one of log-probs, or another statistic."""
         found = self._case.reader.meaning(signal.key)
-        return found is not None and found.caveat is not None and found.caveat.kind == "space"
+        return found is not None and found.caveat is not None and found.caveat.kind in ("space", "statistic")
 
     def _gap(self) -> float | None:
         """The typical gap in nats."""
@@ -161,12 +172,16 @@ class Evidence:
 
     def age(self) -> Seen | None:
         """Whether the gap follows the age of the samples."""
-        ages = [age for age in self._trail.ages if age == age]
+        ages = [age for age in self._trail.ages if not math.isnan(age)]
         if not ages:
             return Seen("not_logged") if self._trail.gaps else None
         link = correlation(self._trail.ages, self._trail.gaps)
-        rise = [later - earlier for earlier, later in zip(ages, ages[1:])][-LEAST_POINTS:]
-        if len(rise) == LEAST_POINTS and self._trail.size == 1 and all(abs(each - 1.0) < _number("one_version") for each in rise):
+        rise = [later - earlier for earlier, later in pairwise(ages)][-LEAST_POINTS:]
+        if (
+            len(rise) == LEAST_POINTS
+            and self._trail.size == 1
+            and all(abs(each - 1.0) < _number("one_version") for each in rise)
+        ):
             return Seen("one_a_step", {"age": ages[-1]})
         old = ages[-1] > _number("old")
         if link is not None and link > _number("linked"):
@@ -186,8 +201,8 @@ class Evidence:
         signal = self._case.signals.get("sync_changed")
         if signal is None or not signal.n:
             return None
-        usual = max(median(signal.head[1:] or signal.head), signal.base)
-        now = median(signal.window[-2:])
+        usual = max(median(list(signal.head[1:] or signal.head)), signal.base)
+        now = median(list(signal.window[-2:]))
         return Seen(now / usual if usual > 0 else 0.0, {"now": now, "usual": usual})
 
     def verified(self) -> Seen | None:
@@ -255,6 +270,11 @@ class Evidence:
         chi2, kl = self._level("mismatch_chi2"), self._level("mismatch_kl")
         return Seen(chi2 / kl, {"chi2": chi2, "kl": kl}) if chi2 is not None and kl else None
 
+    def bounded(self) -> Seen | None:
+        """The distance of weights from 1 beside the gap: a token that is impossible counts 1 there, however far out."""
+        away, gap = self._level("weight_deviation"), self._level("mismatch_gap")
+        return Seen(away / gap, {"away": away, "gap": gap}) if away is not None and gap else None
+
     def agreement(self) -> Seen | None:
         """How far the probabilities of the two are from going together, beside the KL."""
         together, kl = self._level("prob_correlation"), self._level("mismatch_kl")
@@ -292,8 +312,9 @@ _OF_EXPERTS = ("routing_mismatch", "replay_fallback", "expert_load", "expert_idl
 _TEMPERATURES = ("temperature", "rollout_temperature", "sampling_temperature")
 _LOW = ("fp8", "float8", "int8", "int4", "fp4", "awq", "gptq", "e4m3", "e5m2", "w8a8")
 
+
 def _went(trail: Trail) -> Seen | None:
-    known = [(gap, step) for gap, step in zip(trail.gaps, trail.steps, strict=False) if gap == gap]
+    known = [(gap, step) for gap, step in zip(trail.gaps, trail.steps, strict=False) if not math.isnan(gap)]
     course = course_of([gap for gap, _ in known], [step for _, step in known], trail.size)
     if not course.shape:
         return None

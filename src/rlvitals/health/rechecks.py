@@ -81,6 +81,8 @@ def _finding(rule: Rule, alarm: Alarm, checked: Recheck, trail: Trail) -> Findin
         causes=(*(fill(text, evidence) for text in causes), *in_part),
         advice=tuple(fill(text, evidence) for text in advice),
         action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
-        metrics=() if seen is not None else tuple(each.name for each in checked.differences if each.name != "advantage"),
+        metrics=()
+        if seen is not None
+        else tuple(each.name for each in checked.differences if each.name != "advantage"),
         cause=cause,
     )

@@ -81,10 +81,10 @@ class Trail:
         if not self._count:
             self.steps.append(step)
         self._count += 1
-        if gap == gap:
+        if not math.isnan(gap):
             self._sum_gap += gap
             self._n_gap += 1
-        if age == age:
+        if not math.isnan(age):
             self._sum_age += age
             self._n_age += 1
         if self._count == self.size:
@@ -117,5 +117,3 @@ _GAPS: dict[str, Callable[[float], float]] = {
     "ratio": lambda value: abs(math.log(max(value, TINY))),
 }
 """Signals that show the gap, the most direct first, and how each is read in nats."""
-
-

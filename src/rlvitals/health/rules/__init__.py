@@ -26,7 +26,21 @@ from rlvitals.health.rules import (
     tokens,
 )
 
-_MODULES = (optimisation, preference, reward, policy, engine, experts, distillation, rollout, agent, system, audit, guides, tokens)
+_MODULES = (
+    optimisation,
+    preference,
+    reward,
+    policy,
+    engine,
+    experts,
+    distillation,
+    rollout,
+    agent,
+    system,
+    audit,
+    guides,
+    tokens,
+)
 
 FUNCTIONS: dict[str, FunctionType] = {
     name: value

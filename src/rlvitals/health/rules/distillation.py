@@ -1,4 +1,4 @@
-"""On-policy distillation: whether the student comes closer to its teacher, and how much of the teacher the loss sees."""
+"""On-policy distillation: whether the student comes closer to its teacher, and how much of it the loss sees."""
 
 from __future__ import annotations
 

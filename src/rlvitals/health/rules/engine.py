@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.gap import course_of
 from rlvitals.health.statistics import Signal
 
 
@@ -40,7 +40,7 @@ def sync_without_effect(
         return _of_the_sync(critical(sync_mismatch, "differs", share=sync_mismatch.last))
     if staleness is not None and staleness.n > lag_points:
         ages = staleness.window[-int(lag_points) - 1 :]
-        if len(ages) > lag_points and all(abs(b - a - 1) < lag_room for a, b in zip(ages, ages[1:], strict=False)):
+        if len(ages) > lag_points and all(abs(b - a - 1) < lag_room for a, b in pairwise(ages)):
             # A sample that the newest weights wrote has age 0: the age counts the syncs that failed.
             missed = round(min(staleness.last - staleness.lowest, staleness.last))
             return since(case.step - missed + 1, _of_the_sync(critical(staleness, "lags", count=float(missed))))
@@ -75,10 +75,10 @@ def gap_growing(
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
     if signal is None or len(gaps) < rising or not gaps[-1] > times * gaps[0]:
         return None
-    ratios = [math.log(after / before) for before, after in zip(gaps, gaps[1:], strict=False)]
+    ratios = [math.log(after / before) for before, after in pairwise(gaps)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
         return None
-    added = [after - before for before, after in zip(gaps, gaps[1:], strict=False)]
+    added = [after - before for before, after in pairwise(gaps)]
     if min(added[-2:]) < fading * max(added[:2]):
         return None  # it settles, as the age of samples does in the first steps of asynchronous training
     ages = trail.ages[-int(rising) :]
@@ -86,7 +86,4 @@ def gap_growing(
         older = max(ages[-1], age_least) / max(ages[0], age_least)
         if older > 1 and gaps[-1] < age_times * older * gaps[0]:
             return None
-    course = course_of(trail.gaps, trail.steps[: len(trail.gaps)], trail.size)
-    onset = course.onset if course.shape == "grows" and course.onset is not None else trail.steps[-int(rising) + 1]
-    found = (critical if gaps[-1] > grave else warning)(signal, times=gaps[-1] / gaps[0], count=float(len(added)))
-    return since(onset, found)
+    return (critical if gaps[-1] > grave else warning)(signal, times=gaps[-1] / gaps[0], count=float(len(added)))
