@@ -462,6 +462,35 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenGap:
+    """How far engine and trainer are apart on a step's recorded tokens, and where: what tells the cause of the gap."""
+
+    tokens: int
+    mean: float
+    """Of the absolute gaps, in nats."""
+    worst: float
+    k1: float
+    """The mean of the engine's log-prob minus the trainer's."""
+    scaling: float | None
+    """Correlation of the gap with the engine's log-prob: a temperature multiplies log-probs."""
+    slope: float | None
+    """By how much the gap changes for each nat of the engine's log-prob."""
+    in_few: float
+    """The share of the gap that the worst hundredth of the tokens has."""
+    at_edges: float | None
+    """Of the tokens that are far out, the share at the first or last token of a turn; None without turns or such
+    tokens."""
+    later: float | None
+    """The gap in the last third of the rollouts over that in the first."""
+    by_length: float | None
+    """Correlation of a rollout's mean gap with its length."""
+    fresh: float | None
+    """The gap of tokens that the newest weights wrote over that of the others; None where not both are known."""
+    age: float | None
+    """The mean age in versions, where versions were recorded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """A step's statistics computed again from recorded tokens, beside what was logged."""
 
@@ -477,3 +506,5 @@ class Recheck:
     cause: RecheckCause = "not_explained"
     facts: dict[str, float | str] = field(default_factory=dict)
     """What tells the cause: `factor`, `count_of`, `shift`, `microbatch_size`."""
+    gap: TokenGap | None = None
+    """Between engine and trainer, where both log-probs were recorded."""

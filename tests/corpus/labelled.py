@@ -26,3 +26,5 @@ class LabelledRun:
     """Times at which nothing had come yet, after the last row; rows then carry "timestamp"."""
     marker: str = ""
     """The key that shows the failure first: for checking the label and for plots, not for a monitor."""
+    cause: str = ""
+    """What lies behind it, one of `records.CAUSES`, where the simulation says so."""

@@ -23,6 +23,9 @@ FEWEST_SIGNS, MOST_SIGNS = 8, 12
 FURTHER = ("vitals.agent", "vitals.value", "vitals.sync")
 """Groups that come after an algorithm's own signs."""
 
+EXPERTS, EXPERT_SIGNS = "vitals.experts", 3
+"""A mixture of experts is trained by the same algorithms, so it has a few places among their signs."""
+
 BACKGROUND = frozenset({"progress", "time", "memory", "system", "engine", "throughput"})
 """Chapters that tell how the machine does, not the training."""
 
@@ -158,9 +161,9 @@ class Reader:
     def vital_signs(self, names: Sequence[str]) -> list[str]:
         """Which of a run's logged names to look at, the most telling first, at most MOST_SIGNS.
 
-        First the algorithm's own; of an unknown algorithm, those of the one that most of the names belong to. Then an
-        agent's, a critic's and an engine's. What is missing to FEWEST_SIGNS is filled up from the catalogue's core,
-        then with names that nobody knows.
+        First the algorithm's own; of an unknown algorithm, those of the one that most of the names belong to. Of a
+        mixture of experts, EXPERT_SIGNS of its router are among them. Then an agent's, a critic's and an engine's.
+        What is missing to FEWEST_SIGNS is filled up from the catalogue's core, then with names that nobody knows.
         """
         logged = self._by_concept(names)
         chosen = [logged[concept] for concept in self._signs(logged) if concept in logged]
@@ -208,7 +211,10 @@ class Reader:
         else:
             lists = dict.fromkeys(algorithm.vitals for algorithm in self._catalog.known_algorithms)
             own = max(map(self._concepts, lists), key=lambda signs: len(known.intersection(signs)), default=[])
-        return list(dict.fromkeys([*own, *self._concepts(FURTHER)]))
+        own = [concept for concept in own if concept in known]
+        routers = [concept for concept in self._concepts([EXPERTS]) if concept in known][:EXPERT_SIGNS]
+        first = own[: MOST_SIGNS - len(routers)]
+        return list(dict.fromkeys([*first, *routers, *own, *self._concepts([*FURTHER, EXPERTS])]))
 
     def _concepts(self, vitals: Iterable[str]) -> list[str]:
         groups = self._catalog.groups

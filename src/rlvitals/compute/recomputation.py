@@ -22,6 +22,7 @@ from rlvitals import catalog
 from rlvitals.compute import policy
 from rlvitals.compute.advantage import group_relative
 from rlvitals.compute.arrays import Array
+from rlvitals.compute.token_gap import token_gap
 from rlvitals.records import TRAINED_ROLLOUTS, Difference, Group, Recheck, RecheckCause, Rollout, TokenTrace
 from rlvitals.values import Value
 
@@ -164,12 +165,13 @@ def recheck(
     compared = _whole(tokens, row) if is_whole else [*_beyond(tokens, row), *_means_apart(tokens, row)]
     names = tuple(pair.entry.name for pair in compared)
     apart = [pair for pair in compared if not pair.agrees]
+    gap = token_gap(groups)
     if wrong_sign is not None:
         found = (wrong_sign, *(pair.difference for pair in apart))
-        return Recheck(step, len(rollouts), ("advantage", *names), is_whole, found, "advantage_sign")
-    if not names:
+        return Recheck(step, len(rollouts), ("advantage", *names), is_whole, found, "advantage_sign", gap=gap)
+    if not names and gap is None:
         return None
-    checked = Recheck(step, len(rollouts), names, is_whole, tuple(pair.difference for pair in apart))
+    checked = Recheck(step, len(rollouts), names, is_whole, tuple(pair.difference for pair in apart), gap=gap)
     return replace(checked, **_explained(tokens, apart, rollouts, is_whole)) if apart else checked
 
 

@@ -29,7 +29,8 @@ def compiled() -> bytes:
     for path in sorted((DATA / "presets").glob("*.yaml")):
         presets[path.stem], lines = read_yaml_with_lines(path, RuleError)
         book.changed_by(presets[path.stem], path.name, lines)
-    return to_json({"signals": signals, "rules": rules, "presets": presets})
+    causes = read_yaml(DATA / "causes.yaml", RuleError)
+    return to_json({"signals": signals, "rules": rules, "presets": presets, "causes": causes})
 
 
 def main(arguments: list[str]) -> int:

@@ -21,6 +21,7 @@ from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
 from rlvitals.health.parts import Parts
 from rlvitals.health.statistics import Signal
+from rlvitals.health.trail import Trail
 from rlvitals.records import OpenPhase
 
 __all__ = ["Case", "Family", "SignalSource", "Taken"]
@@ -160,7 +161,7 @@ class Case:
         self._taken: dict[tuple[str, str], Taken] = {}
         self._has_pairs = False
         self._trials: dict[str, list[float]] = {}  # the first values of names that were known by their words alone
-        self._parts = Parts()
+        self._parts, self.trail = Parts(), Trail()  # what adds up to the reward; how the gap to the engine went
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
         self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
@@ -179,6 +180,10 @@ class Case:
         self._take_values(row, step)
         if self._trials:
             self._hear(row)
+        if self.changed:
+            self.trail.bind(self.signals)
+        if self.trail.is_bound:
+            self.trail.take(points, step)
         if not self._parts.is_decided:
             self._look_for_parts(row)
         self._count_duplicate(step)
@@ -273,6 +278,7 @@ class Case:
         self.first_step = step
         self.raised.clear()
         self.nonfinite_others.clear()
+        self.trail.reset()
         for shared in self._rounds.values():
             shared.clear()
         for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.guard import guarded, words_of
-from rlvitals.health import outcome, weighing
+from rlvitals.health import gap, outcome, weighing
 from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
@@ -219,6 +219,12 @@ class Monitor:
         evidence = evidence_of(alarm) | case.doubt(signal)
         words, own = rule.says(alarm.variant), own_numbers(case)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
+        causes, advice, cause = words.causes, words.advice, alarm.cause
+        behind = gap.explain(gap.readings(case)) if (alarm.kind or rule.kind) in gap.KINDS else None
+        if behind is not None:
+            told = behind.about(cause)
+            causes, advice, cause = told.causes or causes, (*told.advice, *advice), told.cause
+            onset = onset if alarm.onset_step is not None or behind.onset is None else behind.onset
         return Finding(
             rule=rule.rule,
             kind=alarm.kind or rule.kind,
@@ -228,11 +234,11 @@ class Monitor:
             title=fill(words.title or rule.rule, evidence),
             confidence=confidence * case.trust(signal),
             evidence=evidence,
-            causes=tuple(fill(of_this_run(text, own), evidence) for text in words.causes),
-            advice=tuple(fill(of_this_run(text, own), evidence) for text in words.advice),
+            causes=tuple(fill(of_this_run(text, own), evidence) for text in causes),
+            advice=tuple(fill(of_this_run(text, own), evidence) for text in advice),
             action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
             metrics=case.names_of(signal) if signal is not None else (),
-            cause=alarm.cause,
+            cause=cause,
         )
 
     def _report(self, found: list[Finding]) -> list[Finding]:

@@ -34,6 +34,9 @@ TITLES = {
     "agent": "Agents and tools",
     "system": "The machine, and numbers that cannot be right",
     "tokens": "Logged numbers against recorded tokens",
+    "engine": "Engine and trainer",
+    "experts": "Mixtures of experts",
+    "distillation": "On-policy distillation",
 }
 _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
 

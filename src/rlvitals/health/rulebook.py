@@ -150,6 +150,12 @@ def presets() -> dict[str, list[Any]]:
     return found
 
 
+def causes() -> dict[str, Any]:
+    """The words and numbers by which `gap` tells what lies behind a gap."""
+    found: dict[str, Any] = _compiled()["causes"]
+    return found
+
+
 def _read(path: str | os.PathLike[str]) -> tuple[Any, Lines]:
     if isinstance(path, str) and not Path(path).exists():
         known = ", ".join(sorted([*presets(), DEFAULT]))

@@ -13,6 +13,9 @@ from types import FunctionType
 from rlvitals.health.rules import (
     agent,
     audit,
+    distillation,
+    engine,
+    experts,
     guides,
     optimisation,
     policy,
@@ -23,7 +26,21 @@ from rlvitals.health.rules import (
     tokens,
 )
 
-_MODULES = (optimisation, preference, reward, policy, rollout, agent, system, audit, guides, tokens)
+_MODULES = (
+    optimisation,
+    preference,
+    reward,
+    policy,
+    engine,
+    experts,
+    distillation,
+    rollout,
+    agent,
+    system,
+    audit,
+    guides,
+    tokens,
+)
 
 FUNCTIONS: dict[str, FunctionType] = {
     name: value

@@ -1,0 +1,516 @@
+"""Why engine and trainer disagree: what a run logs about the gap, read as a few features, gives one ranked answer.
+
+A finding about the gap says that the two disagree. This module says what lies behind it. Each feature is one question
+that can be asked of many frameworks' logs (how the gap went, whether it follows the age of the samples, how far the
+worst token is out ...). Its answer is one of a few readings, and `data/likelihoods.json` holds how often each of the
+six causes leads to each reading. A feature that a run does not log says nothing. `data/causes.yaml` holds the words.
+
+The work is done when a finding is raised, from the run's signals and from `trail`: a row costs nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlvitals.health.case import Case
+from rlvitals.health.course import median
+from rlvitals.health.statistics import Signal
+from rlvitals.health.trail import TINY, Trail, of_kl
+from rlvitals.health.wording import fill
+from rlvitals.records import TokenGap
+
+KINDS = frozenset({"logprob_mismatch", "staleness", "ratio_off"})
+"""Findings of these kinds are about the gap."""
+
+PLACES = 40
+"""Places at which a change of the course is looked for."""
+
+PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+"""How much a gap that grows adds at each block, in units of what it was before."""
+
+LEAST_POINTS = 4
+NO_GAP = 5e-4
+"""Nats: what is less than this is no gap, and how many times less does not matter."""
+
+_LIKELIHOODS = Path(__file__).parent / "data" / "likelihoods.json"
+
+
+class Course(NamedTuple):
+    """How a gap went: level from the start, one jump, or growing."""
+
+    shape: str
+    """`level`, `jump` or `grows`; empty where there is too little to see."""
+    onset: int | None = None
+    """The step at which it changed."""
+    times: float = 1.0
+    """What it was multiplied by."""
+    pace: float = 0.0
+    """Of one that grows: what a row adds, in units of the level before."""
+
+
+def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Course:
+    """Which of three shapes fits best: a level, a jump, or a growth in proportion to the steps (or to their root) on
+    top of what was there before. By least squares of the logarithm, with Schwarz's penalty for the two numbers more.
+
+    >>> course_of([1.0, 1.1, 0.9, 1.0, 1.1, 1.0], range(1, 7)).shape
+    'level'
+    >>> course_of([1.0, 1.1, 0.9, 5.0, 5.2, 4.9], range(1, 7))[:2]
+    ('jump', 4)
+    >>> course_of([0.01, 0.011, 0.02, 0.031, 0.039, 0.052], range(1, 7))[:2]
+    ('grows', 3)
+    """
+    n = len(gaps)
+    if n < LEAST_POINTS:
+        return Course("")
+    logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
+    best = (_score(_squares(logs), n, 1), Course("level"))
+    for at in range(2, n):
+        before, after = logs[:at], logs[at:]
+        times = math.exp(sum(after) / len(after) - sum(before) / len(before))
+        if times > 1.0:
+            score = _score(_squares(before) + _squares(after), n, 3)
+            best = min(best, (score, Course("jump", steps[at], times)), key=_by_score)
+    coarse = max(1, n // PLACES)
+    grown, pace, place = min(
+        ((grown, pace, at) for pace in PACES for grown in _growths(n, pace) for at in range(0, n, coarse)),
+        key=lambda tried: _squares(_without(logs, tried[0], tried[2])),
+    )
+    near = range(max(0, place - coarse + 1), min(n, place + coarse))
+    squares, place = min((_squares(_without(logs, grown, at)), at) for at in near)
+    found = Course("grows", steps[place], math.exp(grown[n - place]), pace / size)
+    return min(best, (_score(squares, n, 3), found), key=_by_score)[1]
+
+
+def _by_score(pair: tuple[float, Course]) -> float:
+    return pair[0]
+
+
+def _without(logs: Sequence[float], grown: Sequence[float], at: int) -> list[float]:
+    """What is left of a course without a growth from this place on."""
+    return [*logs[:at], *(value - grown[after] for after, value in enumerate(logs[at:], 1))]
+
+
+@cache
+def _growths(n: int, pace: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The logarithm of what a growing gap is multiplied by after each block: what is added is independent of what was
+    there before, so the squares add up. A drift in one direction adds in proportion, a random one as the root.
+    """
+    straight = tuple(0.5 * math.log1p((pace * after) ** 2) for after in range(n + 1))
+    rooted = tuple(0.5 * math.log1p(pace * pace * after) for after in range(n + 1))
+    return straight, rooted
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+ROUNDING = 0.02
+"""The least that a logarithm of a gap scatters: a fit to a few points may be perfect by chance."""
+
+
+def _score(squares: float, n: int, numbers: int) -> float:
+    return n * math.log(squares / n + ROUNDING**2) + numbers * math.log(n)
+
+
+def correlation(xs: Iterable[float], ys: Iterable[float]) -> float | None:
+    """Of the pairs that have both; None where one of them does not vary or there are too few."""
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(x + y)]
+    n = len(pairs)
+    if n < 2 * LEAST_POINTS:
+        return None
+    mean_x, mean_y = sum(x for x, _ in pairs) / n, sum(y for _, y in pairs) / n
+    xx, yy = sum((x - mean_x) ** 2 for x, _ in pairs), sum((y - mean_y) ** 2 for _, y in pairs)
+    xy = sum((x - mean_x) * (y - mean_y) for x, y in pairs)
+    return xy / math.sqrt(xx * yy) if xx > TINY * n and yy > 0 else None
+
+
+class Seen(NamedTuple):
+    """What a feature shows: a number to be sorted into a reading, or the reading itself, and more for the words."""
+
+    value: float | str
+    facts: dict[str, float | str] = {}  # noqa: RUF012 - a tuple's default, never changed
+
+
+class Evidence:
+    """What a run shows about the gap, feature by feature. Each method is a feature; None where nothing tells."""
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._trail = case, case.trail
+
+    def _level(self, *names: str) -> float | None:
+        """The median of the last five values of the first of these signals that is logged, in the signal's own unit."""
+        for name in names:
+            signal = self._case.signals.get(name)
+            if signal is not None and signal.n and not self._is_another(signal):
+                return signal.median5
+        return None
+
+    def _is_another(self, signal: Signal) -> bool:
+        """Whether it is a difference of probabilities, though the signal is one of log-probs, or another statistic."""
+        found = self._case.reader.meaning(signal.key)
+        return found is not None and found.caveat is not None and found.caveat.kind in ("space", "statistic")
+
+    def _gap(self) -> float | None:
+        """The typical gap in nats."""
+        gap = self._level("mismatch_gap")
+        if gap is not None:
+            return gap or None
+        kl = self._level("mismatch_kl")
+        return of_kl(kl) if kl else None
+
+    def went(self) -> Seen | None:
+        """How the gap went."""
+        return _went(self._trail)
+
+    def age(self) -> Seen | None:
+        """Whether the gap follows the age of the samples."""
+        ages = [age for age in self._trail.ages if not math.isnan(age)]
+        if not ages:
+            return Seen("not_logged") if self._trail.gaps else None
+        link = correlation(self._trail.ages, self._trail.gaps)
+        rise = [later - earlier for earlier, later in pairwise(ages)][-LEAST_POINTS:]
+        if (
+            len(rise) == LEAST_POINTS
+            and self._trail.size == 1
+            and all(abs(each - 1.0) < _number("one_version") for each in rise)
+        ):
+            return Seen("one_a_step", {"age": ages[-1]})
+        old = ages[-1] > _number("old")
+        if link is not None and link > _number("linked"):
+            return Seen("old_and_linked" if old else "linked", {"age": ages[-1], "link": link})
+        return Seen("old" if old else "young", {"age": ages[-1]})
+
+    def fresh(self) -> Seen | None:
+        """How large the gap is on tokens of the newest weights, beside all."""
+        fresh, gap = self._level("sync_gap"), self._level("mismatch_gap")
+        if fresh is None or not gap:
+            return None
+        signal = self._case.signals["sync_gap"]
+        return Seen(fresh / gap, {"fresh": fresh, "gap": gap}) if signal.seen_at == self._case.points else None
+
+    def changed(self) -> Seen | None:
+        """How many weights a sync changes, beside the first syncs of the run."""
+        signal = self._case.signals.get("sync_changed")
+        if signal is None or not signal.n:
+            return None
+        usual = max(median(list(signal.head[1:] or signal.head)), signal.base)
+        now = median(list(signal.window[-2:]))
+        return Seen(now / usual if usual > 0 else 0.0, {"now": now, "usual": usual})
+
+    def verified(self) -> Seen | None:
+        """Whether weights that were compared after a sync differ."""
+        level = self._level("sync_mismatch")
+        return None if level is None else Seen(level, {"share": level})
+
+    def routes(self) -> Seen | None:
+        """How many experts are chosen differently, or how many routes have no record."""
+        level = self._level("routing_mismatch", "replay_fallback")
+        return None if level is None else Seen(level, {"share": level})
+
+    def experts(self) -> Seen | None:
+        """Whether it is a mixture of experts."""
+        logged = any(name in self._case.signals for name in _OF_EXPERTS)
+        named = any("expert" in name.casefold() or "moe" in name.casefold() for name in self._case.config)
+        return Seen("yes" if logged or named else "none_seen")
+
+    def worst(self) -> Seen | None:
+        """How far the worst token is out, in nats."""
+        found = [
+            level for level in (
+                self._level("gap_max"),
+                _log(self._level("weight_max")),
+                _log(self._level("weight_min")),
+                self._level("mismatch_kl_max"),
+            ) if level is not None
+        ]  # fmt: skip
+        return Seen(max(map(abs, found)), {"worst": max(map(abs, found))}) if found else None
+
+    def spread(self) -> Seen | None:
+        """Whether few tokens make up the gap: the KL beside the square of the mean gap."""
+        gap, kl = self._level("mismatch_gap"), self._level("mismatch_kl")
+        if not gap or kl is None:
+            return None
+        return Seen(abs(kl) / (gap * gap), {"kl": kl, "gap": gap})
+
+    def peak(self) -> Seen | None:
+        """The worst token beside the typical one."""
+        gap, worst = self._gap(), self.worst()
+        if not gap or worst is None:
+            return None
+        return Seen(float(worst.value) / gap, {"worst": worst.value, "gap": gap})
+
+    def burst(self) -> Seen | None:
+        """The mean error factor, which rare large gaps dominate, beside the typical gap."""
+        error, gap = self._level("mismatch_error"), self._gap()
+        return Seen((error - 1.0) / gap, {"error": error}) if error is not None and gap else None
+
+    def side(self) -> Seen | None:
+        """Whether the gaps point one way: k1 keeps the sign, the mean gap does not. Below 0 no KL can be."""
+        k1, gap = self._level("mismatch_k1"), self._level("mismatch_gap")
+        k3 = self._level("mismatch_k3")
+        if k1 is not None and gap:
+            return Seen(k1 / gap, {"k1": k1, "gap": gap})
+        return Seen(k1 / of_kl(k3), {"k1": k1, "gap": of_kl(k3)}) if k1 is not None and k3 else None
+
+    def weight(self) -> Seen | None:
+        """The mean importance weight: 1 wherever the engine reports what it samples by."""
+        level, gap = self._level("mismatch_weight"), self._gap()
+        return Seen((level - 1.0) / gap, {"weight": level}) if level is not None and gap else None
+
+    def skew(self) -> Seen | None:
+        """Whether rare tokens are the ones that the trainer finds likelier: chi-square beside the KL."""
+        chi2, kl = self._level("mismatch_chi2"), self._level("mismatch_kl")
+        return Seen(chi2 / kl, {"chi2": chi2, "kl": kl}) if chi2 is not None and kl else None
+
+    def bounded(self) -> Seen | None:
+        """The distance of weights from 1 beside the gap: a token that is impossible counts 1 there, however far out."""
+        away, gap = self._level("weight_deviation"), self._level("mismatch_gap")
+        return Seen(away / gap, {"away": away, "gap": gap}) if away is not None and gap else None
+
+    def agreement(self) -> Seen | None:
+        """How far the probabilities of the two are from going together, beside the KL."""
+        together, kl = self._level("prob_correlation"), self._level("mismatch_kl")
+        return Seen((1.0 - together) / kl, {"corr": together}) if together is not None and kl else None
+
+    def extremes(self) -> Seen | None:
+        """The share of tokens beyond a factor of two, beside the gap."""
+        share, gap = self._level("extreme_ratios"), self._gap()
+        return Seen(share / gap, {"share": share}) if share is not None and gap else None
+
+    def temperature(self) -> Seen | None:
+        """Whether the settings name a temperature other than 1."""
+        set_to = self._case.number(*_TEMPERATURES)
+        if set_to is None:
+            return None
+        return Seen("one" if set_to == 1.0 else "other", {"temperature": set_to})
+
+    def precision(self) -> Seen | None:
+        """Whether the settings name a low precision for the engine."""
+        if not self._case.config:
+            return None
+        for name, value in self._case.config.items():
+            is_about = any(word in name.casefold() for word in ("quant", "dtype", "precision"))
+            if is_about and isinstance(value, str) and any(word in value.casefold() for word in _LOW):
+                return Seen("low", {"setting": f"{name}={value}"})
+        return Seen("none_named")
+
+    def turns(self) -> Seen | None:
+        """Whether the model and its environment take turns."""
+        turns = self._level("turns", "tool_calls")
+        return None if turns is None else Seen("several" if turns > 1.0 else "one", {"turns": turns})
+
+
+_OF_EXPERTS = ("routing_mismatch", "replay_fallback", "expert_load", "expert_idle", "router_loss")
+_TEMPERATURES = ("temperature", "rollout_temperature", "sampling_temperature")
+_LOW = ("fp8", "float8", "int8", "int4", "fp4", "awq", "gptq", "e4m3", "e5m2", "w8a8")
+
+
+def _went(trail: Trail) -> Seen | None:
+    known = [(gap, step) for gap, step in zip(trail.gaps, trail.steps, strict=False) if not math.isnan(gap)]
+    course = course_of([gap for gap, _ in known], [step for _, step in known], trail.size)
+    if not course.shape:
+        return None
+    facts: dict[str, float | str] = {"times": course.times}
+    if course.onset is not None:
+        facts["from"] = float(course.onset)
+    is_slow = course.shape == "grows" and course.pace < _number("fast_growth")
+    return Seen("creeps" if is_slow else course.shape, facts)
+
+
+def _log(value: float | None) -> float | None:
+    return None if value is None else math.log(max(value, math.exp(-30.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One cause, how likely it is beside the others, and what speaks for it."""
+
+    cause: str
+    share: float
+    """Of the causes together."""
+    reasons: tuple[str, ...]
+    """The strongest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a finding says of its cause."""
+
+    cause: str
+    causes: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What lies behind a gap: all causes, the likeliest first."""
+
+    ranked: tuple[Ranked, ...]
+    cause: str
+    """The first, where it is likely enough; else empty."""
+    onset: int | None
+    """Where the gap changed, if it was not there from the start."""
+
+    def about(self, shown: str = "") -> Told:
+        """In sentences: the likeliest cause with its evidence and what to try first, then those that are not ruled out.
+        `shown` is the cause that the rule itself has shown, and then is the first. Without a clear one the advice is
+        what to log.
+        """
+        words = _words()
+        ranked = sorted(self.ranked, key=lambda each: each.cause != shown)
+        cause = shown or self.cause
+        lines = []
+        for number, each in enumerate(ranked[: int(_number("most_told"))]):
+            if number and each.share < _number("told"):
+                break
+            why = f": {'; '.join(each.reasons)}" if each.reasons else ""
+            how = "" if each.cause == shown else f" ({each.share:.0%} likely)"
+            lines.append(f"{words['causes'][each.cause]['says']}{how}{why}")
+        return Told(cause, tuple(lines), tuple(words["causes"][cause]["advice"] if cause else words["unclear"]))
+
+
+class TokenEvidence:
+    """What a step's recorded tokens show about the gap, feature by feature."""
+
+    def __init__(self, gap: TokenGap, trail: Trail) -> None:
+        self._seen, self._trail = gap, trail
+
+    def went(self) -> Seen | None:
+        """How the gap of the steps that were recorded went."""
+        return _went(self._trail)
+
+    def tokens_scaled(self) -> Seen | None:
+        """Whether the gap goes with the log-prob, as a temperature makes it."""
+        seen = self._seen
+        if seen.scaling is None or seen.slope is None:
+            return None
+        return Seen(abs(seen.scaling), {"link": seen.scaling, "slope": seen.slope})
+
+    def tokens_worst(self) -> Seen | None:
+        """How far the worst token is out."""
+        return Seen(self._seen.worst, {"worst": self._seen.worst})
+
+    def tokens_few(self) -> Seen | None:
+        """How much of the gap a hundredth of the tokens has."""
+        return Seen(self._seen.in_few, {"share": self._seen.in_few})
+
+    def tokens_at_edges(self) -> Seen | None:
+        """Where the tokens are that are far out."""
+        share = self._seen.at_edges
+        return None if share is None else Seen(share, {"share": share})
+
+    def tokens_side(self) -> Seen | None:
+        """Whether the gaps point one way."""
+        seen = self._seen
+        return Seen(seen.k1 / seen.mean, {"k1": seen.k1, "gap": seen.mean}) if seen.mean else None
+
+    def tokens_fresh(self) -> Seen | None:
+        """The gap of the newest weights' tokens beside that of older ones."""
+        share = self._seen.fresh
+        return None if share is None else Seen(share, {"share": share})
+
+    def tokens_age(self) -> Seen | None:
+        """How old the tokens are."""
+        age = self._seen.age
+        return None if age is None else Seen(age, {"age": age})
+
+    def tokens_later(self) -> Seen | None:
+        """Whether the gap grows along a rollout."""
+        ratio = self._seen.later
+        return None if ratio is None else Seen(ratio, {"times": ratio})
+
+
+FEATURES, TOKEN_FEATURES = (
+    tuple(name for name, value in vars(each).items() if callable(value) and not name.startswith("_"))
+    for each in (Evidence, TokenEvidence)
+)
+"""Every public method of the two."""
+
+TOKEN_ONLY = frozenset(TOKEN_FEATURES) - frozenset(FEATURES)
+
+Readings = dict[str, tuple[str, Seen]]
+"""By feature: the reading, and what was seen."""
+
+
+def readings(case: Case) -> Readings:
+    """What the rows so far show."""
+    return _read(Evidence(case), FEATURES)
+
+
+def token_readings(gap: TokenGap, trail: Trail) -> Readings:
+    """What a step's tokens show; `trail` has the gaps of the steps before it as well."""
+    return _read(TokenEvidence(gap, trail), TOKEN_FEATURES)
+
+
+def _read(evidence: Evidence | TokenEvidence, names: Iterable[str]) -> Readings:
+    found: Readings = {}
+    features = _words()["features"]
+    for name in names:
+        seen = getattr(evidence, name)()
+        if seen is None or (isinstance(seen.value, float) and math.isnan(seen.value)):
+            continue
+        if isinstance(seen.value, str):
+            found[name] = seen.value, seen
+        else:
+            at = sum(seen.value >= edge for edge in features[name]["edges"])
+            found[name] = list(features[name]["readings"])[at], seen
+    return found
+
+
+def explain(found: Readings) -> Answer | None:
+    """What lies behind the gap; None where nothing was seen."""
+    if not found:
+        return None
+    words = _words()
+    table = likelihoods()
+    causes = list(words["causes"])
+    weights: dict[str, dict[str, float]] = {}
+    for feature, (reading, _) in found.items():
+        chances = table.get(feature, {}).get(reading)
+        if chances:
+            middle = sum(math.log(chances[cause]) for cause in causes) / len(causes)
+            weights[feature] = {cause: math.log(chances[cause]) - middle for cause in causes}
+    trust = _number("trust")
+    scores = {cause: trust * sum(each[cause] for each in weights.values()) for cause in causes}
+    top = max(scores.values())
+    total = sum(math.exp(score - top) for score in scores.values())
+    ranked = []
+    for cause in sorted(causes, key=lambda each: -scores[each]):
+        speaking = sorted((each[cause], name) for name, each in weights.items() if each[cause] > _number("speaks"))
+        reasons = (
+            fill(words["features"][feature]["readings"][found[feature][0]], found[feature][1].facts)
+            for _, feature in speaking[::-1][: int(_number("most_reasons"))]
+        )
+        ranked.append(Ranked(cause, math.exp(scores[cause] - top) / total, tuple(reasons)))
+    first = ranked[0]
+    course = found.get("went")
+    onset = course[1].facts.get("from") if course else None
+    named = first.cause if first.share >= _number("named") else ""
+    return Answer(tuple(ranked), named, int(onset) if isinstance(onset, float) else None)
+
+
+@cache
+def _words() -> dict[str, Any]:
+    from rlvitals.health import rulebook
+
+    found: dict[str, Any] = rulebook.causes()
+    return found
+
+
+def _number(name: str) -> float:
+    return float(_words()["numbers"][name])
+
+
+@cache
+def likelihoods() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """By feature and reading: how often each cause leads to it. `benchmarks/causes.py --fit` writes the table."""
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(_LIKELIHOODS.read_bytes())["likelihoods"]
+    return found

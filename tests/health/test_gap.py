@@ -1,0 +1,304 @@
+"""What lies behind a gap between engine and trainer: shapes, rules, evidence, and the answers on generated runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corpus import gaps
+from rlvitals.compute.token_gap import token_gap
+from rlvitals.health import gap
+from rlvitals.health.monitor import Monitor
+from rlvitals.health.rechecks import Rechecks
+from rlvitals.health.rulebook import causes, shipped
+from rlvitals.health.trail import MOST_BLOCKS, Trail
+from rlvitals.records import CAUSES, Finding, Group, Recheck, Rollout, TokenGap, TokenTrace
+
+GAP, WORST = "sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max"
+
+
+def judged(rows: list[dict[str, Any]], **known: Any) -> list[Finding]:
+    monitor = Monitor("grpo", **known)
+    found = [one for row in rows for one in monitor.update(row)]
+    assert monitor.problems == {}
+    return [one for one in found if one.kind in gap.KINDS]
+
+
+def noisy(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# The course of a gap
+
+
+@pytest.mark.parametrize("onset", [3, 10, 40])
+def test_a_growth_is_dated_to_the_step_at_which_it_began(onset: int) -> None:
+    rng = noisy(onset)
+    steps = list(range(1, onset + 20))
+    course = gap.course_of(
+        [math.hypot(0.01, 0.01 * max(step - onset + 1, 0)) * math.exp(0.03 * rng.normal()) for step in steps], steps
+    )
+    assert course.shape == "grows"
+    assert course.onset is not None
+    assert abs(course.onset - onset) <= (0 if onset < 10 else 1)
+
+
+def test_a_jump_and_a_level_are_no_growth() -> None:
+    rng = noisy(1)
+    steps = list(range(1, 61))
+    level = [0.02 * math.exp(0.1 * rng.normal()) for _ in steps]
+    assert gap.course_of(level, steps).shape == "level"
+    jumped = [value * (5 if step >= 31 else 1) for step, value in zip(steps, level, strict=True)]
+    assert gap.course_of(jumped, steps)[:2] == ("jump", 31)
+
+
+def test_the_trail_is_of_constant_size_and_its_blocks_are_means() -> None:
+    trail = Trail()
+    values = noisy(2).random(10_000)
+    for step, value in enumerate(values, 1):
+        trail.add(step, float(value), 2.0 * step)
+        assert len(trail.gaps) < MOST_BLOCKS
+    assert trail.size == 128
+    assert trail.gaps == pytest.approx([values[i : i + 128].mean() for i in range(0, 9984, 128)])
+    assert trail.ages[0] == pytest.approx(129.0)
+    assert trail.steps[:2] == [1, 129]
+
+
+# A weight sync that does not deliver
+
+
+def syncing(changed: dict[int, float], **more: dict[int, float]) -> list[dict[str, Any]]:
+    rng = noisy(3)
+    rows = []
+    for step in range(1, 13):
+        row = {"step": step, "reward": 0.3 + 0.01 * rng.normal(), "sync.changed_fraction": 0.14, "lr": 1e-6}
+        row["sync.changed_fraction"] = changed.get(step, 0.14 + 0.01 * rng.normal())
+        rows.append(row | {key: values[step] for key, values in more.items() if step in values})
+    return rows
+
+
+def test_syncs_that_change_nothing_are_said_two_steps_later_and_dated_to_the_first() -> None:
+    first = judged(syncing({step: 0.0 for step in range(3, 13)}))[0]
+    assert (first.rule, first.severity, first.cause) == ("sync_without_effect", "critical", "weight_sync")
+    assert first.onset_step == 3
+    assert first.step <= 6
+    assert "engine" in first.causes[0]
+
+
+def test_a_sync_may_change_nothing_once_the_learning_rate_has_decayed() -> None:
+    decayed = {step: 1e-6 if step < 6 else 1e-9 for step in range(1, 13)}
+    assert judged(syncing({step: 0.0 for step in range(6, 13)}, lr=decayed)) == []
+    assert judged(syncing({4: 0.0})) == []
+
+
+def test_a_version_that_stands_still_is_a_dead_sync() -> None:
+    rows = [{"step": step, "reward": 0.3 + 0.01 * (step % 3), "async/staleness_mean": 0.0 if step < 5 else step - 4.0}
+            for step in range(1, 13)]  # fmt: skip
+    first = judged(rows)[0]
+    assert (first.rule, first.cause, first.onset_step) == ("sync_without_effect", "weight_sync", 5)
+    assert first.step <= 9
+
+
+def growing(from_step: int, pace: float, points: int = 14, seed: int = 4) -> list[dict[str, Any]]:
+    rng = noisy(seed)
+    rows = []
+    for step in range(1, points + 1):
+        size = math.hypot(0.008, pace * max(step - from_step + 1, 0)) * math.exp(0.03 * rng.normal())
+        rows.append({"step": step, "reward": 0.3 + 0.01 * rng.normal(), GAP: size, WORST: 12 * size, "temperature": 1})
+    return rows
+
+
+@pytest.mark.parametrize("pace", [0.006, 0.012, 0.03])
+def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_said_by_step_6(pace: float) -> None:
+    first = judged(growing(3, pace), config={"temperature": 1.0})[0]
+    assert (first.rule, first.cause) == ("gap_growing", "weight_sync")
+    assert first.onset_step == 3
+    assert first.step <= 6
+
+
+def test_what_is_said_does_not_depend_on_later_rows() -> None:
+    rows = growing(3, 0.012, 30)
+    assert judged(rows)[0] == judged(rows[:6])[0]
+
+
+def test_a_gap_that_settles_with_the_age_of_the_samples_is_no_alarm() -> None:
+    rng = noisy(5)
+    rows = []
+    for step in range(1, 40):
+        age = 2.5 * (1 - math.exp(-step / 3)) * math.exp(0.05 * rng.normal())
+        size = math.hypot(0.004, 0.006 * age) * math.exp(0.05 * rng.normal())
+        rows.append({"step": step, "reward": 0.3 + 0.01 * rng.normal(), GAP: size, "sample/staleness_mean": age})
+    assert judged(rows) == []
+    assert judged([{key: value for key, value in row.items() if "stale" not in key} for row in rows]) == []
+
+
+# Evidence
+
+
+def test_every_reading_has_a_likelihood_under_every_cause_and_words() -> None:
+    table, words = gap.likelihoods(), causes()
+    assert set(table) == set(words["features"]) == {*gap.FEATURES, *gap.TOKEN_FEATURES}
+    assert list(words["causes"]) == list(CAUSES[:6])
+    for feature, entry in words["features"].items():
+        assert set(table[feature]) == set(entry["readings"])
+        assert len(entry.get("edges", entry["readings"])) in (len(entry["readings"]), len(entry["readings"]) - 1)
+        for cause in words["causes"]:
+            chances = [table[feature][reading][cause] for reading in table[feature]]
+            assert all(0 < chance <= 1 for chance in chances)
+            assert sum(chances) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_answer_is_bayes_rule_over_the_readings_that_were_seen() -> None:
+    found = {"went": ("level", gap.Seen("level")), "side": ("negative", gap.Seen(-0.4, {"k1": -0.1, "gap": 0.25}))}
+    answer = gap.explain(found)
+    assert answer is not None
+    table, trust = gap.likelihoods(), causes()["numbers"]["trust"]
+    weights = {
+        cause: (table["went"]["level"][cause] * table["side"]["negative"][cause]) ** trust for cause in CAUSES[:6]
+    }
+    shares = {each.cause: each.share for each in answer.ranked}
+    assert shares == pytest.approx({cause: weight / sum(weights.values()) for cause, weight in weights.items()})
+    assert answer.cause == "temperature"
+    assert "k1 is -0.1" in answer.about().causes[0]
+    assert "temperature" in answer.about().advice[0]
+
+
+def test_one_level_kl_alone_has_several_explanations_and_none_is_named() -> None:
+    rng = noisy(6)
+    rows = [{"step": step, "reward": 0.3 + 0.01 * rng.normal(), "train/vllm_kl": 0.1 * math.exp(0.1 * rng.normal())}
+            for step in range(1, 25)]  # fmt: skip
+    found = judged(rows)
+    assert found
+    assert {one.cause for one in found} == {""}
+    assert all("also log" in one.advice[0] for one in found)
+
+
+@pytest.mark.parametrize("trouble", [
+    next(one for one in gaps.TROUBLES if one.cause == cause and one.framework in ("None", "trl"))
+    for cause in CAUSES[:6]
+], ids=lambda trouble: trouble.cause)  # fmt: skip
+def test_each_cause_is_named_on_a_run_in_which_it_was_planted(trouble: gaps.Trouble) -> None:
+    run = gaps.make_gap(trouble, 77)
+    found = judged(run.rows, framework=run.framework, config=run.config)
+    named = next(one for one in found if one.cause)
+    assert named.cause == trouble.cause
+    assert named.causes[0].startswith(causes()["causes"][trouble.cause]["says"])
+    assert run.onset is not None
+    assert named.step > run.onset
+
+
+def test_a_healthy_pair_has_no_finding() -> None:
+    for trouble in gaps.HEALTHY[::4]:
+        run = gaps.make_gap(trouble, 78)
+        assert judged(run.rows, framework=run.framework, config=run.config) == []
+
+
+# Recorded tokens
+
+
+def grouped(traces: list[TokenTrace], step: int = 9) -> list[Group]:
+    return [Group(id="a", step=step, rollouts=tuple(Rollout(trace=trace) for trace in traces))]
+
+
+def test_the_statistics_of_recorded_tokens_are_those_of_the_definition() -> None:
+    rng = noisy(7)
+    traces, train, engine, ages, edges, places = [], [], [], [], [], []
+    for number in range(10):
+        size = 40 + number
+        logp = np.log(rng.random(size))
+        apart = 0.3 * logp + 0.01 * rng.normal(size=size)
+        versions = [9 if number % 2 else 6] * size
+        turns = [place // 10 for place in range(size)]
+        traces.append(TokenTrace(turns=tuple(turns), trained=(True,) * size, engine_logprobs=tuple(logp),
+                                 logprobs=tuple(logp + apart), versions=tuple(versions)))  # fmt: skip
+        train.extend(logp + apart)
+        engine.extend(logp)
+        ages.extend([9 - version for version in versions])
+        places.extend([place / (size - 1) for place in range(size)])
+        edges.extend(
+            place in (0, size - 1) or turns[place] != turns[place - 1] or turns[place] != turns[place + 1]
+            for place in range(size)
+        )
+    seen = token_gap(grouped(traces))
+    assert seen is not None
+    d = [a - b for a, b in zip(train, engine, strict=True)]
+    size = [abs(each) for each in d]
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    assert (seen.tokens, seen.worst) == (len(d), max(size))
+    assert seen.mean == pytest.approx(mean(size))
+    assert seen.k1 == pytest.approx(-mean(d))
+    assert seen.scaling == pytest.approx(float(np.corrcoef(d, engine)[0, 1]))
+    assert seen.slope == pytest.approx(float(np.polyfit(engine, d, 1)[0]))
+    worst = sorted(size)[-(len(size) // 100) :]
+    assert seen.in_few == pytest.approx(sum(worst) / sum(size))
+    far = [edge for edge, each in zip(edges, size, strict=True) if each > 2]
+    assert seen.at_edges == pytest.approx(mean(far)) if far else seen.at_edges is None
+    later = mean([each for each, place in zip(size, places, strict=True) if place > 2 / 3])
+    earlier = mean([each for each, place in zip(size, places, strict=True) if place <= 1 / 3])
+    assert seen.later == pytest.approx(later / earlier)
+    fresh = mean([each for each, age in zip(size, ages, strict=True) if age == 0])
+    assert seen.fresh == pytest.approx(fresh / mean([each for each, age in zip(size, ages, strict=True) if age > 0]))
+    assert seen.age == pytest.approx(mean(ages))
+
+
+def test_tokens_without_both_log_probs_or_too_few_say_nothing() -> None:
+    assert token_gap(grouped([TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300)])) is None
+    few = TokenTrace(trained=(True,) * 50, logprobs=(-1.0,) * 50, engine_logprobs=(-2.0,) * 50)
+    assert token_gap(grouped([few])) is None
+
+
+def test_a_temperature_and_torn_tokens_are_told_from_recorded_tokens() -> None:
+    for name in ("temperature", "other-tokens"):
+        trouble = next(one for one in gaps.TROUBLES if one.name == name)
+        checks, found = Rechecks(shipped()), list[Finding]()
+        for groups in gaps.traced(trouble, 79, points=12):
+            checked = Recheck(groups[0].step, 40, (), True, gap=token_gap(groups))
+            found += [event.finding for event in checks.take(checked) if event.finding]
+        assert [(one.rule, one.cause) for one in found] == [("recorded_gap", trouble.cause)]
+
+
+def test_a_small_gap_of_recorded_tokens_is_no_finding() -> None:
+    small = TokenGap(1000, 0.02, 1.0, 0.001, 0.1, 0.0, 0.1, None, 1.0, 0.0, None, None)
+    assert Rechecks(shipped()).take(Recheck(3, 8, (), True, gap=small)) == []
+
+
+# Mixtures of experts and distillation
+
+
+def course(key: str, values: list[float], **others: float) -> list[dict[str, Any]]:
+    rng = noisy(8)
+    return [
+        {"step": step, "reward": 0.3 + 0.01 * rng.normal(), key: value * math.exp(0.02 * rng.normal()), **others}
+        for step, value in enumerate(values, 1)
+    ]
+
+
+RULES = [
+    ("routes_differ", "moe.routing_mismatch", [0.03] * 15 + [0.12] * 20, [0.1] * 40),
+    ("routes_differ", "train/r3/routed_experts_fallback_token_route_fraction", [0.3] * 30, [0.001] * 30),
+    ("experts_unbalanced", "moe.max_violation", [0.8] * 15 + [3.5] * 20, [0.8] * 20 + [1.1] * 20),
+    ("experts_idle", "moe.idle_fraction", [0.05] * 15 + [0.4] * 20, [0.1] * 40),
+    ("teacher_not_approached", "distill.reverse_kl", [0.4] * 90, [0.4 * 0.98**i for i in range(90)]),
+    ("teacher_not_approached", "distill.reverse_kl", [0.4] * 15 + [0.9] * 20, [0.4 * 0.97**i for i in range(35)]),
+    ("student_leaves_teacher", "distill.student_mass.mean", [0.8] * 15 + [0.5] * 20, [0.8 + 0.003 * i for i in range(40)]),
+    ("student_leaves_teacher", "distill.overlap", [0.6] * 15 + [0.3] * 20, [0.6 + 0.004 * i for i in range(40)]),
+    ("teacher_cut_off", "distill.teacher_mass.mean", [0.5] * 20, [0.95] * 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "key", "bad", "good"), RULES, ids=[f"{rule}-{key}" for rule, key, _, _ in RULES])
+def test_rules_of_experts_and_distillation(rule: str, key: str, bad: list[float], good: list[float]) -> None:
+    algorithm = "opd" if key.startswith("distill") else "grpo"
+
+    def rules_of(values: list[float]) -> set[str]:
+        monitor = Monitor(algorithm)
+        return {one.rule for row in course(key, values) for one in monitor.update(row) if one.severity != "info"}
+
+    assert rule in rules_of(bad)
+    assert rule not in rules_of(good)
