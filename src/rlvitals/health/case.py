@@ -5,7 +5,8 @@ was known by its words alone is let go where its first values contradict them.
 
 A slice (`reward/env=math`) feeds a signal only where the run does not log the metric over all slices. Then the signal
 is the mean over the slices. One slice in place of the whole would hide a collapse in all others, and its level would
-depend on the alphabet. How many samples each slice has is not known here, so all weigh the same.
+depend on the alphabet. How many samples each slice has is not known here, so all weigh the same. Besides, the slices of
+an outcome have series of their own (`slices`), whether or not the whole is logged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rlvitals.catalog.recognition import ENOUGH_VALUES
 from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
 from rlvitals.health.parts import Parts
+from rlvitals.health.slices import Slices
 from rlvitals.health.statistics import Signal
 from rlvitals.records import OpenPhase
 
@@ -152,7 +154,7 @@ class Case:
         self.interval = Signal("interval", "timestamp")
         """Seconds between rows."""
         self.raised: dict[str, tuple[str, int]] = {}
-        """Rules in alarm: their severity and the point it began at."""
+        """Alarms that stand (rules, and rules about one slice): their severity and the point each began at."""
         self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
@@ -164,6 +166,8 @@ class Case:
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
         self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
+        self.slices = Slices()
+        """The slices of outcomes, which are judged one by one."""
         self.changed = True
         """Whether signals or facts are new since the rules were last bound to them."""
         self._read_as()
@@ -275,7 +279,7 @@ class Case:
         self.nonfinite_others.clear()
         for shared in self._rounds.values():
             shared.clear()
-        for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):
+        for signal in (*self.signals.values(), *self.parts.values(), *self.others.values(), *self.slices.signals):
             signal.reset()
 
     @property
@@ -364,6 +368,7 @@ class Case:
         first = [] if number is None or not math.isfinite(number) else [number]
         claims = self._naming.claims(key, first, self.reader, pairs=self._has_pairs)
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
+        readings += [reading for claim in claims if claim.slice is not None and (reading := self._slice(key, claim))]
         if readings and claims[0].is_by_words:
             self._trials.setdefault(key, [])
         may_be_part = self.reader.cut(key) is None and all(_is_like_a_reward(claim) for claim in claims)
@@ -396,9 +401,7 @@ class Case:
             else:
                 signal.key = key
                 self._rounds.pop(name, None)
-                for fed, readings in self._readings.items():
-                    if readings:
-                        self._readings[fed] = [one for one in readings if one.signal is not signal] or None
+                self._let_go([signal])
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
@@ -406,6 +409,23 @@ class Case:
         self._feeding[name] = place
         self.changed = True
         return self._reading(key, claim, signal)
+
+    def _slice(self, key: str, claim: Claim) -> _Reading | None:
+        """Let a slice feed a series of its own, unless a better spelling does already."""
+        signal, over = self.slices.take(key, claim)
+        if over:
+            self._let_go(over)
+        if signal is None:
+            return None
+        self.changed = True
+        self._taken[signal.name, key] = claim.taken
+        return _Reading(signal, claim.rank, claim.caveat)
+
+    def _let_go(self, signals: list[Signal]) -> None:
+        """Read nothing into these signals any more."""
+        for fed, readings in self._readings.items():
+            if readings:
+                self._readings[fed] = [one for one in readings if one.signal not in signals] or None
 
     def _reading(self, key: str, claim: Claim, signal: Signal) -> _Reading:
         self._taken[claim.taken.signal, key] = claim.taken
@@ -448,6 +468,7 @@ class Case:
                 self._taken[claim.taken.signal, key] = claim.taken
         if not refuted:
             return
+        self.slices.forget(key)
         for name in refuted:
             self._taken.pop((name, key), None)
             if any(reading.signal is self.signals.get(name) for reading in readings):
