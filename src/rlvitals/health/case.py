@@ -368,8 +368,9 @@ class Case:
         first = [] if number is None or not math.isfinite(number) else [number]
         claims = self._naming.claims(key, first, self.reader, pairs=self._has_pairs)
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
-        readings += [reading for claim in claims if claim.slice is not None and (reading := self._slice(key, claim))]
-        if readings and claims[0].is_by_words:
+        of_slices = [claim for claim in claims or self._naming.verifier(key, self.reader) if claim.slice is not None]
+        readings += [reading for claim in of_slices if (reading := self._slice(key, claim))]
+        if readings and claims and claims[0].is_by_words:
             self._trials.setdefault(key, [])
         may_be_part = self.reader.cut(key) is None and all(_is_like_a_reward(claim) for claim in claims)
         if may_be_part and (part := self._part(key, is_free=not readings)):

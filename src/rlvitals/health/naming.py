@@ -130,6 +130,15 @@ class Naming:
             found = self._claims_by_pattern(key, plain) or self._claims_by_words(key, plain, values, pairs=pairs)
         return [claim._replace(slice=cut) for claim in found if claim.taken.signal not in self._reserved]
 
+    def verifier(self, key: str, reader: Reader) -> list[Claim]:
+        """The claim of a part of the reward that is a slice as well: each verifier has its own data. It is judged as
+        the reward of its slice, and never taken for the reward of all.
+        """
+        match, cut = reader.meaning(key), reader.cut(key)
+        if match is None or cut is None or match.metric.id != COMPONENT or key in self.mapping:
+            return []
+        return [Claim(0, Taken("reward", key, COMPONENT, "known", "the catalogue knows it"), match=match, slice=cut)]
+
     def settle(self, key: str, values: Sequence[float]) -> None:
         """Remember what a name's first values are: whenever it is read again, they count."""
         self._first_values[key] = tuple(values)

@@ -8,7 +8,6 @@ of m normal variables does: z^2 + 2 ln m.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
@@ -18,6 +17,9 @@ from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
 TO_SIGMA = 1.0483
 """The median change from one independent normal value to the next, to their standard deviation."""
+
+WIDTH = 3
+"""Evaluations whose median is a level."""
 
 
 def slice_collapse(
@@ -32,31 +34,34 @@ def slice_collapse(
     together_points: float,
     most: float,
     evals: float,
+    sparse: float,
     noises_few: float,
     lost_few: float,
 ) -> Alarm | None:
     """A slice has lost most of what it had, by more than its noise, and most of the others have not."""
     score = one_slice.signal
-    if score.n <= HEAD:
+    is_few = score.n <= HEAD or sparse * score.n < case.points
+    if is_few:
         if score.n < evals:
             return None
-        best, now, drift = _few(one_slice)
+        best, now, drift = _of_evaluations(one_slice)
         needed, share = noises_few, lost_few
     else:
-        now = score.fast if score.fast > score.median5 else score.median5
-        best = score.top
-        if best - now <= lost * best - lost * score.lowest:
+        best, now = score.top, score.median5
+        if best - now <= lost * (best if score.lowest >= 0 else best - score.lowest):  # most rows end here
             return None
         drift = max(score.wander, FAST_SHARE * max(score.noise_base, TO_SIGMA * score.usual_jump))
         needed, share = noises, lost
-    lowest = min(score.lowest, 0.0)
+    lowest, highest = _range(one_slice)
     count = len(one_slice.division.slices)
     fall = (best - now) / max(best - lowest, NEAR_ZERO)
-    if fall < share or best - lowest < floor * _range(one_slice):
+    if fall < share or best - lowest < floor * (highest - lowest):
         return None
-    if not best - now > drift * math.sqrt(needed * needed + per_slice * math.log(count)):
+    # The median is quick and says how far it fell; the level, over more points, whether that is more than noise.
+    level = now if is_few else score.fast
+    if not best - level > drift * math.sqrt(needed * needed + per_slice * math.log(count)):
         return None
-    fallen = [other for other in one_slice.others if _fall(other) >= together * fall]
+    fallen = [other for other in one_slice.others if _fall(other, lowest) >= together * fall]
     at_once = [other for other in fallen if abs(other.top_at - score.top_at) <= together_points]
     if len(at_once) > together * (count - 1):
         return None  # the whole run falls: that is said of the run
@@ -64,34 +69,28 @@ def slice_collapse(
     found = (critical if is_most else warning)(
         score, "most" if is_most else "", drop=best - now, best=best, slices=float(count)
     )
-    return since(score.top_step, found) if score.top_at else found
+    # A flat slice was at its best at any time; where it left its starting band later, it fell then.
+    left = score.onset_step if score.is_out else 0
+    return since(max(score.top_step, left), found) if score.top_at else found
 
 
-def _few(one_slice: Slice) -> tuple[float, float, float]:
+def _of_evaluations(one_slice: Slice) -> tuple[float, float, float]:
     """The best level before the last value, that value, and how far evaluations scatter. Few values tell little of
     their noise, so the other slices' has a say: they are measured alike.
     """
-    values = one_slice.signal.head
-    before = values[:-1]
-    best = max(median(list(before[at : at + 3])) for at in range(len(before) - 2))
-    noise = _scatter(before)
-    usual = median([_scatter(other.head) for other in one_slice.others])
-    return best, values[-1], max(noise, usual)
+    score = one_slice.signal
+    before = list(score.head[: score.n - 1])
+    best = max(median(before[at : at + WIDTH]) for at in range(len(before) - WIDTH + 1))
+    usual = median([other.usual_jump for other in one_slice.others])
+    return max(best, score.top), score.last, TO_SIGMA * max(score.usual_jump, usual)
 
 
-def _scatter(values: tuple[float, ...]) -> float:
-    jumps = [abs(later - earlier) for earlier, later in pairwise(values)]
-    return TO_SIGMA * median(jumps) if jumps else 0.0
-
-
-def _fall(score: Signal) -> float:
+def _fall(score: Signal, lowest: float) -> float:
     """The share of its best level that a slice has lost."""
-    if not score.top_at:
-        return 0.0
-    return (score.top - score.fast) / max(score.top - min(score.lowest, 0.0), NEAR_ZERO)
+    return (score.top - score.fast) / max(score.top - lowest, NEAR_ZERO) if score.top_at else 0.0
 
 
-def _range(one_slice: Slice) -> float:
-    """The best value of any slice above the lowest: what a level is small against."""
+def _range(one_slice: Slice) -> tuple[float, float]:
+    """The lowest value of any slice, 0 at the most, and the highest: what levels and falls are measured by."""
     signals = [one_slice.signal, *one_slice.others]
-    return max(signal.highest for signal in signals) - min(0.0, *(signal.lowest for signal in signals))
+    return min(0.0, *(signal.lowest for signal in signals)), max(signal.highest for signal in signals)
