@@ -37,30 +37,49 @@ def judge_slices(seeds, show_misses):
         for framework in slices.SPELLINGS:
             run = slices.collapsing_run(seed, framework)
             said = told(run, algorithm="grpo")
-            named = [at for at, one in said if one.slice == run.label and one.severity in SERIOUS and at <= run.deadline]
+            named = [
+                at for at, one in said if one.slice == run.label and one.severity in SERIOUS and at <= run.deadline
+            ]
             wrong = {one.slice for _, one in said if one.slice and one.slice != run.label and one.severity in SERIOUS}
             by[framework].append((bool(named), bool(wrong)))
             if named:
                 delays.append(named[0] - run.onset)
             else:
-                misses.append(f"{run.name}: onset {run.onset}, by {run.deadline:.0f}, {run.label}; said "
-                              f"{[(at, one.rule, one.slice) for at, one in said]}")
+                misses.append(
+                    f"{run.name}: onset {run.onset}, by {run.deadline:.0f}, {run.label}; said "
+                    f"{[(at, one.rule, one.slice) for at, one in said]}"
+                )
             quiet = slices.healthy_run(seed, framework)
-            alarms = [(at, one.slice) for at, one in told(quiet, algorithm="grpo") if one.slice and one.severity in SERIOUS]
+            alarms = [
+                (at, one.slice) for at, one in told(quiet, algorithm="grpo") if one.slice and one.severity in SERIOUS
+            ]
             healthy[framework].append(bool(alarms))
             if alarms:
                 misses.append(f"{quiet.name}: alarm {alarms}")
     rows = [
-        [name, wilson(sum(hit for hit, _ in found), len(found)), wilson(sum(wrong for _, wrong in found), len(found)),
-         wilson(sum(healthy[name]), len(healthy[name]))]
+        [
+            name,
+            wilson(sum(hit for hit, _ in found), len(found)),
+            wilson(sum(wrong for _, wrong in found), len(found)),
+            wilson(sum(healthy[name]), len(healthy[name])),
+        ]
         for name, found in by.items()
     ]
     everything = [one for found in by.values() for one in found]
     quiet = [one for found in healthy.values() for one in found]
-    rows.append(["all", wilson(sum(hit for hit, _ in everything), len(everything)),
-                 wilson(sum(wrong for _, wrong in everything), len(everything)), wilson(sum(quiet), len(quiet))])
-    table("One of 8 slices collapses; 20 healthy slices",
-          ["names of", "named in time", "another slice named too", "healthy runs with a slice's warning"], rows)
+    rows.append(
+        [
+            "all",
+            wilson(sum(hit for hit, _ in everything), len(everything)),
+            wilson(sum(wrong for _, wrong in everything), len(everything)),
+            wilson(sum(quiet), len(quiet)),
+        ]
+    )
+    table(
+        "One of 8 slices collapses; 20 healthy slices",
+        ["names of", "named in time", "another slice named too", "healthy runs with a slice's warning"],
+        rows,
+    )
     print(f"median delay: {sorted(delays)[len(delays) // 2] if delays else '-'} rows")
     if show_misses:
         print("\n".join(misses))

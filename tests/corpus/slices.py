@@ -89,7 +89,7 @@ def _run(seed: int, framework: str, count: int, how: str) -> SlicedRun:
         levels[victim] = _collapsed(rng, levels[victim], onset)
     few, many = (100, 800) if is_evaluated else (16, 192)
     sizes = np.exp(rng.uniform(np.log(few), np.log(many), count)).astype(int)
-    scale, low = ((2.0, -1.0) if rng.random() < 0.2 else (1.0, 0.0))
+    scale, low = (2.0, -1.0) if rng.random() < 0.2 else (1.0, 0.0)
     shown = [low + scale * rng.binomial(int(size), level) / size for size, level in zip(sizes, levels, strict=True)]
     if rng.random() < 0.15:
         shown = [_running(series) for series in shown]

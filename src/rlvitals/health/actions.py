@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rlvitals.guard import guarded, words_of
-from rlvitals.records import ACTIONS, Action, Answer, Finding, HealthEvent, Request
+from rlvitals.records import ACTIONS, Action, Answer, Finding, HealthEvent, Request, alarm_of
 
 LR_FACTOR = 0.5
 MOST_LR_CUTS = 2
@@ -127,7 +127,8 @@ class Policy:
             elif event.type == "answer":
                 overtaken = [cut - 1 for attempt, cut in cuts.items() if attempt > event.attempt]
                 stretch = onsets.get(facts.get("request"), 0), min([event.step, *overtaken])
-                self.remember(event.alarm, facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
+                alarm = alarm_of(str(facts.get("rule")), str(facts.get("slice", "")))
+                self.remember(alarm, facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
 
     def recover(self, in_alarm: Container[str]) -> Request | None:
         """Forget the alarms that are over; returns the open request where its reason is gone with them."""

@@ -214,7 +214,9 @@ def report_on(judge: Judge, source: RowSource) -> Report:
     )
     findings = [said.finding for said in grave]
     grave_alarms = {finding.alarm for finding in findings}  # what got worse later was no harmless remark
-    normal = [said.finding for said in kept if said.finding.severity == "info" and said.finding.alarm not in grave_alarms]
+    normal = [
+        said.finding for said in kept if said.finding.severity == "info" and said.finding.alarm not in grave_alarms
+    ]
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
