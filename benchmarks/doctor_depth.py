@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
 
-from corpus import slices
+from corpus import origins, slices
 from doctor import SERIOUS, seeds_of, table, wilson
 from rlvitals.health.monitor import Monitor
 
@@ -85,7 +85,56 @@ def judge_slices(seeds, show_misses):
         print("\n".join(misses))
 
 
-FAMILIES = {"slices": judge_slices}
+PLAIN = ("reward_collapse", "reward_floor")
+
+
+def deadline(run):
+    return run.onset + max(15.0, 0.2 * len(run.rows))
+
+
+def judge_origins(seeds, show_misses):
+    by_cause, by_framework = collections.defaultdict(list), collections.defaultdict(list)
+    doubles, harmless, misses = [], [], []
+    for seed in seeds:
+        for counted in origins.COUNTED:
+            run = origins.failing_run(seed, counted)
+            said = [(at, one) for at, one in told(run, **known(run)) if one.severity in SERIOUS]
+            named = any(one.cause == counted.cause and at <= deadline(run) for at, one in said)
+            plain = [(at, one.rule) for at, one in said if one.kind in PLAIN and not one.cause and at >= run.onset]
+            wrong = [(at, one.rule, one.cause) for at, one in said if one.cause and one.cause != counted.cause]
+            hit = named and not plain and not wrong
+            by_cause[counted.cause].append(hit)
+            by_framework[counted.framework or "rlvitals"].append(hit)
+            if not hit:
+                misses.append(f"{run.name}: onset {run.onset} of {len(run.rows)}, by {deadline(run):.0f}; "
+                              f"{[(at, one.rule, one.kind, one.cause) for at, one in said]}")
+            double = origins.consequence_run(seed, counted)
+            blamed = [(at, one.rule, one.cause) for at, one in told(double, **known(double)) if one.rule == "lost_to_failures"]
+            doubles.append(bool(blamed))
+            if blamed:
+                misses.append(f"{double.name}: onset {double.onset}, blamed {blamed}")
+            quiet = origins.harmless_run(seed, counted)
+            blamed = [(at, one.rule, one.cause) for at, one in told(quiet, **known(quiet)) if one.rule == "lost_to_failures"]
+            harmless.append(bool(blamed))
+            if blamed:
+                misses.append(f"{quiet.name}: blamed {blamed}")
+    for title, found in (("by cause", by_cause), ("by names of", by_framework)):
+        rows = [[name, wilson(sum(hits), len(hits))] for name, hits in found.items()]
+        everything = [hit for hits in found.values() for hit in hits]
+        table(f"The reward falls because rollouts fail, {title}",
+              ["", "right cause in time, and no collapse of the policy said"],
+              [*rows, ["all", wilson(sum(everything), len(everything))]])
+    print(f"\nthe policy collapsed and therefore failed more: blamed on failures {wilson(sum(doubles), len(doubles))}")
+    print(f"healthy, with failures that cost nothing: blamed on failures {wilson(sum(harmless), len(harmless))}")
+    if show_misses:
+        print("\n".join(misses))
+
+
+def known(run):
+    return {"algorithm": run.algorithm, "framework": run.framework, "total_steps": run.total_steps, "config": run.config}
+
+
+FAMILIES = {"slices": judge_slices, "origins": judge_origins}
 
 
 def main():

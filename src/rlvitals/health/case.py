@@ -20,6 +20,7 @@ from rlvitals.catalog import Caveat, Sureness
 from rlvitals.catalog.recognition import ENOUGH_VALUES
 from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
+from rlvitals.health.origins import Origins
 from rlvitals.health.parts import Parts
 from rlvitals.health.slices import Slices
 from rlvitals.health.statistics import Signal
@@ -84,6 +85,20 @@ class _Round:
         self._has_repeated = False
 
 
+class _Increase:
+    """Turns a count since the start into one since the value before."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        self._before = math.nan
+
+    def to_concept(self, value: float) -> float:
+        """The increase; 0 for the first value and where the count began again."""
+        before, self._before = self._before, value
+        return value - before if value >= before else 0.0
+
+
 class _Reading:
     """How one logged key is taken: into which signal, after which conversion."""
 
@@ -93,7 +108,7 @@ class _Reading:
         self,
         signal: Signal,
         rank: int,
-        caveat: Caveat | None = None,
+        caveat: Caveat | _Increase | None = None,
         *,
         is_one_of_several: bool = False,
         round: _Round | None = None,
@@ -168,6 +183,8 @@ class Case:
         self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
         self.slices = Slices()
         """The slices of outcomes, which are judged one by one."""
+        self.origins = Origins()
+        """The failures that the run logs, and since when they are more than usual."""
         self.changed = True
         """Whether signals or facts are new since the rules were last bound to them."""
         self._read_as()
@@ -189,6 +206,9 @@ class Case:
         held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
         if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
             self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
+        if self.changed:
+            self.origins.bind(self.signals, points)
+        self.origins.take(points, step)
         marked = row.get("_nonfinite")
         if marked:
             self._take_marked(str(marked), step)
@@ -276,6 +296,7 @@ class Case:
         self.points = 0
         self.first_step = step
         self.raised.clear()
+        self.origins.reset()
         self.nonfinite_others.clear()
         for shared in self._rounds.values():
             shared.clear()
@@ -437,7 +458,7 @@ class Case:
         if self._sources[claim.taken.signal].takes_highest:
             return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=True)
         shared = self._rounds.setdefault(claim.taken.signal, _Round()) if claim.slice is not None else None
-        return _Reading(signal, claim.rank, claim.caveat, round=shared)
+        return _Reading(signal, claim.rank, _Increase() if claim.is_total else claim.caveat, round=shared)
 
     def _hear(self, row: Mapping[str, Any]) -> None:
         """Take the first values of names on trial, and decide where there are enough."""

@@ -15,6 +15,7 @@ from rlvitals import catalog
 from rlvitals.catalog import Caveat, Cut, Match, Reader, Recognition, Sureness
 from rlvitals.catalog.recognition import LEVELS
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.health.origins import CAUSES
 from rlvitals.splits import is_held_out
 
 NOTHING = "none"
@@ -78,6 +79,8 @@ class Claim(NamedTuple):
     """The catalogue's entry, where the claim is by one."""
     slice: Cut | None = None
     """The labels of a name that is a slice."""
+    is_total: bool = False
+    """Whether the log counts since the start: the signal gets the increases."""
 
     @property
     def place(self) -> tuple[int, int, str]:
@@ -96,6 +99,15 @@ class Claim(NamedTuple):
         """Whether the first values may still contradict it."""
         return self.rank >= _WORDS
 
+
+FAILURES = frozenset(CAUSES)
+"""Signals that count failures of one origin."""
+
+_SPEAKING = frozenset({"agent.error.count", "agent.stop_condition", "agent.env_metric", COMPONENT})
+"""Concepts that count anything: the last part of a logged name says what, such as the type of an error."""
+
+_SINCE_START = "since the start"
+"""In a caveat: the logged number only ever grows."""
 
 _ELSEWHERE = frozenset({"rm.accuracy", "sft.token_accuracy"})
 """What a plain `accuracy` is in the logs of reward models and of supervised training. Where samples are rewarded it is
@@ -125,9 +137,15 @@ class Naming:
             return self._given[key]
         found = self._claims_known(key, values, reader)
         cut = reader.cut(key)
+        plain = cut.name if cut else key
         if found is None:
-            plain = cut.name if cut else key
-            found = self._claims_by_pattern(key, plain) or self._claims_by_words(key, plain, values, pairs=pairs)
+            found = self._claims_by_pattern(key, plain)
+            if not found or found[0].taken.signal in FAILURES:  # which is no reason not to be what its words say
+                found = [*found, *self._claims_by_words(key, plain, values, pairs=pairs)]
+        if (match := reader.meaning(key)) is not None and match.metric.id in _SPEAKING and not _PART.match(key):
+            is_total = match.caveat is not None and _SINCE_START in match.caveat.note
+            by_name = [claim._replace(is_total=is_total) for claim in self._claims_by_pattern(key, key)]
+            found = [*(claim for claim in found if claim.taken.signal not in FAILURES), *by_name]
         return [claim._replace(slice=cut) for claim in found if claim.taken.signal not in self._reserved]
 
     def verifier(self, key: str, reader: Reader) -> list[Claim]:
