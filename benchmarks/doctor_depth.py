@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
 
-from corpus import origins, slices
+from corpus import exploration, origins, slices
 from doctor import SERIOUS, seeds_of, table, wilson
 from rlvitals.health.monitor import Monitor
 
@@ -134,7 +134,34 @@ def known(run):
     return {"algorithm": run.algorithm, "framework": run.framework, "total_steps": run.total_steps, "config": run.config}
 
 
-FAMILIES = {"slices": judge_slices, "origins": judge_origins}
+def judge_exploration(seeds, show_misses):
+    by, quiet, both, misses = collections.defaultdict(list), [], [], []
+    for seed in seeds:
+        for framework in exploration.SPELLINGS:
+            run = exploration.narrowing_run(seed, framework)
+            at = [index for index, one in told(run, algorithm="grpo") if one.rule == "coverage_lost"]
+            # The onset's own evaluation is the last good one: the fourth after it is the latest.
+            first, last = run.evaluations[run.onset], run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)]
+            hit = any(first < index <= last for index in at) and not any(index <= first for index in at)
+            by[framework].append(hit)
+            if not hit:
+                misses.append(f"{run.name}: {first} to {last}, said {at}")
+            for kind, runs in ((exploration.learning_run, quiet), (exploration.collapsing_run, both)):
+                other = kind(seed, framework)
+                said = [index for index, one in told(other, algorithm="grpo") if one.rule == "coverage_lost"]
+                runs.append(bool(said))
+                if said:
+                    misses.append(f"{other.name}: said {said} of {len(other.rows)}")
+    everything = [hit for hits in by.values() for hit in hits]
+    table("pass@32 falls while pass@1 rises", ["names of", "said within 4 evaluations"],
+          [*([name, wilson(sum(hits), len(hits))] for name, hits in by.items()),
+           ["all", wilson(sum(everything), len(everything))]])
+    print(f"\nboth rise: said {wilson(sum(quiet), len(quiet))}; both fall: said {wilson(sum(both), len(both))}")
+    if show_misses:
+        print("\n".join(misses))
+
+
+FAMILIES = {"slices": judge_slices, "origins": judge_origins, "exploration": judge_exploration}
 
 
 def main():

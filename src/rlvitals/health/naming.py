@@ -6,6 +6,7 @@ words of a name and the values under it say.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ TRUST: dict[Sureness, float] = {"given": 1.0, "known": 1.0, "high": 1.0, "fair":
 """What a finding's confidence is multiplied with, by how sure it is what the series is."""
 
 COMPONENT = "reward.component.mean"
+PASS_AT_K = "eval.pass_at_k"
+MOST_RANKS = 60
+"""The rank of the least k."""
+
+_AT_K = re.compile(r"(?:pass|best)(?:@|_at_|_k/|_at_k/)?(\d+)", re.IGNORECASE)
 
 _NEGATIVE = Caveat("sign", "the log holds its negative", -1.0)
 _GIVEN, _PATTERN, _WORDS, _PER_LEVEL = -1, 100, 110, 20
@@ -204,6 +210,7 @@ class Naming:
         concept, caveat = match.metric.id, match.caveat
         # Without its prefix a held-out name means the training metric, and the other way round.
         by_prefix = match.how == "prefix" and (is_held_out(key) or match.metric.family == "eval")
+        by_prefix = by_prefix and not (concept == PASS_AT_K and is_held_out(key))  # nothing else is called so
         if by_prefix or (caveat is not None and caveat.is_other_quantity):
             return None
         if concept == COMPONENT and _PART.match(key):
@@ -216,6 +223,8 @@ class Naming:
             Claim(rank, Taken(name, key, concept, "known", "the catalogue knows it"), convert, match)
             for name, rank in self._by_concept.get(concept, [])
         ]
+        if concept == PASS_AT_K:
+            claims = _by_k(key, claims)
         is_own = reader.framework is not None and match.in_framework
         may_be_else = match.how == "pattern" or concept in _ELSEWHERE
         return claims if claims or is_own or not may_be_else else None
@@ -239,6 +248,24 @@ class Naming:
             Claim(behind + rank, Taken(name, key, found.concept, found.sureness, found.why), convert)
             for name, rank in self._by_concept.get(found.concept, [])
         ]
+
+
+def _by_k(key: str, claims: list[Claim]) -> list[Claim]:
+    """The claims of a chance to solve a prompt in k attempts: one attempt is no many, and of many the most count. The
+    ends of its interval and the training's own batches are neither.
+    """
+    found = _AT_K.findall(key.rpartition("/low")[0] or key.rpartition("/high")[0] or key)
+    k = int(found[-1]) if found else 0
+    is_end = key.endswith(("/low", "/high"))
+    ranks = {"pass_many": max(1, MOST_RANKS - int(4 * math.log2(k)) if k > 1 else MOST_RANKS), "pass_one": 1}
+    wrong = {"pass_many"} if k == 1 else {"pass_one"}
+    if is_end or not is_held_out(key.replace("eval.", "eval/", 1)):
+        wrong = {"pass_many", "pass_one"}
+    return [
+        claim._replace(rank=ranks.get(claim.taken.signal, claim.rank))
+        for claim in claims
+        if claim.taken.signal not in wrong
+    ]
 
 
 def part_name(key: str) -> str:

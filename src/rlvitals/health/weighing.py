@@ -35,7 +35,9 @@ so they are not critical while that is up, but for those that say that nothing i
 
 _UNTRAINED = frozenset({"lr_too_low", "dead_gradient"})
 
-_WEIGH_THEMSELVES = frozenset({"slice_collapse", "lost_to_failures"})
+_WEIGH_THEMSELVES = frozenset({
+    "slice_collapse", "lost_to_failures", "coverage_lost", "prompts_lost", "answers_alike", "prompt_ignored",
+})  # fmt: skip
 """Functions whose evidence is the outcome itself, of a part of the run or together with what explains it: how the whole
 stands says nothing more about them."""
 

@@ -13,6 +13,7 @@ from types import FunctionType
 from rlvitals.health.rules import (
     agent,
     audit,
+    exploration,
     failures,
     guides,
     optimisation,
@@ -25,7 +26,7 @@ from rlvitals.health.rules import (
     tokens,
 )
 
-_MODULES = (failures, optimisation, preference, reward, slices, policy, rollout, agent, system, audit, guides, tokens)
+_MODULES = (failures, optimisation, preference, reward, slices, policy, rollout, agent, exploration, system, audit, guides, tokens)
 
 FUNCTIONS: dict[str, FunctionType] = {
     name: value
