@@ -1,6 +1,7 @@
 """What one row costs the doctor: microseconds per `Monitor.update`, first rows against last, beside its peers.
 
-    python benchmarks/doctor_cost.py [--rows 100000] [--slices 20] [--peers PEERS_VENV/bin/python] [--seconds 60] [--profile]
+    python benchmarks/doctor_cost.py [--rows 100000] [--slices 20] [--peers PEERS_VENV/bin/python] [--seconds 60]
+                                     [--profile]
 
 The rows hold 60 metric names as TRL's GRPO trainer and verl log them, healthy and noisy, all default rules on;
 `--slices` adds the reward of so many environments. A peer

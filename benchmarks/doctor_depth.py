@@ -1,5 +1,5 @@
-"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, and whether
-exploration is lost.
+"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, and
+whether exploration is lost.
 
     python benchmarks/doctor_depth.py [slices] [origins] [exploration] [--seeds 500-539] [--misses]
 
@@ -106,24 +106,32 @@ def judge_origins(seeds, show_misses):
             by_cause[counted.cause].append(hit)
             by_framework[counted.framework or "rlvitals"].append(hit)
             if not hit:
-                misses.append(f"{run.name}: onset {run.onset} of {len(run.rows)}, by {deadline(run):.0f}; "
-                              f"{[(at, one.rule, one.kind, one.cause) for at, one in said]}")
+                misses.append(
+                    f"{run.name}: onset {run.onset} of {len(run.rows)}, by {deadline(run):.0f}; "
+                    f"{[(at, one.rule, one.kind, one.cause) for at, one in said]}"
+                )
             double = origins.consequence_run(seed, counted)
-            blamed = [(at, one.rule, one.cause) for at, one in told(double, **known(double)) if one.rule == "lost_to_failures"]
+            blamed = [
+                (at, one.rule, one.cause) for at, one in told(double, **known(double)) if one.rule == "lost_to_failures"
+            ]
             doubles.append(bool(blamed))
             if blamed:
                 misses.append(f"{double.name}: onset {double.onset}, blamed {blamed}")
             quiet = origins.harmless_run(seed, counted)
-            blamed = [(at, one.rule, one.cause) for at, one in told(quiet, **known(quiet)) if one.rule == "lost_to_failures"]
+            blamed = [
+                (at, one.rule, one.cause) for at, one in told(quiet, **known(quiet)) if one.rule == "lost_to_failures"
+            ]
             harmless.append(bool(blamed))
             if blamed:
                 misses.append(f"{quiet.name}: blamed {blamed}")
     for title, found in (("by cause", by_cause), ("by names of", by_framework)):
         rows = [[name, wilson(sum(hits), len(hits))] for name, hits in found.items()]
         everything = [hit for hits in found.values() for hit in hits]
-        table(f"The reward falls because rollouts fail, {title}",
-              ["", "right cause in time, and no collapse of the policy said"],
-              [*rows, ["all", wilson(sum(everything), len(everything))]])
+        table(
+            f"The reward falls because rollouts fail, {title}",
+            ["", "right cause in time, and no collapse of the policy said"],
+            [*rows, ["all", wilson(sum(everything), len(everything))]],
+        )
     print(f"\nthe policy collapsed and therefore failed more: blamed on failures {wilson(sum(doubles), len(doubles))}")
     print(f"healthy, with failures that cost nothing: blamed on failures {wilson(sum(harmless), len(harmless))}")
     if show_misses:
@@ -131,7 +139,12 @@ def judge_origins(seeds, show_misses):
 
 
 def known(run):
-    return {"algorithm": run.algorithm, "framework": run.framework, "total_steps": run.total_steps, "config": run.config}
+    return {
+        "algorithm": run.algorithm,
+        "framework": run.framework,
+        "total_steps": run.total_steps,
+        "config": run.config,
+    }
 
 
 def judge_exploration(seeds, show_misses):
@@ -153,9 +166,14 @@ def judge_exploration(seeds, show_misses):
                 if said:
                     misses.append(f"{other.name}: said {said} of {len(other.rows)}")
     everything = [hit for hits in by.values() for hit in hits]
-    table("pass@32 falls while pass@1 rises", ["names of", "said within 4 evaluations"],
-          [*([name, wilson(sum(hits), len(hits))] for name, hits in by.items()),
-           ["all", wilson(sum(everything), len(everything))]])
+    table(
+        "pass@32 falls while pass@1 rises",
+        ["names of", "said within 4 evaluations"],
+        [
+            *([name, wilson(sum(hits), len(hits))] for name, hits in by.items()),
+            ["all", wilson(sum(everything), len(everything))],
+        ],
+    )
     print(f"\nboth rise: said {wilson(sum(quiet), len(quiet))}; both fall: said {wilson(sum(both), len(both))}")
     if show_misses:
         print("\n".join(misses))

@@ -99,5 +99,3 @@ def _run(seed: int, framework: str, how: str) -> EvaluatedRun:
         best = np.maximum.accumulate(expected)
         onset = int(np.flatnonzero(best - np.array(expected) <= A_POINT)[-1])
     return EvaluatedRun(f"{framework}-{how}-{seed}", framework, rows, evaluations, onset)
-
-

@@ -29,7 +29,7 @@ class Counted(NamedTuple):
     cause: str
     name: str
     form: str = "share"
-    """share, success (1 - share), total (a number since the start), or sometimes (a share, logged only when above 0)."""
+    """share, success (1 - share), total (a number since the start), or sometimes (a share, only where above 0)."""
 
 
 COUNTED: tuple[Counted, ...] = (

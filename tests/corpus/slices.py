@@ -34,7 +34,7 @@ SPELLINGS: dict[str, tuple[str, str, str, bool]] = {
     "verl": ("val-core/{}/acc/mean@8", "critic/score/mean", "source", True),
     "skyrl": ("eval/{}/avg_score", "reward/avg_raw_reward", "source", True),
 }
-"""By framework: the name of a slice, that of the whole, the key of the label, and whether evaluations log the slices."""
+"""By framework: the name of a slice, that of the whole, the label's key, and whether evaluations log the slices."""
 
 BESIDE: dict[str, dict[str, str]] = {
     "rlvitals": {"loss": "loss", "entropy": "entropy", "grad": "grad_norm"},

@@ -65,7 +65,9 @@ def similarity(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]
 def pieces(text: str) -> frozenset[tuple[str, ...]]:
     """Every three words in a row of the end of a text; a shorter one is one piece."""
     words = text.casefold().split()[-MOST_WORDS:]
-    return frozenset(tuple(words[at : at + GRAM]) for at in range(max(len(words) - GRAM + 1, 1))) if words else frozenset()
+    return (
+        frozenset(tuple(words[at : at + GRAM]) for at in range(max(len(words) - GRAM + 1, 1))) if words else frozenset()
+    )
 
 
 def self_similarity(texts: Sequence[str]) -> float | None:

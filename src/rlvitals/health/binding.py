@@ -1,8 +1,8 @@
 """Ties rules to the signals a run logs, and says of the others what they lack.
 
 A rule's function names what it reads: each positional parameter is a signal (`Signal | None` where it can do without),
-`case` for the run's facts, or `one_slice` for one slice after the other; each keyword-only one is a number of its entry in the rulebook. An entry's `reads`
-gives a function another metric than its own.
+`case` for the run's facts, or `one_slice` for one slice after the other; each keyword-only one is a number of its entry
+in the rulebook. An entry's `reads` gives a function another metric than its own.
 """
 
 from __future__ import annotations

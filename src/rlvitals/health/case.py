@@ -18,6 +18,7 @@ from typing import Any, Literal
 from rlvitals import catalog
 from rlvitals.catalog import Caveat, Sureness
 from rlvitals.catalog.recognition import ENOUGH_VALUES
+from rlvitals.catalog.slices import Round
 from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
 from rlvitals.health.origins import Origins
@@ -46,45 +47,6 @@ _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
 
 
-class _Round:
-    """The newest value of each slice that feeds a signal. The signal gets their mean when every slice has come anew, or
-    when one comes again before the others: an evaluation may log each source in a row of its own, and a batch need not
-    hold every environment.
-    """
-
-    __slots__ = ("_fresh", "_has_repeated", "latest")
-
-    def __init__(self) -> None:
-        self.latest: dict[str, float] = {}
-        """By logged name."""
-        self._fresh: set[str] = set()
-        self._has_repeated = False
-
-    def take(self, key: str, value: float) -> None:
-        self._has_repeated = self._has_repeated or key in self._fresh
-        self._fresh.add(key)
-        self.latest[key] = value
-
-    def mean(self) -> float | None:
-        """The mean after a row, where the round is complete with it."""
-        if not self._has_repeated and len(self._fresh) < len(self.latest):
-            return None
-        self._fresh.clear()
-        self._has_repeated = False
-        return sum(self.latest.values()) / len(self.latest)
-
-    def reopen(self) -> None:
-        """A slice joins: what came before it counts as of this round."""
-        self._fresh.update(self.latest)
-        self._has_repeated = False
-
-    def clear(self) -> None:
-        """Forget all values."""
-        self.latest.clear()
-        self._fresh.clear()
-        self._has_repeated = False
-
-
 class _Increase:
     """Turns a count since the start into one since the value before."""
 
@@ -111,7 +73,7 @@ class _Reading:
         caveat: Caveat | _Increase | None = None,
         *,
         is_one_of_several: bool = False,
-        round: _Round | None = None,
+        round: Round | None = None,
     ) -> None:
         self.signal = signal
         self.rank = rank
@@ -124,7 +86,7 @@ class _Reading:
 class Case:
     """A run's facts and signals."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement for each fact
         self,
         sources: Iterable[SignalSource],
         *,
@@ -180,7 +142,7 @@ class Case:
         self._parts = Parts()
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
-        self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
+        self._rounds: dict[str, Round] = {}  # by signal that is read from slices
         self.slices = Slices()
         """The slices of outcomes, which are judged one by one."""
         self.origins = Origins()
@@ -246,7 +208,7 @@ class Case:
     def _take_values(self, row: Mapping[str, Any], step: int) -> None:
         readings, points = self._readings, self.points
         highest: dict[Signal, tuple[int, float, str]] = {}
-        rounds: dict[Signal, _Round] = {}
+        rounds: dict[Signal, Round] = {}
         for key, value in row.items():
             targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
@@ -457,7 +419,7 @@ class Case:
             self.kl_estimator = match.metric.id if self.framework else ""
         if self._sources[claim.taken.signal].takes_highest:
             return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=True)
-        shared = self._rounds.setdefault(claim.taken.signal, _Round()) if claim.slice is not None else None
+        shared = self._rounds.setdefault(claim.taken.signal, Round()) if claim.slice is not None else None
         return _Reading(signal, claim.rank, _Increase() if claim.is_total else claim.caveat, round=shared)
 
     def _hear(self, row: Mapping[str, Any]) -> None:

@@ -294,7 +294,7 @@ def _summary(kept: Sequence[Finding]) -> Finding:
 
 
 class _State:
-    """What the monitor remembers of one rule, or of one about one slice: its votes, what it has said, since when it holds."""
+    """What the monitor remembers of one rule, or of one about one slice: votes, what was said, since when it holds."""
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "said", "since_point",

@@ -26,7 +26,7 @@ TRUST: dict[Sureness, float] = {"given": 1.0, "known": 1.0, "high": 1.0, "fair":
 """What a finding's confidence is multiplied with, by how sure it is what the series is."""
 
 COMPONENT = "reward.component.mean"
-PASS_AT_K = "eval.pass_at_k"
+PASS_AT_K = "eval.pass_at_k"  # noqa: S105
 MOST_RANKS = 60
 """The rank of the least k."""
 

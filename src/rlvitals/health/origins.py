@@ -1,5 +1,5 @@
-"""Where failures come from, and whether they came before the reward fell: what tells a broken sandbox from a policy that
-has got worse.
+"""Where failures come from, and whether they came before the reward fell: what tells a broken sandbox from a policy
+that has got worse.
 
 A `Rise` is one share of failures that has left its level, with how the run stood in the row before it did. The rule
 `lost_to_failures` decides by that whether the failures explain what the reward lost, and the rules about the reward ask
@@ -30,6 +30,9 @@ WRITTEN = frozenset({"failed_context", "failed_tool", "failed_parsing", "truncat
 """What a policy can do by what it writes: calls that do not parse, answers without end. There only a jump that nothing
 in the policy explains is somebody else's."""
 
+LONG = frozenset({"failed_context", "failed_time_out", "truncated"})
+"""What longer answers bring about."""
+
 LEAST_RISE = 0.05
 """A share of failures that is less above its level is none."""
 
@@ -50,7 +53,6 @@ JUMP = 4
 """Values after the onset within which failures that jumped are where they stay."""
 
 
-
 class Before(NamedTuple):
     """How the run stood in the row before the failures began."""
 
@@ -60,12 +62,27 @@ class Before(NamedTuple):
     """The fast level over the slow one, which is 1 while it stands still; so the others."""
     length: float
     turns: float
+    grown: float
+    """The length over that of the run's start."""
 
 
 class Rise:
     """One share of failures: its old level, and where it left it."""
 
-    __slots__ = ("before", "cause", "early", "first_point", "is_grave", "is_over", "is_proven", "level", "point", "quiet", "signal", "step")
+    __slots__ = (
+        "before",
+        "cause",
+        "early",
+        "first_point",
+        "is_grave",
+        "is_over",
+        "is_proven",
+        "level",
+        "point",
+        "quiet",
+        "signal",
+        "step",
+    )
 
     def __init__(self, signal: Signal, point: int) -> None:
         self.signal = signal
@@ -142,7 +159,7 @@ class Origins:
 
     def __init__(self) -> None:
         self._rises: dict[str, Rise] = {}
-        self._last = Before(math.nan, math.nan, 1.0, 1.0, 1.0)
+        self._last = Before(math.nan, math.nan, 1.0, 1.0, 1.0, 1.0)
         self._reward: Signal | None = None
         self._beside: tuple[Signal | None, ...] = (None, None, None)
         self.is_watching = False
@@ -177,7 +194,8 @@ class Origins:
         reward = self._reward
         if reward is not None and reward.seen_at == point:
             entropy, length, turns = self._beside
-            self._last = Before(reward.fast, reward.top, _move(entropy), _move(length), _move(turns))
+            grown = length.fast / length.base if length is not None and length.n and length.base > 0 else 1.0
+            self._last = Before(reward.fast, reward.top, _move(entropy), _move(length), _move(turns), grown)
 
     @property
     def risen(self) -> list[Rise]:
@@ -192,11 +210,15 @@ class Origins:
     @property
     def is_open(self) -> bool:
         """Whether failures have just begun, so that it is too early to say whose fault a fall of the reward is."""
-        return any(rise.before is not None and not rise.is_over and rise.points <= JUMP + 1 for rise in self._rises.values())
+        return any(
+            rise.before is not None and not rise.is_over and rise.points <= JUMP + 1 for rise in self._rises.values()
+        )
 
     def cause_of(self, key: str) -> str:
         """What the failures under a logged name come from, as far as it is not the policy's writing."""
         for rise in self._rises.values():
-            if rise.signal.key == key and (rise.is_proven or (rise.before is not None and rise.is_jump and rise.points > JUMP)):
+            if rise.signal.key == key and (
+                rise.is_proven or (rise.before is not None and rise.is_jump and rise.points > JUMP)
+            ):
                 return rise.cause
         return ""

@@ -53,7 +53,9 @@ class RuleFindings:
 
 
 def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
-    """One case for each alarm (a rule, or a rule about one slice), in the order of its worst finding; the findings come worst first."""
+    """One case for each alarm (a rule, or a rule about one slice), in the order of its worst finding; the findings
+    come worst first.
+    """
     said: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
         said.setdefault(alarm_of(finding["rule"], finding["slice"]), []).append(finding)

@@ -279,7 +279,7 @@ def _without_repetition(said: list[Said]) -> tuple[list[Said], list[str]]:
         if len(ones) > KEPT_OF_A_RULE:
             left_out.update(map(id, ones[KEPT_OF_A_RULE - 1 : -1]))
             notes.append(
-                f"{alarm} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last are "
-                "kept"
+                f"{alarm} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last "
+                "are kept"
             )
     return [one for one in said if id(one) not in left_out], notes

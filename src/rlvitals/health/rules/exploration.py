@@ -1,5 +1,5 @@
-"""Whether a policy still explores: what it can solve in many attempts, which prompts it loses, how different its answers
-are, and whether they depend on what was asked.
+"""Whether a policy still explores: what it can solve in many attempts, which prompts it loses, how different its
+answers are, and whether they depend on what was asked.
 """
 
 from __future__ import annotations

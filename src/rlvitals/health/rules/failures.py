@@ -10,7 +10,7 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.origins import JUMP, WRITTEN, Rise
+from rlvitals.health.origins import JUMP, LONG, WRITTEN, Rise
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SETTLED = 8
@@ -51,6 +51,8 @@ def lost_to_failures(
     before: float,
     within: float,
     moved: float,
+    grown: float,
+    share: float,
     calls: float,
     calls_most: float,
     critical_share: float,
@@ -62,7 +64,7 @@ def lost_to_failures(
     for rise in risen:
         if rise.is_proven or rise.is_over:
             continue
-        if rise.points > within or not _can_be(rise, moved):
+        if rise.points > within or not _can_be(rise, moved, grown):
             rise.is_over = rise.points > JUMP
             continue
         fall, error = _fall(rise, reward)
@@ -70,7 +72,7 @@ def lost_to_failures(
             continue
         if not _came_first(rise, reward, before):
             rise.is_over = True
-        elif rise.name in WRITTEN and rise.points <= JUMP:
+        elif (rise.name in WRITTEN and rise.points <= JUMP) or rise.now - rise.level < share:
             continue
         elif rise.is_count or _explains(rise, lowest, tool_calls, calls, calls_most) >= explained * fall:
             rise.is_proven = True
@@ -136,17 +138,19 @@ def _came_first(rise: Rise, reward: Signal, share: float) -> bool:
     return rise.before.best - rise.before.reward < share * (rise.before.best - reward.median5)
 
 
-def _can_be(rise: Rise, moved: float) -> bool:
-    """Whether failures can be anybody's but the policy's: it stood still before, and what it writes itself has jumped."""
+def _can_be(rise: Rise, moved: float, grown: float) -> bool:
+    """Whether failures can be anybody's but the policy's: it stood still before, its answers had not grown where longer
+    ones fail, and what it writes itself has jumped.
+    """
     before = rise.before
     if before is None or (rise.name in WRITTEN and rise.points > JUMP and not rise.is_jump):
+        return False
+    if rise.name in LONG and before.grown > grown:
         return False
     return all(1.0 / moved < move < moved for move in (before.entropy, before.length, before.turns))
 
 
-def _explains(
-    rise: Rise, lowest: float, tool_calls: Signal | None, calls: float, calls_most: float
-) -> float:
+def _explains(rise: Rise, lowest: float, tool_calls: Signal | None, calls: float, calls_most: float) -> float:
     """The reward that failures of this share cost where each is scored at the lowest there is. One failed call of many
     may spoil a whole rollout.
     """
