@@ -14,7 +14,9 @@ STEPS, BROKEN_AT, SHARE = 110, 60, 0.6
 PLAIN = ("reward_collapse", "reward_floor")
 
 
-def rows(name, *, cost=1.0, fails_from=BROKEN_AT, falls_from=BROKEN_AT, over=1, form="share", length=None, back_at=None):
+def rows(
+    name, *, cost=1.0, fails_from=BROKEN_AT, falls_from=BROKEN_AT, over=1, form="share", length=None, back_at=None
+):
     """A run whose rollouts fail from one step on, and whose reward loses `cost` times that share from another on."""
     noise = random.Random(3)
     total = 0.0

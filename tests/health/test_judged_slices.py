@@ -135,7 +135,9 @@ def test_slices_beyond_the_most_are_left_alone():
 def test_a_second_run_in_the_log_begins_its_slices_anew():
     first, second = list(rows(["code"])), list(rows())
     monitor, events = judged([*first, *second])
-    assert [event.facts["slice"] for event in events if event.type == "recovered" and "slice" in event.facts] == ["env=code"]
+    assert [event.facts["slice"] for event in events if event.type == "recovered" and "slice" in event.facts] == [
+        "env=code"
+    ]
     assert monitor.verdict != "watch" or all(found.recovered_step for found in of_slices(monitor))
 
 
