@@ -1,8 +1,10 @@
 """What one row costs the doctor: microseconds per `Monitor.update`, first rows against last, beside its peers.
 
-    python benchmarks/doctor_cost.py [--rows 100000] [--peers PEERS_VENV/bin/python] [--seconds 60] [--profile]
+    python benchmarks/doctor_cost.py [--rows 100000] [--slices 20] [--peers PEERS_VENV/bin/python] [--seconds 60]
+                                     [--profile]
 
-The rows hold 60 metric names as TRL's GRPO trainer and verl log them, healthy and noisy, all default rules on. A peer
+The rows hold 60 metric names as TRL's GRPO trainer and verl log them, healthy and noisy, all default rules on;
+`--slices` adds the reward of so many environments. A peer
 runs on the same rows in the interpreter that has it (see `doctor_peers.py`), one after the other, never two at a time;
 one that looks through its whole history again and again is stopped after `--seconds` and its row count is printed.
 
@@ -59,6 +61,11 @@ VERL = {
     "rollout_corr/rollout_is_eff_sample_size": (0.95, 0.01),
 }  # fmt: skip
 SERIES = TRL_GRPO | VERL
+
+
+def add_slices(count: int) -> None:
+    """Let every row have the reward of so many environments besides."""
+    SERIES.update({f"reward/env=env{number}": (0.3 + 0.02 * number, 0.08) for number in range(count)})
 
 
 def rows(count: int) -> Iterator[dict[str, float]]:
@@ -182,7 +189,9 @@ def main() -> int:
     parser.add_argument("--peers", help="the Python interpreter that has rldoctor and rlwatch")
     parser.add_argument("--profile", action="store_true", help="say where the time goes instead")
     parser.add_argument("--tool", choices=["rlvitals", "rldoctor", "rlwatch"], help=argparse.SUPPRESS)
+    parser.add_argument("--slices", type=int, default=0, help="environments whose reward every row has besides")
     asked = parser.parse_args()
+    add_slices(asked.slices)
     if asked.profile:
         profile(min(asked.rows, 3000))
         return 0
@@ -214,6 +223,7 @@ def main() -> int:
             print(f"{tool:<10}skipped: no interpreter given that has it (--peers)")
             continue
         options = ["--tool", tool, "--rows", str(asked.rows), "--seconds", str(asked.seconds)]
+        options += ["--slices", str(asked.slices)]
         done = subprocess.run([python, __file__, *options], capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{tool:<10}skipped: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")

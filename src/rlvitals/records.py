@@ -57,6 +57,15 @@ CAUSES: tuple[str, ...] = (
 origins of failures that are not the policy's. A closed list, as the kinds are."""
 
 
+def alarm_of(rule: str, label: str = "") -> str:
+    """What is raised and recovers as one: a rule, or a rule about one slice. No rule's name has such a bracket.
+
+    >>> alarm_of("kl_high"), alarm_of("slice_collapse", "env=math")
+    ('kl_high', 'slice_collapse[env=math]')
+    """
+    return f"{rule}[{label}]" if label else rule
+
+
 class Range(NamedTuple):
     """The numbers that a field may hold; `store.fields` looks at it where a record is read from a file."""
 
@@ -187,6 +196,11 @@ class Finding:
     recovered_step: int | None = None
     """The step at which its rule was content again; None: it still stands."""
 
+    @property
+    def alarm(self) -> str:
+        """The alarm it is of: its rule, and its slice where it has one. Each alarm is raised and recovers by itself."""
+        return alarm_of(self.rule, self.slice)
+
     def _repr_html_(self) -> str:
         """How a notebook shows it; what comes from the log is escaped."""
         from html import escape
@@ -260,11 +274,16 @@ class HealthEvent:
     finding: Finding | None = None
     """Of an alarm that was raised or got graver."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Of the others; each is of the type it should be. An alarm that is over has its `rule` and `severity`."""
+    """Of the others; each is of the type it should be. An alarm that is over has its `rule`, `severity` and `slice`."""
 
     @property
     def rule(self) -> str:
         return self.finding.rule if self.finding is not None else str(self.facts.get("rule", ""))
+
+    @property
+    def alarm(self) -> str:
+        """The alarm it is about, as `Finding.alarm`."""
+        return self.finding.alarm if self.finding is not None else alarm_of(self.rule, str(self.facts.get("slice", "")))
 
 
 class OpenPhase(NamedTuple):

@@ -81,7 +81,7 @@ def syncing(changed: dict[int, float], **more: dict[int, float]) -> list[dict[st
 
 
 def test_syncs_that_change_nothing_are_said_two_steps_later_and_dated_to_the_first() -> None:
-    first = judged(syncing({step: 0.0 for step in range(3, 13)}))[0]
+    first = judged(syncing(dict.fromkeys(range(3, 13), 0.0)))[0]
     assert (first.rule, first.severity, first.cause) == ("sync_without_effect", "critical", "weight_sync")
     assert first.onset_step == 3
     assert first.step <= 6
@@ -90,7 +90,7 @@ def test_syncs_that_change_nothing_are_said_two_steps_later_and_dated_to_the_fir
 
 def test_a_sync_may_change_nothing_once_the_learning_rate_has_decayed() -> None:
     decayed = {step: 1e-6 if step < 6 else 1e-9 for step in range(1, 13)}
-    assert judged(syncing({step: 0.0 for step in range(6, 13)}, lr=decayed)) == []
+    assert judged(syncing(dict.fromkeys(range(6, 13), 0.0), lr=decayed)) == []
     assert judged(syncing({4: 0.0})) == []
 
 

@@ -463,7 +463,7 @@ def epochs_since_best(history: Sequence[EpochRow]) -> int:
 
 
 def _key(finding: Finding) -> tuple[str, str, int]:
-    return finding.rule, finding.severity, finding.step
+    return finding.alarm, finding.severity, finding.step
 
 
 class Plotter:

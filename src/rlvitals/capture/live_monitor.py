@@ -23,7 +23,7 @@ from rlvitals.capture.notices import Notices
 from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
-from rlvitals.health.history import History, by_gravity, verdict_of
+from rlvitals.health.history import History, by_gravity, recovery, verdict_of
 from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
@@ -412,22 +412,19 @@ class LiveMonitor:
             monitor.update(row)
             time.sleep(0)  # lets a training loop that waits for the interpreter have it at once, not after 5 ms
         standing = [finding for finding in monitor.findings if finding.recovered_step is None]
-        recorded = History(event for event in known if event.seen_in == "rows").standing
+        before = History(event for event in known if event.seen_in == "rows")
+        recorded = before.standing
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)
         # What was missed (the monitor was off, or the process died right after the row) is told if it is still so.
         missed = [
-            HealthEvent("escalated" if finding.rule in recorded else "raised", finding.step, finding=finding)
+            HealthEvent("escalated" if finding.alarm in recorded else "raised", finding.step, finding=finding)
             for finding in standing
-            if recorded.get(finding.rule) != finding.severity
+            if recorded.get(finding.alarm) != finding.severity
         ]
-        in_alarm = {finding.rule for finding in standing}
-        missed += [
-            HealthEvent("recovered", self._step, facts={"rule": rule, "severity": severity})
-            for rule, severity in recorded.items()
-            if rule not in in_alarm
-        ]
+        in_alarm = {finding.alarm for finding in standing}
+        missed += [recovery(finding, self._step) for finding in before.open if finding.alarm not in in_alarm]
         if self._backlog is not None:
             self._backlog.appendleft(partial(self._take_past, known, missed))
 

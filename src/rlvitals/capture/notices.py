@@ -59,7 +59,7 @@ class Notices:
         if self._display in SILENT or (self._display == ALARMS and _show_card(card)):
             return
         grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
-        standing = list({finding.rule: finding for finding in reversed(grave)}.values())[::-1]  # a rule counts once
+        standing = list({finding.alarm: finding for finding in reversed(grave)}.values())[::-1]  # an alarm counts once
         if standing:
             more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
             reason = f"{standing[0].title}, since step {standing[0].onset_step}{more}"

@@ -10,7 +10,8 @@ Cut(name='reward', labels={'env': 'math'}, stem='reward/{env}')
 True
 
 Frameworks have a place of their own for the label, which the catalogue's names mark with a placeholder:
-`val-core/{source*}/...`. This module owns both notations; `reader` answers which slices a run has.
+`val-core/{source*}/...`. This module owns both notations, and what stands for the whole where slices alone are logged
+(`Round`); `reader` answers which slices a run has.
 """
 
 from __future__ import annotations
@@ -122,3 +123,49 @@ def label_key(placeholder: str) -> str | None:
     word = placeholder.partition("|")[0].rstrip("*")
     word = _OTHER_SPELLINGS.get(word, word)
     return word if word in KEYS else None
+
+
+class Round:
+    """The newest value of each slice of a metric that is not logged over all of them. Their mean stands for the whole
+    when every slice has come anew, or when one comes again before the others: an evaluation may log each source in a
+    row of its own, and a batch need not hold every environment. All slices weigh the same: nobody knows their samples.
+
+    >>> newest = Round()
+    >>> newest.take("reward/env=math", 0.2)
+    >>> newest.take("reward/env=code", 0.6)
+    >>> newest.mean()
+    0.4
+    """
+
+    __slots__ = ("_fresh", "_has_repeated", "latest")
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+        """By logged name."""
+        self._fresh: set[str] = set()
+        self._has_repeated = False
+
+    def take(self, key: str, value: float) -> None:
+        """A slice has a new value."""
+        self._has_repeated = self._has_repeated or key in self._fresh
+        self._fresh.add(key)
+        self.latest[key] = value
+
+    def mean(self) -> float | None:
+        """The mean after a row, where the round is complete with it."""
+        if not self._has_repeated and len(self._fresh) < len(self.latest):
+            return None
+        self._fresh.clear()
+        self._has_repeated = False
+        return sum(self.latest.values()) / len(self.latest)
+
+    def reopen(self) -> None:
+        """A slice joins: what came before it counts as of this round."""
+        self._fresh.update(self.latest)
+        self._has_repeated = False
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self.latest.clear()
+        self._fresh.clear()
+        self._has_repeated = False

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlvitals.compute import failures
+from rlvitals.compute import diversity, failures
 from rlvitals.compute.advantage import group_relative
 from rlvitals.compute.credit import Rules, outcome_of, read_rules, turn_advantage
 from rlvitals.compute.names import Name, Naming, naming
@@ -122,6 +122,7 @@ def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
     _show_discards(sheet, [group for group in groups if group.kept is not None])
     _show_turns(sheet, [rollout for rollout, _ in rollouts])
     failures.add(sheet, [rollout for rollout, _ in rollouts])
+    diversity.add(sheet, groups)
     return sheet.pack()
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rlvitals.guard import guarded, words_of
-from rlvitals.records import ACTIONS, Action, Answer, Finding, HealthEvent, Request
+from rlvitals.records import ACTIONS, Action, Answer, Finding, HealthEvent, Request, alarm_of
 
 LR_FACTOR = 0.5
 MOST_LR_CUTS = 2
@@ -75,7 +75,7 @@ class Policy:
         best: Request | None = None
         for finding in (*new, *waiting):
             request = self._decide(finding, checkpoints)
-            if request is None or (finding.rule, request.action) in self._settled:
+            if request is None or (finding.alarm, request.action) in self._settled:
                 continue
             if finding in waiting and request.action != "stop":
                 continue
@@ -96,7 +96,7 @@ class Policy:
     def stand(self, findings: Iterable[Finding]) -> list[Finding]:
         """Take note of criticals without asking for anything; returns them."""
         criticals = [finding for finding in findings if finding.severity == "critical"]
-        self._criticals.update({finding.rule: finding for finding in criticals})
+        self._criticals.update({finding.alarm: finding for finding in criticals})
         return criticals
 
     def hand_over(self) -> Request | None:
@@ -112,20 +112,20 @@ class Policy:
 
     def settle(self, request: Request, answer: Answer, step: int = 0) -> None:
         """A request has its answer, given at this step."""
-        self.remember(request.finding.rule, request.action, answer, (request.finding.onset_step, step))
+        self.remember(request.finding.alarm, request.action, answer, (request.finding.onset_step, step))
         self._of_people = deque(asked for asked in self._of_people if asked.number != request.number)
         if self.open is not None and self.open.number == request.number:
             self.open = None
         if request.action == "revert" and answer == "done":
             self._criticals.clear()  # what they were seen in is gone
 
-    def remember(self, rule: str, action: Action, answer: Answer, stretch: tuple[int, int] = (0, -1)) -> None:
+    def remember(self, alarm: str, action: Action, answer: Answer, stretch: tuple[int, int] = (0, -1)) -> None:
         """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons. What people
         asked for does not count towards what the doctor may ask for.
         """
-        is_doctors = rule != PEOPLE
+        is_doctors = alarm != PEOPLE
         if is_doctors and answer in ("done", "declined"):
-            self._settled.add((rule, action))
+            self._settled.add((alarm, action))
         if action == "reduce_lr" and answer == "done":
             self._cuts += is_doctors
         elif action == "revert" and answer == "done":
@@ -144,15 +144,16 @@ class Policy:
             elif event.type == "answer":
                 overtaken = [cut - 1 for attempt, cut in cuts.items() if attempt > event.attempt]
                 stretch = onsets.get(facts.get("request"), 0), min([event.step, *overtaken])
-                self.remember(str(facts.get("rule")), facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
+                alarm = alarm_of(str(facts.get("rule")), str(facts.get("slice", "")))
+                self.remember(alarm, facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
 
     def recover(self, in_alarm: Container[str]) -> Request | None:
-        """Forget the rules that are no longer in alarm; returns the open request where its reason is gone with them."""
-        for rule in [rule for rule in self._criticals if rule not in in_alarm]:
-            del self._criticals[rule]
+        """Forget the alarms that are over; returns the open request where its reason is gone with them."""
+        for alarm in [alarm for alarm in self._criticals if alarm not in in_alarm]:
+            del self._criticals[alarm]
         if self._settled:
             self._settled = {pair for pair in self._settled if pair[0] in in_alarm}
-        if self.open is not None and self.open.finding.rule not in in_alarm:
+        if self.open is not None and self.open.finding.alarm not in in_alarm:
             withdrawn, self.open = self.open, None
             return withdrawn
         return None

@@ -1,8 +1,8 @@
 """Ties rules to the signals a run logs, and says of the others what they lack.
 
 A rule's function names what it reads: each positional parameter is a signal (`Signal | None` where it can do without),
-or `case` for the run's facts; each keyword-only one is a number of its entry in the rulebook. An entry's `reads`
-gives a function another metric than its own.
+`case` for the run's facts, or `one_slice` for one slice after the other; each keyword-only one is a number of its entry
+in the rulebook. An entry's `reads` gives a function another metric than its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from rlvitals.health.alarm import Alarm
 from rlvitals.health.case import Case
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.rules import FUNCTIONS, ON_TICK
+from rlvitals.health.slices import Slice
 from rlvitals.health.statistics import Signal
+from rlvitals.records import alarm_of
 
 
 class Missing(NamedTuple):
@@ -39,6 +41,13 @@ class Bound:
     signals: tuple[Signal, ...]
     on_tick: bool
     warm_up: int
+    slice: str = ""
+    """The slice it looks at, of a rule that looks at one after the other."""
+
+    @property
+    def alarm(self) -> str:
+        """As `Finding.alarm`."""
+        return alarm_of(self.rule.rule, self.slice)
 
     def is_due(self, points: int) -> bool:
         """Whether this row brought one of its signals something, and its first one is warmed up."""
@@ -75,6 +84,11 @@ def is_about_tokens(rule: Rule) -> bool:
     return not rule.when and ("recheck", False) in entries.parameters(rule.function).signals
 
 
+def is_about_slices(rule: Rule) -> bool:
+    """Whether a rule looks at one slice after the other."""
+    return not rule.when and ("one_slice", False) in entries.parameters(rule.function).signals
+
+
 def check(rule: Rule, book: Rulebook) -> None:
     """Raise RuleError where a rule's data and its function disagree. `rulebook.load` has done so for all it read; this
     is for a rule that was made by hand.
@@ -92,24 +106,32 @@ def bind(book: Rulebook, case: Case) -> tuple[list[Bound], list[Missing]]:
         if lacking:
             missing.append(Missing(rule.rule, rule.kind, lacking))
             continue
-        bound.append(_bound(rule, case))
+        if is_about_slices(rule):
+            bound += [_bound(rule, case, one) for one in case.slices.judged]
+        else:
+            bound.append(_bound(rule, case))
     return bound, missing
 
 
-def _bound(rule: Rule, case: Case) -> Bound:
+def _bound(rule: Rule, case: Case, one_slice: Slice | None = None) -> Bound:
     if rule.when:
         terms = conditions.parse(rule.when, rule.where)
         signals = tuple(case.signals[term.signal] for term in terms)
         return Bound(rule, partial(conditions.judge, terms, rule.severity, signals), signals, False, rule.warm_up)
     asked = entries.parameters(rule.function).signals
-    arguments = [case if name == "case" else case.signals.get(rule.reads.get(name, name)) for name, _ in asked]
+    besides = {"case": case, "one_slice": one_slice}
+    arguments = [
+        besides[name] if name in besides else case.signals.get(rule.reads.get(name, name)) for name, _ in asked
+    ]
     read = tuple(value for value in arguments if isinstance(value, Signal))
     judge = _ready(FUNCTIONS[rule.function], arguments, rule.numbers)
+    if one_slice is not None:  # due when the slice is, not when the whole is
+        return Bound(rule, judge, (one_slice.signal,), False, rule.warm_up, one_slice.label)
     return Bound(rule, judge, read, rule.function in ON_TICK, rule.warm_up)
 
 
 def _ready(
-    function: FunctionType, arguments: Sequence[Case | Signal | None], numbers: Mapping[str, float]
+    function: FunctionType, arguments: Sequence[Case | Signal | Slice | None], numbers: Mapping[str, float]
 ) -> Callable[[], Alarm | None]:
     """A copy of the function that has all it asks for as defaults. A partial would sort a dozen numbers into their
     places at every row.

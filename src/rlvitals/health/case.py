@@ -5,7 +5,8 @@ was known by its words alone is let go where its first values contradict them.
 
 A slice (`reward/env=math`) feeds a signal only where the run does not log the metric over all slices. Then the signal
 is the mean over the slices. One slice in place of the whole would hide a collapse in all others, and its level would
-depend on the alphabet. How many samples each slice has is not known here, so all weigh the same.
+depend on the alphabet. How many samples each slice has is not known here, so all weigh the same. Besides, the slices of
+an outcome have series of their own (`slices`), whether or not the whole is logged.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from typing import Any, Literal
 from rlvitals import catalog
 from rlvitals.catalog import Caveat, Sureness
 from rlvitals.catalog.recognition import ENOUGH_VALUES
+from rlvitals.catalog.slices import Round
 from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
+from rlvitals.health.origins import Origins
 from rlvitals.health.parts import Parts
+from rlvitals.health.slices import Slices
 from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import Trail
 from rlvitals.records import OpenPhase
@@ -44,43 +48,18 @@ _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
 
 
-class _Round:
-    """The newest value of each slice that feeds a signal. The signal gets their mean when every slice has come anew, or
-    when one comes again before the others: an evaluation may log each source in a row of its own, and a batch need not
-    hold every environment.
-    """
+class _Increase:
+    """Turns a count since the start into one since the value before."""
 
-    __slots__ = ("_fresh", "_has_repeated", "latest")
+    __slots__ = ("_before",)
 
     def __init__(self) -> None:
-        self.latest: dict[str, float] = {}
-        """By logged name."""
-        self._fresh: set[str] = set()
-        self._has_repeated = False
+        self._before = math.nan
 
-    def take(self, key: str, value: float) -> None:
-        self._has_repeated = self._has_repeated or key in self._fresh
-        self._fresh.add(key)
-        self.latest[key] = value
-
-    def mean(self) -> float | None:
-        """The mean after a row, where the round is complete with it."""
-        if not self._has_repeated and len(self._fresh) < len(self.latest):
-            return None
-        self._fresh.clear()
-        self._has_repeated = False
-        return sum(self.latest.values()) / len(self.latest)
-
-    def reopen(self) -> None:
-        """A slice joins: what came before it counts as of this round."""
-        self._fresh.update(self.latest)
-        self._has_repeated = False
-
-    def clear(self) -> None:
-        """Forget all values."""
-        self.latest.clear()
-        self._fresh.clear()
-        self._has_repeated = False
+    def to_concept(self, value: float) -> float:
+        """The increase; 0 for the first value and where the count began again."""
+        before, self._before = self._before, value
+        return value - before if value >= before else 0.0
 
 
 class _Reading:
@@ -92,10 +71,10 @@ class _Reading:
         self,
         signal: Signal,
         rank: int,
-        caveat: Caveat | None = None,
+        caveat: Caveat | _Increase | None = None,
         *,
         is_one_of_several: bool = False,
-        round: _Round | None = None,
+        round: Round | None = None,
     ) -> None:
         self.signal = signal
         self.rank = rank
@@ -108,7 +87,7 @@ class _Reading:
 class Case:
     """A run's facts and signals."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement for each fact
         self,
         sources: Iterable[SignalSource],
         *,
@@ -153,7 +132,7 @@ class Case:
         self.interval = Signal("interval", "timestamp")
         """Seconds between rows."""
         self.raised: dict[str, tuple[str, int]] = {}
-        """Rules in alarm: their severity and the point it began at."""
+        """Alarms that stand (rules, and rules about one slice): their severity and the point each began at."""
         self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
@@ -164,7 +143,11 @@ class Case:
         self._parts, self.trail = Parts(), Trail()  # what adds up to the reward; how the gap to the engine went
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
-        self._rounds: dict[str, _Round] = {}  # by signal that is read from slices
+        self._rounds: dict[str, Round] = {}  # by signal that is read from slices
+        self.slices = Slices()
+        """The slices of outcomes, which are judged one by one."""
+        self.origins = Origins()
+        """The failures that the run logs, and since when they are more than usual."""
         self.changed = True
         """Whether signals or facts are new since the rules were last bound to them."""
         self._read_as()
@@ -190,6 +173,9 @@ class Case:
         held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
         if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
             self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
+        if self.changed:
+            self.origins.bind(self.signals, points)
+        self.origins.take(points, step)
         marked = row.get("_nonfinite")
         if marked:
             self._take_marked(str(marked), step)
@@ -227,7 +213,7 @@ class Case:
     def _take_values(self, row: Mapping[str, Any], step: int) -> None:
         readings, points = self._readings, self.points
         highest: dict[Signal, tuple[int, float, str]] = {}
-        rounds: dict[Signal, _Round] = {}
+        rounds: dict[Signal, Round] = {}
         for key, value in row.items():
             targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
@@ -277,11 +263,12 @@ class Case:
         self.points = 0
         self.first_step = step
         self.raised.clear()
+        self.origins.reset()
         self.nonfinite_others.clear()
         self.trail.reset()
         for shared in self._rounds.values():
             shared.clear()
-        for signal in (*self.signals.values(), *self.parts.values(), *self.others.values()):
+        for signal in (*self.signals.values(), *self.parts.values(), *self.others.values(), *self.slices.signals):
             signal.reset()
 
     @property
@@ -370,7 +357,9 @@ class Case:
         first = [] if number is None or not math.isfinite(number) else [number]
         claims = self._naming.claims(key, first, self.reader, pairs=self._has_pairs)
         readings = [reading for claim in claims if (reading := self._feed(key, claim))]
-        if readings and claims[0].is_by_words:
+        of_slices = [claim for claim in claims or self._naming.verifier(key, self.reader) if claim.slice is not None]
+        readings += [reading for claim in of_slices if (reading := self._slice(key, claim))]
+        if readings and claims and claims[0].is_by_words:
             self._trials.setdefault(key, [])
         may_be_part = self.reader.cut(key) is None and all(_is_like_a_reward(claim) for claim in claims)
         if may_be_part and (part := self._part(key, is_free=not readings)):
@@ -402,9 +391,7 @@ class Case:
             else:
                 signal.key = key
                 self._rounds.pop(name, None)
-                for fed, readings in self._readings.items():
-                    if readings:
-                        self._readings[fed] = [one for one in readings if one.signal is not signal] or None
+                self._let_go([signal])
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
@@ -412,6 +399,23 @@ class Case:
         self._feeding[name] = place
         self.changed = True
         return self._reading(key, claim, signal)
+
+    def _slice(self, key: str, claim: Claim) -> _Reading | None:
+        """Let a slice feed a series of its own, unless a better spelling does already."""
+        signal, over = self.slices.take(key, claim)
+        if over:
+            self._let_go(over)
+        if signal is None:
+            return None
+        self.changed = True
+        self._taken[signal.name, key] = claim.taken
+        return _Reading(signal, claim.rank, claim.caveat)
+
+    def _let_go(self, signals: list[Signal]) -> None:
+        """Read nothing into these signals any more."""
+        for fed, readings in self._readings.items():
+            if readings:
+                self._readings[fed] = [one for one in readings if one.signal not in signals] or None
 
     def _reading(self, key: str, claim: Claim, signal: Signal) -> _Reading:
         self._taken[claim.taken.signal, key] = claim.taken
@@ -421,8 +425,8 @@ class Case:
             self.kl_estimator = match.metric.id if self.framework else ""
         if self._sources[claim.taken.signal].takes_highest:
             return _Reading(signal, claim.rank, claim.caveat, is_one_of_several=True)
-        shared = self._rounds.setdefault(claim.taken.signal, _Round()) if claim.slice is not None else None
-        return _Reading(signal, claim.rank, claim.caveat, round=shared)
+        shared = self._rounds.setdefault(claim.taken.signal, Round()) if claim.slice is not None else None
+        return _Reading(signal, claim.rank, _Increase() if claim.is_total else claim.caveat, round=shared)
 
     def _hear(self, row: Mapping[str, Any]) -> None:
         """Take the first values of names on trial, and decide where there are enough."""
@@ -454,6 +458,7 @@ class Case:
                 self._taken[claim.taken.signal, key] = claim.taken
         if not refuted:
             return
+        self.slices.forget(key)
         for name in refuted:
             self._taken.pop((name, key), None)
             if any(reading.signal is self.signals.get(name) for reading in readings):

@@ -61,9 +61,9 @@ class History:
         self._findings: dict[int, Finding] = {}
         self._taken = 0
         self._open: dict[str, list[int]] = {}
-        """By rule: the findings that have not recovered."""
+        """By alarm: the findings that have not recovered."""
         self._requests: dict[int, tuple[tuple[str, int], Asked]] = {}
-        """By number: the finding's rule and step, and what was asked."""
+        """By number: the finding's alarm and step, and what was asked."""
         for event in events:
             self.take(event)
 
@@ -74,8 +74,13 @@ class History:
 
     @property
     def standing(self) -> dict[str, str]:
-        """The rules in alarm, each with its severity."""
-        return {found.rule: found.severity for found in (self._findings[places[-1]] for places in self._open.values())}
+        """The alarms that stand (a rule, or a rule about one slice), each with its severity."""
+        return {found.alarm: found.severity for found in self.open}
+
+    @property
+    def open(self) -> list[Finding]:
+        """The newest finding of each alarm that stands."""
+        return [self._findings[places[-1]] for places in self._open.values()]
 
     def take(self, event: HealthEvent) -> None:
         """One event more."""
@@ -93,7 +98,7 @@ class History:
 
     def asked_about(self, finding: Finding) -> list[Asked]:
         """What was asked of the trainer because of a finding."""
-        about = (finding.rule, finding.step)
+        about = (finding.alarm, finding.step)
         return [asked for key, asked in self._requests.values() if key == about]
 
     @property
@@ -104,7 +109,7 @@ class History:
     def _take_request(self, number: int, event: HealthEvent) -> None:
         facts = event.facts
         if event.type == "request":
-            about = (event.rule, facts.get("finding_step", event.step))
+            about = (event.alarm, facts.get("finding_step", event.step))
             action, asked_by = facts.get("action", "none"), facts.get("asked_by", "")
             asked = Asked(number, event.step, event.timestamp, action, facts.get("reason", ""), asked_by=asked_by)
             self._requests[number] = about, asked
@@ -125,7 +130,13 @@ class History:
 
 def _key(event: HealthEvent) -> str:
     """An epoch's rule may have the name of a row's."""
-    return f"epochs:{event.rule}" if event.seen_in == "epochs" else event.rule
+    return f"epochs:{event.alarm}" if event.seen_in == "epochs" else event.alarm
+
+
+def recovery(finding: Finding, step: int) -> HealthEvent:
+    """The event that ends a finding's alarm."""
+    of = {"slice": finding.slice} if finding.slice else {}
+    return HealthEvent("recovered", step, facts={"rule": finding.rule, "severity": finding.severity, **of})
 
 
 def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
@@ -174,17 +185,18 @@ def is_standing(finding: Finding) -> bool:
 
 
 def counted(findings: list[Finding]) -> str:
-    """How many rules speak at their worst, and the first of the gravest."""
+    """How many alarms there are at their worst, and the first of the gravest."""
     gravest: dict[str, Finding] = {}
     for finding in findings:
-        gravest.setdefault(finding.rule, finding)
+        gravest.setdefault(finding.alarm, finding)
     criticals = [finding for finding in gravest.values() if finding.severity == "critical"]
     warnings = len(gravest) - len(criticals)
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
     first = min(criticals or gravest.values(), key=lambda finding: finding.step)
     over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
-    return f"{', '.join(parts)}; first: {first.kind.replace('_', ' ')}, since step {first.onset_step}{over}"
+    what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
+    return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,8 +1,8 @@
 """The monitor: one row in, new findings out. Constant time and memory, no clock of its own, never raises.
 
 It binds the rulebook's rules to the signals a run really logs, lets each rule look at every row that brought one of its
-signals something new, and says what has held for as long as the rulebook asks: once per rule and severity, again after
-it had recovered.
+signals something new, and says what has held for as long as the rulebook asks: once per rule, slice and severity,
+again after it had recovered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case
-from rlvitals.health.history import History, worst
+from rlvitals.health.history import History, recovery, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
 from rlvitals.health.weighing import Scales
@@ -106,10 +106,10 @@ class Monitor:
             case.take(row)
             if case.restarts != restarts:
                 self._spoken.clear()
-                for rule, state in self._states.items():
+                for alarm, state in self._states.items():
                     state.reset()
                     state.times = 0
-                    self._recover(rule, before)
+                    self._recover(alarm, before)
             if case.changed:
                 self._bind()
             return self._look(self._bound, case.points)
@@ -155,7 +155,7 @@ class Monitor:
         self.case.changed = False
         bound, self._missing = bind(self.rulebook, self.case)
         ready = [
-            (one, self._states.setdefault(one.rule.rule, _State(one.rule)), next(iter(one.signals), None), one.warm_up)
+            (one, self._states.setdefault(one.alarm, _State(one.rule)), next(iter(one.signals), None), one.warm_up)
             for one in bound
         ]
         self._bound = [one for one in ready if not one[0].on_tick]
@@ -192,31 +192,30 @@ class Monitor:
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:
             state.reset()
-            self.case.raised.pop(rule.rule, None)
-            self._recover(rule.rule, self.case.step)
+            self.case.raised.pop(bound.alarm, None)
+            self._recover(bound.alarm, self.case.step)
         elif alarm is not None and severity is not None:
-            self.case.raised[rule.rule] = (severity, state.since_point)
+            self.case.raised[bound.alarm] = (severity, state.since_point)
             if _RANK[severity] > state.said:
                 state.raise_to(severity, alarm)
-                found.append(self._finding(rule, alarm, severity, state))
+                found.append(self._finding(bound, alarm, severity, state))
 
-    def _recover(self, rule: str, step: int) -> None:
-        severity = self._history.standing.get(rule)
-        if severity is not None:
-            self._tell(HealthEvent("recovered", step, facts={"rule": rule, "severity": severity}))
+    def _recover(self, alarm: str, step: int) -> None:
+        if finding := next((one for one in self._history.open if one.alarm == alarm), None):
+            self._tell(recovery(finding, step))
 
     def _tell(self, event: HealthEvent) -> None:
         self.events.append(event)
         self._history.take(event)
 
-    def _finding(self, rule: Rule, alarm: Alarm, severity: Severity, state: _State) -> Finding:
-        case, signal = self.case, alarm.signal
+    def _finding(self, bound: Bound, alarm: Alarm, severity: Severity, state: _State) -> Finding:
+        case, signal, rule = self.case, alarm.signal, bound.rule
         onset = alarm.onset_step
         if onset is None:
             onset = state.since_step
             if signal is not None and signal.is_out:
                 onset = min(onset, signal.onset_step)
-        evidence = evidence_of(alarm) | case.doubt(signal)
+        evidence = evidence_of(alarm) | case.doubt(signal) | ({"slice": bound.slice} if bound.slice else {})
         words, own = rule.says(alarm.variant), own_numbers(case)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         causes, advice, cause = words.causes, words.advice, alarm.cause
@@ -239,6 +238,7 @@ class Monitor:
             action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
             metrics=case.names_of(signal) if signal is not None else (),
             cause=cause,
+            slice=bound.slice,
         )
 
     def _report(self, found: list[Finding]) -> list[Finding]:
@@ -259,12 +259,12 @@ class Monitor:
                 self.left_unsaid += 1
                 kept.append(finding)
                 # Not said, so it may be said once the storm is over, if it still holds.
-                self._states[finding.rule].said = _RANK[finding.severity] - 1
+                self._states[finding.alarm].said = _RANK[finding.severity] - 1
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
             said.append(_summary(kept))
         for finding in said:
-            is_standing = finding.rule in self._history.standing
+            is_standing = finding.alarm in self._history.standing
             self._tell(HealthEvent("escalated" if is_standing else "raised", finding.step, finding=finding))
         return said
 
@@ -299,7 +299,7 @@ def _summary(kept: Sequence[Finding]) -> Finding:
 
 
 class _State:
-    """What the monitor remembers of one rule: its votes, what it has said, since when it holds."""
+    """What the monitor remembers of one rule, or of one about one slice: votes, what was said, since when it holds."""
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "said",

@@ -6,6 +6,7 @@ words of a name and the values under it say.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rlvitals import catalog
 from rlvitals.catalog import Caveat, Cut, Match, Reader, Recognition, Sureness
 from rlvitals.catalog.recognition import LEVELS
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.health.origins import CAUSES
 from rlvitals.splits import is_held_out
 
 NOTHING = "none"
@@ -24,6 +26,11 @@ TRUST: dict[Sureness, float] = {"given": 1.0, "known": 1.0, "high": 1.0, "fair":
 """What a finding's confidence is multiplied with, by how sure it is what the series is."""
 
 COMPONENT = "reward.component.mean"
+PASS_AT_K = "eval.pass_at_k"  # noqa: S105
+MOST_RANKS = 60
+"""The rank of the least k."""
+
+_AT_K = re.compile(r"(?:pass|best)(?:@|_at_|_k/|_at_k/)?(\d+)", re.IGNORECASE)
 
 _NEGATIVE = Caveat("sign", "the log holds its negative", -1.0)
 _GIVEN, _PATTERN, _WORDS, _PER_LEVEL = -1, 100, 110, 20
@@ -78,6 +85,8 @@ class Claim(NamedTuple):
     """The catalogue's entry, where the claim is by one."""
     slice: Cut | None = None
     """The labels of a name that is a slice."""
+    is_total: bool = False
+    """Whether the log counts since the start: the signal gets the increases."""
 
     @property
     def place(self) -> tuple[int, int, str]:
@@ -96,6 +105,15 @@ class Claim(NamedTuple):
         """Whether the first values may still contradict it."""
         return self.rank >= _WORDS
 
+
+FAILURES = frozenset(CAUSES)
+"""Signals that count failures of one origin."""
+
+_SPEAKING = frozenset({"agent.error.count", "agent.stop_condition", "agent.env_metric", COMPONENT})
+"""Concepts that count anything: the last part of a logged name says what, such as the type of an error."""
+
+_SINCE_START = "since the start"
+"""In a caveat: the logged number only ever grows."""
 
 _ELSEWHERE = frozenset({"rm.accuracy", "sft.token_accuracy"})
 """What a plain `accuracy` is in the logs of reward models and of supervised training. Where samples are rewarded it is
@@ -125,10 +143,25 @@ class Naming:
             return self._given[key]
         found = self._claims_known(key, values, reader)
         cut = reader.cut(key)
+        plain = cut.name if cut else key
         if found is None:
-            plain = cut.name if cut else key
-            found = self._claims_by_pattern(key, plain) or self._claims_by_words(key, plain, values, pairs=pairs)
+            found = self._claims_by_pattern(key, plain)
+            if not found or found[0].taken.signal in FAILURES:  # which is no reason not to be what its words say
+                found = [*found, *self._claims_by_words(key, plain, values, pairs=pairs)]
+        if (match := reader.meaning(key)) is not None and match.metric.id in _SPEAKING and not _PART.match(key):
+            is_total = match.caveat is not None and _SINCE_START in match.caveat.note
+            by_name = [claim._replace(is_total=is_total) for claim in self._claims_by_pattern(key, key)]
+            found = [*(claim for claim in found if claim.taken.signal not in FAILURES), *by_name]
         return [claim._replace(slice=cut) for claim in found if claim.taken.signal not in self._reserved]
+
+    def verifier(self, key: str, reader: Reader) -> list[Claim]:
+        """The claim of a part of the reward that is a slice as well: each verifier has its own data. It is judged as
+        the reward of its slice, and never taken for the reward of all.
+        """
+        match, cut = reader.meaning(key), reader.cut(key)
+        if match is None or cut is None or match.metric.id != COMPONENT or key in self.mapping:
+            return []
+        return [Claim(0, Taken("reward", key, COMPONENT, "known", "the catalogue knows it"), match=match, slice=cut)]
 
     def settle(self, key: str, values: Sequence[float]) -> None:
         """Remember what a name's first values are: whenever it is read again, they count."""
@@ -177,6 +210,7 @@ class Naming:
         concept, caveat = match.metric.id, match.caveat
         # Without its prefix a held-out name means the training metric, and the other way round.
         by_prefix = match.how == "prefix" and (is_held_out(key) or match.metric.family == "eval")
+        by_prefix = by_prefix and not (concept == PASS_AT_K and is_held_out(key))  # nothing else is called so
         if by_prefix or (caveat is not None and caveat.is_other_quantity):
             return None
         if concept == COMPONENT and _PART.match(key):
@@ -189,6 +223,8 @@ class Naming:
             Claim(rank, Taken(name, key, concept, "known", "the catalogue knows it"), convert, match)
             for name, rank in self._by_concept.get(concept, [])
         ]
+        if concept == PASS_AT_K:
+            claims = _by_k(key, claims)
         is_own = reader.framework is not None and match.in_framework
         may_be_else = match.how == "pattern" or concept in _ELSEWHERE
         return claims if claims or is_own or not may_be_else else None
@@ -212,6 +248,24 @@ class Naming:
             Claim(behind + rank, Taken(name, key, found.concept, found.sureness, found.why), convert)
             for name, rank in self._by_concept.get(found.concept, [])
         ]
+
+
+def _by_k(key: str, claims: list[Claim]) -> list[Claim]:
+    """The claims of a chance to solve a prompt in k attempts: one attempt is no many, and of many the most count. The
+    ends of its interval and the training's own batches are neither.
+    """
+    found = _AT_K.findall(key.rpartition("/low")[0] or key.rpartition("/high")[0] or key)
+    k = int(found[-1]) if found else 0
+    is_end = key.endswith(("/low", "/high"))
+    ranks = {"pass_many": max(1, MOST_RANKS - int(4 * math.log2(k)) if k > 1 else MOST_RANKS), "pass_one": 1}
+    wrong = {"pass_many"} if k == 1 else {"pass_one"}
+    if is_end or not is_held_out(key.replace("eval.", "eval/", 1)):
+        wrong = {"pass_many", "pass_one"}
+    return [
+        claim._replace(rank=ranks.get(claim.taken.signal, claim.rank))
+        for claim in claims
+        if claim.taken.signal not in wrong
+    ]
 
 
 def part_name(key: str) -> str:

@@ -6,7 +6,7 @@ worth watching. The alarm goes out as critical only where the first is high enou
 otherwise as a remark; the probability is the finding's confidence. `benchmarks/calibration.py --fit` writes the table.
 
 Rules that a user or a preset has written or changed are not weighed: their author has. Nor are those about the machine
-and the log itself: a training may go well on a machine that does not.
+and the log itself: a training may go well on a machine that does not; nor those whose evidence is the outcome itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,20 @@ so they are not critical while that is up, but for those that say that nothing i
 
 _UNTRAINED = frozenset({"lr_too_low", "dead_gradient"})
 
+_WEIGH_THEMSELVES = frozenset({
+    "slice_collapse", "lost_to_failures", "coverage_lost", "prompts_lost", "answers_alike", "prompt_ignored",
+})  # fmt: skip
+"""Functions whose evidence is the outcome itself, of a part of the run or together with what explains it: how the whole
+stands says nothing more about them."""
+
 _TABLE = Path(__file__).parent / "data" / "reliability.json"
 
 
 def is_weighed(rule: Rule) -> bool:
-    """Whether alarms of one of our own rules are weighed: not those of the clock, the machine and the log."""
-    return rule.kind not in _UNWEIGHED_KINDS and rule.function not in ON_TICK
+    """Whether alarms of one of our own rules are weighed: not those of the clock, the machine and the log, nor those
+    that weigh the outcome themselves.
+    """
+    return rule.kind not in _UNWEIGHED_KINDS and rule.function not in ON_TICK | _WEIGH_THEMSELVES
 
 
 class Chances(NamedTuple):

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rlvitals.records import alarm_of
 from rlvitals.render.charts import Series, chart, short
 from rlvitals.render.numbers import number
 
@@ -45,12 +46,19 @@ class RuleFindings:
     finding: dict[str, Any]
     others: tuple[dict[str, Any], ...]
 
+    @property
+    def alarm(self) -> str:
+        """As `Finding.alarm`."""
+        return alarm_of(self.finding["rule"], self.finding["slice"])
+
 
 def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
-    """One case for each rule, in the order of its worst finding; the findings come worst first."""
+    """One case for each alarm (a rule, or a rule about one slice), in the order of its worst finding; the findings
+    come worst first.
+    """
     said: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
-        said.setdefault(finding["rule"], []).append(finding)
+        said.setdefault(alarm_of(finding["rule"], finding["slice"]), []).append(finding)
     return [RuleFindings(found[0], tuple(found[1:])) for found in said.values()]
 
 
@@ -292,8 +300,9 @@ def normal(findings: list[dict[str, Any]]) -> Iterator[str]:
     """Each remark once, with where it was first made."""
     seen = set()
     for finding in findings:
-        if finding["rule"] not in seen:
-            seen.add(finding["rule"])
+        alarm = alarm_of(finding["rule"], finding["slice"])
+        if alarm not in seen:
+            seen.add(alarm)
             yield f"{finding['title']} (step {finding['step']})"
 
 

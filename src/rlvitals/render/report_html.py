@@ -142,7 +142,7 @@ def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
 
 def _findings(report: RunReport) -> Iterator[str]:
     for case in cases(report.check["findings"]):
-        yield from finding_card(case, report.check["series"], report.asked.get(case.finding["rule"], ""))
+        yield from finding_card(case, report.check["series"], report.asked.get(case.alarm, ""))
 
 
 def _curves(picture: Picture | None) -> Iterator[str]:

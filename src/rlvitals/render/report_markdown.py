@@ -99,7 +99,7 @@ def _findings(report: RunReport) -> Iterator[str]:
             evidence(finding),
             f"do: {joined(finding['advice'])}" if finding["advice"] else "",
             f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
-            f"asked: {report.asked[finding['rule']]}" if finding["rule"] in report.asked else "",
+            f"asked: {report.asked[case.alarm]}" if case.alarm in report.asked else "",
         ]
         yield from (f"  - {plain(text)}" for text in told if text)
 

@@ -56,6 +56,7 @@ class _Facts(TypedDict, total=False):
     checkpoint_step: int
     factor: float
     rule: str
+    slice: str
     kind: str
     severity: Severity
     finding_step: int
@@ -90,6 +91,7 @@ def request_facts(request: Request) -> dict[str, Any]:
         "checkpoint_step": request.checkpoint_step,
         "factor": request.factor,
         "rule": finding.rule,
+        "slice": finding.slice or None,
         "kind": finding.kind,
         "severity": finding.severity,
         "finding_step": finding.step,
@@ -100,8 +102,9 @@ def request_facts(request: Request) -> dict[str, Any]:
 
 def answer_facts(request: Request, answer: Answer, text: str) -> dict[str, Any]:
     """What an answer's line tells."""
-    facts = {"request": request.number, "action": request.action, "rule": request.finding.rule, "answer": answer}
-    return {**facts, "text": text[:MAX_TEXT]}
+    finding = request.finding
+    facts = {"request": request.number, "action": request.action, "rule": finding.rule, "slice": finding.slice or None}
+    return {**facts, "answer": answer, "text": text[:MAX_TEXT]}
 
 
 def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:

@@ -229,7 +229,7 @@ class WatchApp(App[None]):
 
     def _draw_edges(self) -> None:
         current = self.query_one(ContentSwitcher).current
-        count = len({found.rule for found in self.watched.findings if found.severity != "info"})
+        count = len({found.alarm for found in self.watched.findings if found.severity != "info"})
         tabs = Text(no_wrap=True)
         for place, name in enumerate(SCREENS, 1):
             words = f" {place} {name.capitalize()}{f' ({count})' if name == 'health' and count else ''} "

@@ -21,6 +21,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import Series
 from rlvitals.splits import held_out_name
+from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.discovery import is_run
@@ -28,7 +29,8 @@ from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.run import open_run
 from rlvitals.views.sources import RowSource, new_monitor
-from rlvitals.views.vitals import standing_findings, status_of, time_left
+from rlvitals.views.tree import slice_facts
+from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
 
 BUSY_SECONDS = 0.05
 """So long rows are taken before others may look: a long log must not freeze the screen."""
@@ -155,7 +157,9 @@ class Watched:
         """The vital signs as they are now."""
         with self.lock:
             standing = standing_findings(of_judge(self._judge))
-            return [self._tile(name, standing) for name in self.vital_names]
+            groups = self.reader.slices(list(self._traces))
+            facts_of = slice_facts(groups, self.reader)
+            return [self._tile(name, standing, slices_of(name, groups, facts_of)) for name in self.vital_names]
 
     def series(self, name: str) -> Series | None:
         """One metric, thinned; None for a name that never came."""
@@ -267,14 +271,25 @@ class Watched:
             self._traces[held_out_name(name)] = self._traces.pop(name)
         return name
 
-    def _tile(self, name: str, standing: Sequence[Finding]) -> Tile:
+    def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
         band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=name in self._evaluated_only)
         direction = meaning.metric.direction if meaning else "none"
-        moved = change(np.array(trace.steps), (np.array(trace.lows) + np.array(trace.highs)) / 2, direction)
-        told = status_of(name, standing, evaluated=name in self._evaluated_only)
-        return Tile(name, self.title(name), self.latest[name], moved, band, *told)
+        told = status_of(name, standing, members, evaluated=name in self._evaluated_only)
+        if name not in members:
+            return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *told)
+        # Nobody logs the whole, so one of its slices is the sign, and stands for all of them.
+        mean = mean_of({one: _middle(self._traces[one]) for one in members})
+        last = [value for one in members if math.isfinite(value := self.latest[one])]
+        title = title_of_mean(self.reader.title(name, evaluated=name in self._evaluated_only), len(members))
+        value = sum(last) / len(last) if last else math.nan
+        return Tile(name, title, value, change(*mean, direction), band, *told)
+
+
+def _middle(trace: Trace) -> Points:
+    """A thinned series by the middle of each bucket."""
+    return Points(np.array(trace.steps), (np.array(trace.lows) + np.array(trace.highs)) / 2)
 
 
 def status_line(watched: Watched) -> str:

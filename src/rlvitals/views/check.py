@@ -63,8 +63,8 @@ class Report:
 
     @property
     def ongoing(self) -> frozenset[str]:
-        """The rules that have not recovered."""
-        return frozenset(finding.rule for finding in self.findings if finding.recovered_step is None)
+        """The alarms that have not recovered: rules, and rules about one slice."""
+        return frozenset(finding.alarm for finding in self.findings if finding.recovered_step is None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -213,8 +213,10 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         key=lambda said: -SEVERITIES.index(said.finding.severity),
     )
     findings = [said.finding for said in grave]
-    grave_rules = {finding.rule for finding in findings}  # what got worse later was no harmless remark
-    normal = [said.finding for said in kept if said.finding.severity == "info" and said.finding.rule not in grave_rules]
+    grave_alarms = {finding.alarm for finding in findings}  # what got worse later was no harmless remark
+    normal = [
+        said.finding for said in kept if said.finding.severity == "info" and said.finding.alarm not in grave_alarms
+    ]
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
         notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
@@ -268,16 +270,16 @@ def _parts(case: Case) -> dict[str, float | None]:
 
 def _without_repetition(said: list[Said]) -> tuple[list[Said], list[str]]:
     """Of an alarm that comes and goes the first ones and the newest, and a note on the others."""
-    by_rule: dict[tuple[str, str], list[Said]] = {}
+    by_alarm: dict[tuple[str, str], list[Said]] = {}
     for one in said:
-        by_rule.setdefault((one.finding.rule, one.finding.severity), []).append(one)
+        by_alarm.setdefault((one.finding.alarm, one.finding.severity), []).append(one)
     left_out: set[int] = set()
     notes = []
-    for (rule, severity), ones in by_rule.items():
+    for (alarm, severity), ones in by_alarm.items():
         if len(ones) > KEPT_OF_A_RULE:
             left_out.update(map(id, ones[KEPT_OF_A_RULE - 1 : -1]))
             notes.append(
-                f"{rule} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last are "
-                "kept"
+                f"{alarm} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last "
+                "are kept"
             )
     return [one for one in said if id(one) not in left_out], notes

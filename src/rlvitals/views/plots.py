@@ -243,16 +243,16 @@ def _is_repeated(line: Line, other: Line) -> bool:
 
 
 def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:
-    """What was said, or the run's own findings, or what the doctor says of a log he has not seen; each rule's gravest
+    """What was said, or the run's own findings, or what the doctor says of a log he has not seen; each alarm's gravest
     once, the gravest first.
     """
     if said is None:
         said = diagnose(view).findings
     gravest: dict[str, Finding] = {}
     for found in said:
-        known = gravest.get(found.rule)
+        known = gravest.get(found.alarm)
         if known is None or SEVERITIES.index(found.severity) > SEVERITIES.index(known.severity):
-            gravest[found.rule] = found
+            gravest[found.alarm] = found
     grave = [found for found in gravest.values() if found.severity != "info" and found.step >= first_step]
     return sorted(grave, key=lambda found: (-SEVERITIES.index(found.severity), found.onset_step))
 

@@ -105,15 +105,15 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
 
 
 def _asked(view: RunView, report: Report) -> dict[str, str]:
-    """By rule: what was asked and what became of it."""
+    """By alarm: what was asked and what became of it."""
     history = History(view.health_events)
     told: dict[str, list[str]] = {}
     for finding in sorted(report.findings, key=lambda finding: finding.step):
         for asked in history.asked_about(finding):
             text = f" ({asked.answer_text})" if asked.answer_text else ""
             what = f"{asked.action.replace('_', ' ')}, {asked.answer or 'not answered'}{text}"
-            told.setdefault(finding.rule, []).append(f"step {asked.step}: {what}")
-    return {rule: "; ".join(texts) for rule, texts in told.items()}
+            told.setdefault(finding.alarm, []).append(f"step {asked.step}: {what}")
+    return {alarm: "; ".join(texts) for alarm, texts in told.items()}
 
 
 def _drawn(draw: Callable[[], Picture]) -> Picture | None:

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
+import numpy as np
+
 from rlvitals import catalog
+from rlvitals.catalog.slices import Round
 from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.splits import held_out_name
@@ -73,13 +76,43 @@ def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
     standing = standing_findings(diagnosis)
     facts_of = slice_facts(view.sliced, view.reader)
     stage = catalog.stage_at(view.last_step, view.info.total_steps)
-    return [_tile(view, name, stage, standing, _division(view, name, facts_of)) for name in view.vital_signs]
+    found = []
+    for name in view.vital_signs:
+        members = slices_of(name, view.sliced, facts_of)
+        found.append(_tile(view, name, stage, standing, members, division=_division(view, members, facts_of)))
+    return found
 
 
-def _division(view: RunView, name: str, facts_of: Mapping[str, SliceFacts]) -> Division:
+def slices_of(name: str, groups: Sequence[catalog.Sliced], facts_of: Mapping[str, SliceFacts]) -> list[str]:
     """The slices of a vital sign, which is the whole of them or one of them."""
-    groups = [group for group in view.sliced if name == group.whole or name in group.names.values()]
-    members = max(([one for one in group.names.values() if one in facts_of] for group in groups), key=len, default=[])
+    own = [group for group in groups if name == group.whole or name in group.names.values()]
+    return max(([one for one in group.names.values() if one in facts_of] for group in own), key=len, default=[])
+
+
+def mean_of(members: Mapping[str, Series]) -> Series:
+    """The series that stands for the whole of these slices, as the doctor reads it (`slices.Round`)."""
+    rows: dict[int, dict[str, float]] = {}
+    for name, series in members.items():
+        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            if math.isfinite(value):
+                rows.setdefault(step, {})[name] = value
+    newest = Round()
+    steps, means = [], []
+    for step in sorted(rows):
+        for name, value in rows[step].items():
+            newest.take(name, value)
+        if (mean := newest.mean()) is not None:
+            steps.append(step)
+            means.append(mean)
+    return Series(np.array(steps), np.array(means))
+
+
+def title_of_mean(title: str, count: int) -> str:
+    """What a sign is called that only slices of are logged."""
+    return f"{title}, mean of {count}"
+
+
+def _division(view: RunView, members: Sequence[str], facts_of: Mapping[str, SliceFacts]) -> Division:
     if not members:
         return {"divided_by": "", "slices": []}
     listed: list[SliceValue] = [
@@ -89,12 +122,23 @@ def _division(view: RunView, name: str, facts_of: Mapping[str, SliceFacts]) -> D
     return {"divided_by": facts_of[members[0]]["title"].rpartition(" by ")[2], "slices": listed}
 
 
-def _tile(view: RunView, name: str, stage: catalog.Stage, standing: Sequence[Finding], division: Division) -> TileFacts:
-    series = view.series(name)
+def _tile(
+    view: RunView,
+    name: str,
+    stage: catalog.Stage,
+    standing: Sequence[Finding],
+    members: Sequence[str],
+    *,
+    division: Division,
+) -> TileFacts:
+    is_mean = name in members  # nobody logs the whole, so one of its slices is the sign, and stands for all of them
+    series = mean_of({one: view.series(one) for one in members}) if is_mean else view.series(name)
     value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
-    status, why = status_of(name, standing, evaluated=view.is_evaluated(name))
+    status, why = status_of(name, standing, members, evaluated=view.is_evaluated(name))
     what = described(view, name)
+    if is_mean:
+        what["title"] = title_of_mean(view.reader.title(name, evaluated=view.is_evaluated(name)), len(members))
     spark = thin(series.steps, series.values, series.steps, SPARK_POINTS)
     return {
         **what,
@@ -114,12 +158,15 @@ def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
     return [found for found in diagnosis.findings if found.recovered_step is None]
 
 
-def status_of(name: str, standing: Sequence[Finding], *, evaluated: bool = False) -> tuple[TileStatus, str]:
-    """act, watch or ok, and the title of the worst standing finding about a metric. Nothing else colours a tile: a
-    typical range is information. `evaluated`: only evaluations log the name, which the doctor knows as held out.
+def status_of(
+    name: str, standing: Sequence[Finding], members: Sequence[str] = (), *, evaluated: bool = False
+) -> tuple[TileStatus, str]:
+    """act, watch or ok, and the title of the worst standing finding about a metric or one of its slices (`members`).
+    Nothing else colours a tile: a typical range is information. `evaluated`: only evaluations log the name, which the
+    doctor knows as held out.
     """
-    known = held_out_name(name) if evaluated else name
-    about = [found for found in standing if known in found.metrics and found.severity != "info"]
+    known = {held_out_name(one) if evaluated else one for one in (name, *members)}
+    about = [found for found in standing if not known.isdisjoint(found.metrics) and found.severity != "info"]
     if not about:
         return "ok", ""
     worst = max(about, key=lambda found: SEVERITIES.index(found.severity))

@@ -79,6 +79,7 @@ def turn_runaway(
 
 def tool_errors(
     tool_failures: Signal,
+    case: Case,
     *,
     share: float,
     share_critical: float,
@@ -92,10 +93,13 @@ def tool_errors(
     level = min(tool_failures.fast, tool_failures.median5)
     risen = level - tool_failures.base > max(rise, noises * FAST_SHARE * tool_failures.noise_base)
     if level > share_critical and (risen or level > critical_times * share_critical):
-        return critical(tool_failures, share=level, level=level)
-    if risen and level > risen_share * share:
-        return warning(tool_failures, share=level, level=level)
-    return warning(tool_failures, share=level, level=level) if level > share_times * share else None
+        found = critical(tool_failures, share=level, level=level)
+    elif (risen and level > risen_share * share) or level > share_times * share:
+        found = warning(tool_failures, share=level, level=level)
+    else:
+        return None
+    found.cause = case.origins.cause_of(tool_failures.key)
+    return found
 
 
 def repeated_actions(

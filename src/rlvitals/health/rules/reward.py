@@ -9,6 +9,7 @@ from itertools import pairwise
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
+from rlvitals.health.rules.failures import caused
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
@@ -85,7 +86,7 @@ def reward_constant(
     if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
     alive = reward_std is not None and reward_std.slow > std_alive * scale and reward_std.zero_share < zeros_alive
-    return (warning if alive and not flat_now else critical)(reward, spread=spread)
+    return caused((warning if alive and not flat_now else critical)(reward, spread=spread), case)
 
 
 def reward_at_floor(
@@ -102,7 +103,7 @@ def reward_at_floor(
     if reward.rising > rising or reward.trend > trend:
         return None  # small, and on its way up
     above = (reward.slow - floor) / span
-    return critical(reward, above=above) if reward.n >= points_critical else warning(reward, above=above)
+    return caused((critical if reward.n >= points_critical else warning)(reward, above=above), case)
 
 
 def reward_collapse(
@@ -111,6 +112,7 @@ def reward_collapse(
     entropy: Signal | None,
     length: Signal | None,
     turns: Signal | None,
+    case: Case,
     *,
     give_back: float,
     share: float,
@@ -167,9 +169,8 @@ def reward_collapse(
     found = (critical if matters and (lost_all or sunk) else warning)(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
-    found.onset_step = reward.top_step
     found.back_at = reward.fast + back * reward.drop
-    return found
+    return caused(since(reward.top_step, found), case)
 
 
 def kl_unit(case: Case) -> float:
@@ -184,6 +185,7 @@ def _or_one(value: float) -> float:
 def reward_below_start(
     reward: Signal,
     true_score: Signal | None,
+    case: Case,
     *,
     errors: float,
     errors_critical: float,
@@ -204,7 +206,7 @@ def reward_below_start(
         if start - course.now < least * max(abs(start), score.travelled):
             continue
         alarm = critical if fallen > errors_critical else warning
-        return alarm(score, "" if score is reward else "right", start=start, now=course.now)
+        return caused(alarm(score, "" if score is reward else "right", start=start, now=course.now), case)
     return None
 
 

@@ -20,6 +20,11 @@ const ANSWERS = /** @type {Record<string, string>} */ ({
 /** @type {WeakMap<Element, WholeFinding>} the finding whose curves a holder will show */
 const traced = new WeakMap();
 
+/** What is raised and recovers as one: a rule, or a rule about one slice. @param {WholeFinding} finding */
+export function alarmOf({rule, slice}) {
+  return slice ? `${rule}[${slice}]` : rule;
+}
+
 /**
  * @param {WholeFinding} finding
  * @param {number} place

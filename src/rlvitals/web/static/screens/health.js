@@ -3,7 +3,7 @@
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
-import {card, drawTraces} from "../parts/finding.js";
+import {alarmOf, card, drawTraces} from "../parts/finding.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
 
@@ -156,7 +156,7 @@ function takenFor(names) {
 }
 
 /**
- * One case for each rule at its worst, as everywhere: an alarm that comes and goes, or gets graver, counts once. What
+ * One case for each alarm (a rule, or a rule about one slice) at its worst, as everywhere: an alarm that comes and goes, or gets graver, counts once. What
  * matters most on top, and of equals what came first.
  * @param {WholeFinding[]} findings
  * @returns {Case[]}
@@ -167,9 +167,9 @@ function casesOf(findings) {
   /** @type {Map<string, Case>} */
   const found = new Map();
   for (const shown of sorted) {
-    const known = found.get(shown.finding.rule);
+    const known = found.get(alarmOf(shown.finding));
     if (known) known.others.push(shown);
-    else found.set(shown.finding.rule, {worst: shown, others: []});
+    else found.set(alarmOf(shown.finding), {worst: shown, others: []});
   }
   return [...found.values()];
 }
@@ -180,7 +180,7 @@ function casesOf(findings) {
  * @param {string} rule
  */
 function filters(cases, severity, rule) {
-  const rules = cases.map(({worst}) => worst.finding.rule).sort();
+  const rules = [...new Set(cases.map(({worst}) => worst.finding.rule))].sort();
   const chips = ["", ...SEVERITIES].map((name) => {
     const count = name ? cases.filter(({worst}) => worst.finding.severity === name).length : cases.length;
     return el(
@@ -206,7 +206,7 @@ function filters(cases, severity, rule) {
 }
 
 /**
- * The whole run from left to right, a lane for each rule.
+ * The whole run from left to right, a lane for each alarm.
  * @param {Findings} answer
  * @param {Shown[]} shown
  */
@@ -215,10 +215,10 @@ function timeline({findings, first_step, last_step}, shown) {
   const last = Math.max(...findings.map((finding) => finding.recovered_step ?? finding.step), last_step ?? 1);
   const first = Math.min(...findings.map((finding) => finding.onset_step), first_step ?? 0);
   const at = (/** @type {number} */ step) => `${((step - first) / Math.max(last - first, 1)) * 100}%`;
-  const lanes = new Map(shown.map(({finding}) => [finding.rule, ""]));
-  const rows = [...lanes.keys()].map((rule) => {
+  const lanes = new Map(shown.map(({finding}) => [alarmOf(finding), ""]));
+  const rows = [...lanes.keys()].map((alarm) => {
     const marks = shown
-      .filter(({finding}) => finding.rule === rule)
+      .filter(({finding}) => alarmOf(finding) === alarm)
       .flatMap(({finding, place}) => {
         const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
         bar.style.left = at(finding.onset_step);
@@ -237,7 +237,7 @@ function timeline({findings, first_step, last_step}, shown) {
         mark.style.left = at(finding.step);
         return [bar, mark];
       });
-    return el("div", {class: "lane"}, el("span", {class: "mono small"}, rule), el("div", {class: "track"}, marks));
+    return el("div", {class: "lane"}, el("span", {class: "mono small"}, alarm), el("div", {class: "track"}, marks));
   });
   return el(
     "section",

@@ -1,0 +1,196 @@
+"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, and
+whether exploration is lost.
+
+    python benchmarks/doctor_depth.py [slices] [origins] [exploration] [--seeds 500-539] [--misses]
+
+A share comes with its 95 % interval (Wilson). In time is by onset and 15 rows or a fifth of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
+
+from corpus import exploration, origins, slices
+from doctor import SERIOUS, seeds_of, table, wilson
+from rlvitals.health.monitor import Monitor
+
+
+def told(run, **known):
+    """Every finding of a run with the index of its row."""
+    monitor = Monitor(framework=known.pop("framework", None), **known)
+    found = [(index, one) for index, row in enumerate(run.rows) for one in monitor.update(row)]
+    if monitor.problems:
+        print(f"rules that failed on {run.name}: {monitor.problems}", file=sys.stderr)
+    return found
+
+
+def judge_slices(seeds, show_misses):
+    by = collections.defaultdict(list)
+    healthy = collections.defaultdict(list)
+    delays, misses = [], []
+    for seed in seeds:
+        for framework in slices.SPELLINGS:
+            run = slices.collapsing_run(seed, framework)
+            said = told(run, algorithm="grpo")
+            named = [
+                at for at, one in said if one.slice == run.label and one.severity in SERIOUS and at <= run.deadline
+            ]
+            wrong = {one.slice for _, one in said if one.slice and one.slice != run.label and one.severity in SERIOUS}
+            by[framework].append((bool(named), bool(wrong)))
+            if named:
+                delays.append(named[0] - run.onset)
+            else:
+                misses.append(
+                    f"{run.name}: onset {run.onset}, by {run.deadline:.0f}, {run.label}; said "
+                    f"{[(at, one.rule, one.slice) for at, one in said]}"
+                )
+            quiet = slices.healthy_run(seed, framework)
+            alarms = [
+                (at, one.slice) for at, one in told(quiet, algorithm="grpo") if one.slice and one.severity in SERIOUS
+            ]
+            healthy[framework].append(bool(alarms))
+            if alarms:
+                misses.append(f"{quiet.name}: alarm {alarms}")
+    rows = [
+        [
+            name,
+            wilson(sum(hit for hit, _ in found), len(found)),
+            wilson(sum(wrong for _, wrong in found), len(found)),
+            wilson(sum(healthy[name]), len(healthy[name])),
+        ]
+        for name, found in by.items()
+    ]
+    everything = [one for found in by.values() for one in found]
+    quiet = [one for found in healthy.values() for one in found]
+    rows.append(
+        [
+            "all",
+            wilson(sum(hit for hit, _ in everything), len(everything)),
+            wilson(sum(wrong for _, wrong in everything), len(everything)),
+            wilson(sum(quiet), len(quiet)),
+        ]
+    )
+    table(
+        "One of 8 slices collapses; 20 healthy slices",
+        ["names of", "named in time", "another slice named too", "healthy runs with a slice's warning"],
+        rows,
+    )
+    print(f"median delay: {sorted(delays)[len(delays) // 2] if delays else '-'} rows")
+    if show_misses:
+        print("\n".join(misses))
+
+
+PLAIN = ("reward_collapse", "reward_floor")
+
+
+def deadline(run):
+    return run.onset + max(15.0, 0.2 * len(run.rows))
+
+
+def judge_origins(seeds, show_misses):
+    by_cause, by_framework = collections.defaultdict(list), collections.defaultdict(list)
+    doubles, harmless, misses = [], [], []
+    for seed in seeds:
+        for counted in origins.COUNTED:
+            run = origins.failing_run(seed, counted)
+            said = [(at, one) for at, one in told(run, **known(run)) if one.severity in SERIOUS]
+            named = any(one.cause == counted.cause and at <= deadline(run) for at, one in said)
+            plain = [(at, one.rule) for at, one in said if one.kind in PLAIN and not one.cause and at >= run.onset]
+            wrong = [(at, one.rule, one.cause) for at, one in said if one.cause and one.cause != counted.cause]
+            hit = named and not plain and not wrong
+            by_cause[counted.cause].append(hit)
+            by_framework[counted.framework or "rlvitals"].append(hit)
+            if not hit:
+                misses.append(
+                    f"{run.name}: onset {run.onset} of {len(run.rows)}, by {deadline(run):.0f}; "
+                    f"{[(at, one.rule, one.kind, one.cause) for at, one in said]}"
+                )
+            double = origins.consequence_run(seed, counted)
+            blamed = [
+                (at, one.rule, one.cause) for at, one in told(double, **known(double)) if one.rule == "lost_to_failures"
+            ]
+            doubles.append(bool(blamed))
+            if blamed:
+                misses.append(f"{double.name}: onset {double.onset}, blamed {blamed}")
+            quiet = origins.harmless_run(seed, counted)
+            blamed = [
+                (at, one.rule, one.cause) for at, one in told(quiet, **known(quiet)) if one.rule == "lost_to_failures"
+            ]
+            harmless.append(bool(blamed))
+            if blamed:
+                misses.append(f"{quiet.name}: blamed {blamed}")
+    for title, found in (("by cause", by_cause), ("by names of", by_framework)):
+        rows = [[name, wilson(sum(hits), len(hits))] for name, hits in found.items()]
+        everything = [hit for hits in found.values() for hit in hits]
+        table(
+            f"The reward falls because rollouts fail, {title}",
+            ["", "right cause in time, and no collapse of the policy said"],
+            [*rows, ["all", wilson(sum(everything), len(everything))]],
+        )
+    print(f"\nthe policy collapsed and therefore failed more: blamed on failures {wilson(sum(doubles), len(doubles))}")
+    print(f"healthy, with failures that cost nothing: blamed on failures {wilson(sum(harmless), len(harmless))}")
+    if show_misses:
+        print("\n".join(misses))
+
+
+def known(run):
+    return {
+        "algorithm": run.algorithm,
+        "framework": run.framework,
+        "total_steps": run.total_steps,
+        "config": run.config,
+    }
+
+
+def judge_exploration(seeds, show_misses):
+    by, quiet, both, misses = collections.defaultdict(list), [], [], []
+    for seed in seeds:
+        for framework in exploration.SPELLINGS:
+            run = exploration.narrowing_run(seed, framework)
+            at = [index for index, one in told(run, algorithm="grpo") if one.rule == "coverage_lost"]
+            # The onset's own evaluation is the last good one: the fourth after it is the latest.
+            first, last = run.evaluations[run.onset], run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)]
+            hit = any(first < index <= last for index in at) and not any(index <= first for index in at)
+            by[framework].append(hit)
+            if not hit:
+                misses.append(f"{run.name}: {first} to {last}, said {at}")
+            for kind, runs in ((exploration.learning_run, quiet), (exploration.collapsing_run, both)):
+                other = kind(seed, framework)
+                said = [index for index, one in told(other, algorithm="grpo") if one.rule == "coverage_lost"]
+                runs.append(bool(said))
+                if said:
+                    misses.append(f"{other.name}: said {said} of {len(other.rows)}")
+    everything = [hit for hits in by.values() for hit in hits]
+    table(
+        "pass@32 falls while pass@1 rises",
+        ["names of", "said within 4 evaluations"],
+        [
+            *([name, wilson(sum(hits), len(hits))] for name, hits in by.items()),
+            ["all", wilson(sum(everything), len(everything))],
+        ],
+    )
+    print(f"\nboth rise: said {wilson(sum(quiet), len(quiet))}; both fall: said {wilson(sum(both), len(both))}")
+    if show_misses:
+        print("\n".join(misses))
+
+
+FAMILIES = {"slices": judge_slices, "origins": judge_origins, "exploration": judge_exploration}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", help=f"of: {', '.join(FAMILIES)}; all by default")
+    parser.add_argument("--seeds", type=seeds_of, default=seeds_of("500-519"))
+    parser.add_argument("--misses", action="store_true", help="list what was missed or wrongly said")
+    options = parser.parse_args()
+    for name in options.families or FAMILIES:
+        FAMILIES[name](options.seeds, options.misses)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How different a policy's answers are: within a group, where they feed the advantage, and between groups, where they
+should differ because the prompts do.
+
+>>> from rlvitals.records import Group, Rollout, Turn
+>>> said = [Rollout(turns=(Turn(text),)) for text in ("It is 4", "it is  4", "It is 5", "It is 4")]
+>>> distinct_answers(Group(rollouts=tuple(said)))
+0.5
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from typing import Any
+
+from rlvitals.compute.packing import Sheet
+from rlvitals.records import Group, Rollout
+
+GRAM = 3
+"""Words in a piece of text that is looked for in another."""
+
+MOST_WORDS = 512
+"""Words of a text that are compared, the last ones: the answer stands at the end."""
+
+MOST_ROLLOUTS = 16
+"""Rollouts of a group that are compared with each other: pairs grow with the square."""
+
+MOST_GROUPS = 32
+"""Groups whose texts are compared."""
+
+
+def distinct_answers(group: Group) -> float | None:
+    """The share of a group's answers that are different from one another; None for fewer than two."""
+    answers = [answer for rollout in group.rollouts if (answer := answer_of(rollout))]
+    return len(set(answers)) / len(answers) if len(answers) > 1 else None
+
+
+def answer_of(rollout: Rollout) -> str:
+    """The answer of a rollout without case and spacing: `meta["answer"]` where it is given, else the arguments of the
+    call it ends with, else its last text.
+
+    >>> answer_of(Rollout(meta={"answer": "  Paris "})), answer_of(Rollout())
+    ('paris', '')
+    """
+    told: Any = rollout.meta.get("answer")
+    if told is None and rollout.turns:
+        last = rollout.turns[-1]
+        told = last.calls[-1].arguments if last.calls else last.text
+    if not isinstance(told, str):
+        told = json.dumps(told, sort_keys=True, default=str) if told is not None else ""
+    return " ".join(told.casefold().split())
+
+
+def similarity(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:
+    """The share of two texts' pieces that both have: 1 for the same text, 0 for nothing in common.
+
+    >>> similarity(pieces("a b c d"), pieces("a b c e"))
+    0.3333333333333333
+    """
+    both = len(one & other)
+    return both / (len(one) + len(other) - both) if one or other else 1.0
+
+
+def pieces(text: str) -> frozenset[tuple[str, ...]]:
+    """Every three words in a row of the end of a text; a shorter one is one piece."""
+    words = text.casefold().split()[-MOST_WORDS:]
+    return (
+        frozenset(tuple(words[at : at + GRAM]) for at in range(max(len(words) - GRAM + 1, 1))) if words else frozenset()
+    )
+
+
+def self_similarity(texts: Sequence[str]) -> float | None:
+    """The mean similarity of the texts of one group, pair by pair; None for fewer than two."""
+    return _mean_of_pairs([pieces(text) for text in texts[:MOST_ROLLOUTS]])
+
+
+def add(sheet: Sheet, groups: Sequence[Group]) -> None:
+    """Add how different the answers of the groups are, and how much of their likeness is due to the prompt."""
+    distinct = [share for group in groups if (share := distinct_answers(group)) is not None]
+    sheet.moments(distinct, mean="group.distinct_answers.mean")
+    within: list[float] = []
+    firsts: list[frozenset[tuple[str, ...]]] = []
+    for group in groups[:MOST_GROUPS]:
+        texts = [pieces(text) for rollout in group.rollouts[:MOST_ROLLOUTS] if (text := _text(rollout))]
+        if (alike := _mean_of_pairs(texts)) is not None:
+            within.append(alike)
+            firsts.append(texts[0])
+    sheet.moments(within, mean="group.self_similarity.mean")
+    if len(firsts) > 1:
+        across = [similarity(one, other) for one, other in pairwise([*firsts, firsts[0]])]
+        mean = sum(across) / len(across)
+        sheet.moments([alike - mean for alike in within], mean="group.prompt_contrast.mean")
+
+
+def _text(rollout: Rollout) -> str:
+    return " ".join(turn.text for turn in rollout.turns if turn.text)
+
+
+def _mean_of_pairs(texts: Sequence[frozenset[tuple[str, ...]]]) -> float | None:
+    pairs = [similarity(one, other) for one, other in combinations(texts, 2)]
+    return sum(pairs) / len(pairs) if pairs else None

@@ -1,0 +1,224 @@
+"""Where failures come from, and whether they came before the reward fell: what tells a broken sandbox from a policy
+that has got worse.
+
+A `Rise` is one share of failures that has left its level, with how the run stood in the row before it did. The rule
+`lost_to_failures` decides by that whether the failures explain what the reward lost, and the rules about the reward ask
+here before they call a fall the policy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rlvitals.health.statistics import Signal
+
+CAUSES: dict[str, str] = {
+    "failed_sandbox": "sandbox",
+    "failed_verifier": "verifier",
+    "failed_time_out": "time_out",
+    "failed_context": "context_limit",
+    "failed_tool": "tool",
+    "failed_parsing": "parsing",
+    "truncated": "context_limit",
+    "failed_any": "",
+}
+"""Signals that count failures, with what each is the cause of. Those that say more come first."""
+
+WRITTEN = frozenset({"failed_context", "failed_tool", "failed_parsing", "truncated"})
+"""What a policy can do by what it writes: calls that do not parse, answers without end. There only a jump that nothing
+in the policy explains is somebody else's."""
+
+LONG = frozenset({"failed_context", "failed_time_out", "truncated"})
+"""What longer answers bring about."""
+
+LEAST_RISE = 0.05
+"""A share of failures that is less above its level is none."""
+
+LEAST_COUNT = 2.0
+"""The same for a number of failures."""
+
+NOISES = 6.0
+"""How many noises of its first values it must be above its level."""
+
+LATE = 5
+"""Rows without a failure's name after which it is known that there were none: many frameworks log a kind of error only
+when it happens."""
+
+QUIET = 4
+"""Values in a row at the old level after which failures are over."""
+
+JUMP = 4
+"""Values after the onset within which failures that jumped are where they stay."""
+
+
+class Before(NamedTuple):
+    """How the run stood in the row before the failures began."""
+
+    reward: float
+    best: float
+    entropy: float
+    """The fast level over the slow one, which is 1 while it stands still; so the others."""
+    length: float
+    turns: float
+    grown: float
+    """The length over that of the run's start."""
+
+
+class Rise:
+    """One share of failures: its old level, and where it left it."""
+
+    __slots__ = (
+        "before",
+        "cause",
+        "early",
+        "first_point",
+        "is_grave",
+        "is_over",
+        "is_proven",
+        "level",
+        "point",
+        "quiet",
+        "signal",
+        "step",
+    )
+
+    def __init__(self, signal: Signal, point: int) -> None:
+        self.signal = signal
+        self.cause = CAUSES[signal.name]
+        self.first_point = point
+        """The row in which its name first came."""
+        self.level = 0.0
+        """What was usual."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is out of the ordinary."""
+        self.point = self.step = self.quiet = 0
+        self.before: Before | None = None
+        self.early = 0.0
+        """The highest value of the first few since the onset."""
+        self.is_proven = False
+        """Whether it explains the reward's fall. Once it does, it does as long as it lasts."""
+        self.is_over = False
+        """Whether it can no longer be the reason: the reward did not fall when the failures began."""
+        self.is_grave = False
+        """Whether most of the reward was lost to it at some time."""
+
+    @property
+    def name(self) -> str:
+        """The signal's."""
+        return self.signal.name
+
+    @property
+    def is_count(self) -> bool:
+        """Whether failures are counted, out of nobody knows how many."""
+        return self.signal.highest > 1.0
+
+    @property
+    def now(self) -> float:
+        return min(self.signal.median5, self.signal.highest)
+
+    @property
+    def points(self) -> int:
+        """Values since the onset, this one included."""
+        return self.signal.n - self.point + 1
+
+    @property
+    def is_jump(self) -> bool:
+        """Whether most of it came within the first values."""
+        return self.early - self.level >= 0.6 * (self.now - self.level)
+
+    def take(self, before: Before, step: int) -> None:
+        """The signal has a new value."""
+        signal = self.signal
+        if self.first_point > LATE:
+            self.level, noise = 0.0, 0.0
+        else:
+            self.level, noise = min(signal.base, signal.start), signal.noise_base
+        least = LEAST_COUNT if self.is_count else LEAST_RISE
+        is_up = signal.last - self.level > max(least, NOISES * noise if self.before is None else least)
+        if self.before is None:
+            if not is_up:
+                return
+            self.point, self.step, self.before = signal.n, step, before
+        self.quiet = 0 if is_up else self.quiet + 1
+        if self.points <= JUMP:
+            self.early = max(self.early, signal.last)
+        if self.quiet >= QUIET:
+            self.clear()
+
+
+def _move(signal: Signal | None) -> float:
+    return signal.fast / signal.slow if signal is not None and signal.n and signal.slow > 0 else 1.0
+
+
+class Origins:
+    """The failures of one run."""
+
+    def __init__(self) -> None:
+        self._rises: dict[str, Rise] = {}
+        self._last = Before(math.nan, math.nan, 1.0, 1.0, 1.0, 1.0)
+        self._reward: Signal | None = None
+        self._beside: tuple[Signal | None, ...] = (None, None, None)
+        self.is_watching = False
+        """Whether the run logs any failures."""
+
+    def bind(self, signals: Mapping[str, Signal], point: int) -> None:
+        """The run's signals are others than before."""
+        for name in CAUSES:
+            signal = signals.get(name)
+            known = self._rises.get(name)
+            if signal is None:
+                self._rises.pop(name, None)
+            elif known is None or known.signal is not signal:
+                self._rises[name] = Rise(signal, point)
+        self._reward = signals.get("reward")
+        self._beside = (signals.get("entropy"), signals.get("length"), signals.get("turns"))
+        self.is_watching = bool(self._rises) and self._reward is not None
+
+    def reset(self) -> None:
+        """The run began again."""
+        for rise in self._rises.values():
+            rise.first_point = 0
+            rise.clear()
+
+    def take(self, point: int, step: int) -> None:
+        """A row has been read. How the run stands is kept also while nothing fails: an error's name may first come with
+        the error.
+        """
+        for rise in self._rises.values():
+            if rise.signal.seen_at == point:
+                rise.take(self._last, step)
+        reward = self._reward
+        if reward is not None and reward.seen_at == point:
+            entropy, length, turns = self._beside
+            grown = length.fast / length.base if length is not None and length.n and length.base > 0 else 1.0
+            self._last = Before(reward.fast, reward.top, _move(entropy), _move(length), _move(turns), grown)
+
+    @property
+    def risen(self) -> list[Rise]:
+        """The failures that are above their level now."""
+        return [rise for rise in self._rises.values() if rise.before is not None]
+
+    @property
+    def proven(self) -> Rise | None:
+        """The failures that explain what the reward has lost."""
+        return next((rise for rise in self._rises.values() if rise.is_proven), None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether failures have just begun, so that it is too early to say whose fault a fall of the reward is."""
+        return any(
+            rise.before is not None and not rise.is_over and rise.points <= JUMP + 1 for rise in self._rises.values()
+        )
+
+    def cause_of(self, key: str) -> str:
+        """What the failures under a logged name come from, as far as it is not the policy's writing."""
+        for rise in self._rises.values():
+            if rise.signal.key == key and (
+                rise.is_proven or (rise.before is not None and rise.is_jump and rise.points > JUMP)
+            ):
+                return rise.cause
+        return ""

@@ -1,0 +1,121 @@
+"""Whether a policy still explores: what it can solve in many attempts, which prompts it loses, how different its
+answers are, and whether they depend on what was asked.
+"""
+
+from __future__ import annotations
+
+from rlvitals.health.alarm import Alarm, info, warning
+from rlvitals.health.case import Case
+from rlvitals.health.course import median
+from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.statistics import HEAD, NEAR_ZERO, Signal
+
+TO_SIGMA = 1.0483
+"""The median change from one independent normal value to the next, to their standard deviation."""
+
+WIDTH = 3
+"""Evaluations whose mean is a level."""
+
+
+def coverage_lost(
+    pass_many: Signal,
+    pass_one: Signal,
+    *,
+    evals: float,
+    noises: float,
+    least: float,
+    one_noises: float,
+) -> Alarm | None:
+    """Fewer prompts are solved in many attempts, while one attempt solves as many as before or more: the policy gets
+    surer of less.
+    """
+    if pass_many.n < evals or pass_one.n < evals or pass_many.key == pass_one.key:
+        return None
+    now, one_now = _lately(pass_many), _lately(pass_one)
+    if pass_many.n <= HEAD:
+        best, at = _best(pass_many.head[:-1])
+        one_then = _level(pass_one.head, at)
+    else:
+        best, one_then = pass_many.top, pass_one.slow
+    drop = best - now
+    if drop <= max(least, noises * TO_SIGMA * pass_many.usual_jump):
+        return None
+    gain = one_now - one_then
+    if gain < -one_noises * TO_SIGMA * pass_one.usual_jump or gain < -drop / WIDTH:
+        return None  # both fall: that is a collapse, and said as one
+    return warning(pass_many, drop=drop, best=best, now=now, one=pass_one.key, gain=gain, one_now=one_now)
+
+
+def _lately(signal: Signal) -> float:
+    """The mean of the last two values."""
+    values = signal.window[-2:]
+    return sum(values) / len(values)
+
+
+def _best(values: tuple[float, ...]) -> tuple[float, int]:
+    """The best level of a few values, and where it was."""
+    return max((_level(values, at), at) for at in range(max(len(values) - WIDTH + 1, 1)))
+
+
+def _level(values: tuple[float, ...], at: int) -> float:
+    some = values[at : at + WIDTH]
+    return sum(some) / len(some) if some else 0.0
+
+
+def prompts_lost(
+    prompts_lost: Signal, prompts_won: Signal, *, evals: float, share: float, least: float
+) -> Alarm | None:
+    """More prompts that were solved are lost than new ones are won, one evaluation after the other."""
+    if prompts_lost.n < evals or prompts_won.n < evals:
+        return None
+    lost, won = prompts_lost.window[-int(evals) :], prompts_won.window[-int(evals) :]
+    net = sum(lost) - sum(won)
+    if net <= share or any(one - other <= least for one, other in zip(lost, won, strict=True)):
+        return None
+    return warning(prompts_lost, lost=sum(lost), won=sum(won), net=net)
+
+
+def answers_alike(
+    reward: Signal,
+    case: Case,
+    distinct_answers: Signal | None,
+    self_similarity: Signal | None,
+    *,
+    ratio: float,
+    share: float,
+    alike: float,
+    rest: float,
+    points: float,
+    noises: float,
+) -> Alarm | None:
+    """The answers of a group have become the same, and the task is not solved."""
+    for signal in (distinct_answers, self_similarity):
+        if signal is None or signal.n < points or signal.seen_at != case.points:
+            continue
+        level = signal.median5
+        if signal is distinct_answers:
+            is_gone = level < share and level < ratio * signal.base
+        else:
+            is_gone = level > alike and 1.0 - level < rest * (1.0 - signal.base)
+        if not is_gone or abs(signal.base - level) < noises * signal.noise_base:
+            continue
+        variant = "" if signal is distinct_answers else "texts"
+        if is_solved(case, reward):
+            return info(signal, "solved", level=level)
+        return warning(signal, variant, level=level)
+    return None
+
+
+def prompt_ignored(
+    prompt_dependence: Signal, reward: Signal | None, *, ratio: float, fall: float, noises: float, points: float
+) -> Alarm | None:
+    """Answers depend less and less on what was asked."""
+    if prompt_dependence.n < points:
+        return None
+    start = max(prompt_dependence.base, prompt_dependence.start)
+    level = median(list(prompt_dependence.window))
+    if start <= NEAR_ZERO or level > ratio * start or start - level < max(fall, noises * prompt_dependence.noise_base):
+        return None
+    if reward is not None and reward.won and not reward.dropped:
+        return info(prompt_dependence, level=level, start=start)
+    return warning(prompt_dependence, level=level, start=start)

@@ -1,0 +1,96 @@
+"""One slice of an outcome beside the others: an environment, a data source or an agent that collapses under a mean that
+does not.
+
+Twenty slices are twenty chances of a false alarm, so what a fall must exceed grows with their number m as the largest
+of m normal variables does: z^2 + 2 ln m.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rlvitals.health.alarm import Alarm, critical, since, warning
+from rlvitals.health.case import Case
+from rlvitals.health.course import median
+from rlvitals.health.slices import Slice
+from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
+
+TO_SIGMA = 1.0483
+"""The median change from one independent normal value to the next, to their standard deviation."""
+
+WIDTH = 3
+"""Evaluations whose median is a level."""
+
+
+def slice_collapse(
+    one_slice: Slice,
+    case: Case,
+    *,
+    noises: float,
+    per_slice: float,
+    lost: float,
+    floor: float,
+    together: float,
+    together_points: float,
+    most: float,
+    evals: float,
+    sparse: float,
+    noises_few: float,
+    lost_few: float,
+) -> Alarm | None:
+    """A slice has lost most of what it had, by more than its noise, and most of the others have not."""
+    score = one_slice.signal
+    is_few = score.n <= HEAD or sparse * score.n < case.points
+    if is_few:
+        if score.n < evals:
+            return None
+        best, now, drift = _of_evaluations(one_slice)
+        needed, share = noises_few, lost_few
+    else:
+        best, now = score.top, score.median5
+        if best - now <= lost * (best if score.lowest >= 0 else best - score.lowest):  # most rows end here
+            return None
+        drift = max(score.wander, FAST_SHARE * max(score.noise_base, TO_SIGMA * score.usual_jump))
+        needed, share = noises, lost
+    lowest, highest = _range(one_slice)
+    count = len(one_slice.division.slices)
+    fall = (best - now) / max(best - lowest, NEAR_ZERO)
+    if fall < share or best - lowest < floor * (highest - lowest):
+        return None
+    # The median is quick and says how far it fell; the level, over more points, whether that is more than noise.
+    level = now if is_few else score.fast
+    if not best - level > drift * math.sqrt(needed * needed + per_slice * math.log(count)):
+        return None
+    fallen = [other for other in one_slice.others if _fall(other, lowest) >= together * fall]
+    at_once = [other for other in fallen if abs(other.top_at - score.top_at) <= together_points]
+    if len(at_once) > together * (count - 1):
+        return None  # the whole run falls: that is said of the run
+    is_most = len(fallen) + 1 > most * count
+    found = (critical if is_most else warning)(
+        score, "most" if is_most else "", drop=best - now, best=best, slices=float(count)
+    )
+    # A flat slice was at its best at any time; where it left its starting band later, it fell then.
+    left = score.onset_step if score.is_out else 0
+    return since(max(score.top_step, left), found) if score.top_at else found
+
+
+def _of_evaluations(one_slice: Slice) -> tuple[float, float, float]:
+    """The best level before the last value, that value, and how far evaluations scatter. Few values tell little of
+    their noise, so the other slices' has a say: they are measured alike.
+    """
+    score = one_slice.signal
+    before = list(score.head[: score.n - 1])
+    best = max(median(before[at : at + WIDTH]) for at in range(len(before) - WIDTH + 1))
+    usual = median([other.usual_jump for other in one_slice.others])
+    return max(best, score.top), score.last, TO_SIGMA * max(score.usual_jump, usual)
+
+
+def _fall(score: Signal, lowest: float) -> float:
+    """The share of its best level that a slice has lost."""
+    return (score.top - score.fast) / max(score.top - lowest, NEAR_ZERO) if score.top_at else 0.0
+
+
+def _range(one_slice: Slice) -> tuple[float, float]:
+    """The lowest value of any slice, 0 at the most, and the highest: what levels and falls are measured by."""
+    signals = [one_slice.signal, *one_slice.others]
+    return min(0.0, *(signal.lowest for signal in signals)), max(signal.highest for signal in signals)

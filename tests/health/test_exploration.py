@@ -1,0 +1,119 @@
+"""Loss of exploration: coverage, prompts, answers that become alike, prompts that no longer matter."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from corpus import exploration
+from rlvitals.health.monitor import Monitor
+
+
+def judged(rows, **facts):
+    monitor = Monitor("grpo", **facts)
+    for row in rows:
+        monitor.update(row)
+    assert monitor.problems == {}
+    return monitor
+
+
+def said(monitor, rule):
+    return [finding for finding in monitor.findings if finding.rule == rule]
+
+
+def evaluated(many, one, *, count=14, turn=7, every=5):
+    """Evaluations whose pass@32 and pass@1 change by so much each after the turn."""
+    noise = random.Random(2)
+    for step in range(1, count * every + 1):
+        row = {"step": step, "reward": 0.4 + 0.001 * step + noise.gauss(0, 0.02), "loss": noise.gauss(0, 0.01)}
+        if step % every == 0:
+            after = max(step // every - turn, 0)
+            row["eval/pass@32"] = 0.8 + many * after + noise.gauss(0, 0.008)
+            row["eval/pass@1"] = 0.3 + one * after + noise.gauss(0, 0.005)
+        yield row
+
+
+def test_coverage_that_falls_while_one_attempt_rises_is_said_within_four_evaluations():
+    monitor = judged(evaluated(-0.03, 0.02))
+    (found,) = said(monitor, "coverage_lost")
+    assert (found.kind, found.severity) == ("entropy_collapse", "warning")
+    assert 7 * 5 < found.step <= (7 + 4) * 5
+    assert found.metrics == ("eval/pass@32",)
+    assert "eval/pass@1" in found.title
+
+
+@pytest.mark.parametrize(("many", "one"), [(0.0, 0.02), (0.01, 0.02), (0.0, 0.0), (-0.05, -0.03)])
+def test_coverage_that_holds_and_a_collapse_of_both_are_not(many, one):
+    assert said(judged(evaluated(many, one)), "coverage_lost") == []
+
+
+def test_the_largest_k_is_read_and_the_ends_of_an_interval_are_not():
+    row = {"eval.pass_at_k/1": 0.3, "eval.pass_at_k/8": 0.5, "eval.pass_at_k/64": 0.8, "eval.pass_at_k/64/low": 0.7,
+           "eval.pass_at_k/16": 0.6}  # fmt: skip
+    monitor = judged({"step": step, **row} for step in range(1, 6))
+    assert monitor.case.signals["pass_many"].key == "eval.pass_at_k/64"
+    assert monitor.case.signals["pass_one"].key == "eval.pass_at_k/1"
+
+
+def test_generated_runs_of_every_framework():
+    """Shares are measured by benchmarks/doctor_depth.py; here every framework's names must lead to it."""
+    late, loud = [], []
+    for framework in exploration.SPELLINGS:
+        for seed in (821, 822, 823):
+            run = exploration.narrowing_run(seed, framework)
+            found = said(judged(run.rows), "coverage_lost")
+            assert found, run.name
+            by = run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)] + 1
+            late += [run.name] if found[0].step > by else []
+            loud += said(judged(exploration.learning_run(seed, framework).rows), "coverage_lost")
+    assert len(late) <= 5, late
+    assert len(loud) <= 1, loud
+
+
+def lost_and_won(lost, won):
+    for step in range(1, 61):
+        row = {"step": step, "reward": 0.4 + 0.001 * (step % 7), "loss": 0.01 * (step % 3)}
+        if step % 10 == 0:
+            row |= {"eval.prompts_lost_fraction": lost, "eval.prompts_won_fraction": won}
+        yield row
+
+
+def test_more_prompts_lost_than_won_for_three_evaluations():
+    (found,) = said(judged(lost_and_won(0.10, 0.04)), "prompts_lost")
+    assert found.step == 30
+    assert found.evidence["net"] == pytest.approx(0.18)
+    assert said(judged(lost_and_won(0.10, 0.10)), "prompts_lost") == []
+    assert said(judged(lost_and_won(0.04, 0.10)), "prompts_lost") == []
+
+
+def varied(name, start, end, reward=0.4):
+    noise = random.Random(1)
+    for step in range(1, 81):
+        level = start if step <= 40 else end
+        yield {"step": step, "reward": reward + noise.gauss(0, 0.01), "loss": noise.gauss(0, 0.01),
+               name: level + noise.gauss(0, 0.01)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end"),
+    [
+        ("group.distinct_answers.mean", 0.8, 0.15),
+        ("rollout/unique_answers_ratio", 0.7, 0.13),
+        ("group.self_similarity.mean", 0.3, 0.95),
+        ("train/self_bleu", 0.4, 0.97),
+    ],
+)
+def test_answers_that_become_alike_are_said_unless_the_task_is_solved(name, start, end):
+    found = said(judged(varied(name, start, end)), "answers_alike")
+    assert [(one.kind, one.severity, one.metrics) for one in found] == [("entropy_collapse", "warning", (name,))]
+    solved = said(judged(varied(name, start, end, reward=0.95)), "answers_alike")
+    assert {one.severity for one in solved} <= {"info"}
+    assert said(judged(varied(name, start, start)), "answers_alike") == []
+
+
+@pytest.mark.parametrize("name", ["policy.prompt_dependence", "group.prompt_contrast.mean"])
+def test_answers_that_no_longer_depend_on_their_prompts(name):
+    (found,) = said(judged(varied(name, 0.9, 0.1)), "prompt_ignored")
+    assert found.kind == "entropy_collapse"
+    assert said(judged(varied(name, 0.9, 0.8)), "prompt_ignored") == []
