@@ -14,7 +14,7 @@ from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
 from rlvitals.errors import RuleError
 from rlvitals.health import conditions
-from rlvitals.health.binding import is_about_tokens
+from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
 from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data
@@ -34,6 +34,7 @@ TITLES = {
     "agent": "Agents and tools",
     "system": "The machine, and numbers that cannot be right",
     "tokens": "Logged numbers against recorded tokens",
+    "texts": "Patterns in the texts of rollouts",
 }
 _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
 
@@ -99,7 +100,11 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     if rule.algorithms:
         facts.append(f"for {', '.join(rule.algorithms)}")
     lines = [f"## {rule.rule}", "", " · ".join(facts), "", _what(rule), ""]
-    otherwise = "recorded tokens beside the logged numbers" if is_about_tokens(rule) else "the run as a whole"
+    otherwise = "the run as a whole"
+    if is_about_tokens(rule):
+        otherwise = "recorded tokens beside the logged numbers"
+    elif is_about_texts(rule):
+        otherwise = "the texts of recorded rollouts"
     lines += [f"Reads: {', '.join(_reads(rule, book)) or otherwise}.", ""]
     lines += _says(rule.words)
     for name, words in rule.variants.items():

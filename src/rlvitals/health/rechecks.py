@@ -13,7 +13,7 @@ from rlvitals.health.alarm import Alarm
 from rlvitals.health.entries import Rule
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import FUNCTIONS
-from rlvitals.health.wording import evidence_of, fill
+from rlvitals.health.wording import finding_of
 from rlvitals.records import Finding, HealthEvent, Recheck
 
 
@@ -53,20 +53,6 @@ class Rechecks:
 
 
 def _finding(rule: Rule, alarm: Alarm, checked: Recheck) -> Finding:
-    evidence = evidence_of(alarm)
-    words, severity = rule.says(alarm.variant), alarm.severity
     in_part = () if checked.is_whole else (f"only {checked.rollouts} rollouts of the step were recorded with tokens",)
-    return Finding(
-        rule=rule.rule,
-        kind=rule.kind,
-        severity=severity,
-        step=checked.step,
-        onset_step=checked.step,
-        title=fill(words.title, evidence),
-        confidence=rule.confidence if alarm.confidence is None else alarm.confidence,
-        evidence=evidence,
-        causes=(*(fill(text, evidence) for text in words.causes), *in_part),
-        advice=tuple(fill(text, evidence) for text in words.advice),
-        action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
-        metrics=tuple(each.name for each in checked.differences if each.name != "advantage"),
-    )
+    metrics = tuple(each.name for each in checked.differences if each.name != "advantage")
+    return finding_of(rule, alarm, checked.step, further_causes=in_part, metrics=metrics)
