@@ -32,6 +32,7 @@ GROUP_ROLLOUTS, GROUP_WORDS, GROUP_LIKENESS = 4, 30, 0.9
 """Rollouts of a group, words of each, and how alike they must be (shared words over all) to be nearly identical."""
 
 _THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 FEWEST_THOUGHTS = 3
 """Words that reasoning must have to be any."""
 
@@ -90,9 +91,9 @@ _SMALL_WORDS = {
     "English": frozenset("the of and to is that it for was with are this which have not be by from we so then".split()),
     "German": frozenset("der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind".split()),
     "French": frozenset("le les des et est une dans que qui pour nous pas sur avec donc sont du ce cette aux".split()),
-    "Spanish": frozenset("el los las y es una que para por con del como se entonces son esta este pero más lo".split()),
-    "Portuguese": frozenset("os as e uma que para com não do da dos em então são isso mas pelo pela ao como".split()),
-    "Italian": frozenset("il gli e di che è una per con non del della sono quindi anche nel questo questa dei lo".split()),
+    "Spanish": frozenset("el los las es una que para por con del como se entonces son esta este pero más".split()),
+    "Portuguese": frozenset("os as uma que para com não do da dos em então são isso mas pelo pela ao como".split()),
+    "Italian": frozenset("il gli di che è una per con non del della sono quindi anche nel questo questa dei".split()),
 }
 
 
@@ -204,7 +205,7 @@ def _language(words: list[str]) -> str | None:
     """The language whose small words are far more frequent than any other's; None where none is."""
     counts = Counter({name: sum(word in small for word in words) for name, small in _SMALL_WORDS.items()})
     (first, most), (_, second) = counts.most_common(2)
-    if most < min(STOP_WORDS, max(4, len(words) // 4)) or most < STOP_WORD_SHARE * len(words) or most < 2 * second:
+    if most < STOP_WORDS or most < STOP_WORD_SHARE * len(words) or most < 2 * second:
         return None
     return first
 
@@ -276,7 +277,8 @@ def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
         return
     shingles = {tuple(shown[place : place + SHINGLE]) for place in range(len(shown) - SHINGLE + 1)}
     for part in reading.parts:
-        words = words_of(part.text) if part.name == TEXT else []
+        # Code that is asked for begins with what the prompt gives of it.
+        words = words_of(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
         said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
         if len(shingles & said) >= LEAKED_SHARE * len(shingles):
             yield Span(part.turn, TEXT, *_stretch(part.text, shown))

@@ -23,6 +23,12 @@ _FILE = re.compile(r"<file\b[^>]*>\n?(.*?)(?:</file>|\Z)", re.DOTALL)
 _LOOKS_LIKE_CODE = re.compile(r"^\s*(?:def |class |import |from \w+ import |async def |@\w+|#!)", re.MULTILINE)
 _THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _PAIR = re.compile(r"\w+\(((?:[^()\n]|\([^()\n]*\))*)\)\s*(?:==|->|=>|→|returns|should (?:return|be|equal))\s*([^\n#]+)")
+_OUTPUTS = re.compile(
+    r"^[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example |expected )?outputs?(?: ?#?\d+)?(?:\*\*)?\s*:?[^\S\n]*\n+(?P<lines>.*?)"
+    r"(?=\n[^\S\n]*\n|\n[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example )?(?:in|out)puts?\b|\n[^\S\n]*(?:note|explanation|constraints)\b|\Z)",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
+MOST_EXPECTED = 400
 
 
 class Part(NamedTuple):
@@ -127,6 +133,21 @@ class GroupReading:
             (_squeezed(match[1]), _squeezed(match[2].split(",  ")[0].rstrip(".;`'\" ") or match[2]))
             for match in _PAIR.finditer(self.group.prompt[:LONGEST_PART])
         ]
+
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """Results that the prompt shows, a line each: of its tests, and below headings such as `Output`."""
+        prompt = self.group.prompt[:LONGEST_PART]
+        found = [result for _, result in self.tests]
+        for match in _OUTPUTS.finditer(prompt):
+            found += [line.strip().strip("`") for line in match["lines"].splitlines() if line.strip(" `")]
+        return found[:MOST_EXPECTED]
+
+    @cached_property
+    def statement(self) -> str:
+        """The prompt without the results it shows."""
+        return _OUTPUTS.sub("", self.group.prompt[:LONGEST_PART])
 
 
 def squeezed(text: str) -> str:
