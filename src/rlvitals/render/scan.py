@@ -11,13 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.check import SEVERITY_STYLES, cases, joined, verdict_line, when
+from rlvitals.render.check import SEVERITY_STYLES, cases, cited_text, joined, verdict_line, when
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
 
 SURE = 3.0
 """Standard deviations from which a trend or a gain is told in a word."""
-QUOTED = 100
 
 
 class ScanView:
@@ -100,20 +99,9 @@ def _finding(
     if finding["causes"]:
         facts.add_row("causes", Text(joined(finding["causes"])))
     for place, cited in enumerate(finding["cited"]):
-        facts.add_row("" if place else "seen in", cited_text(cited, ascii_only=ascii_only))
+        facts.add_row("" if place else "seen in", Text(cited_text(cited, ascii_only=ascii_only)))
     if finding["cited"]:
         first = finding["cited"][0]
         command = f"rlvitals rollouts {source} --step {first['step']} --group {first['group']} --full"
         facts.add_row("read", Text(command, style="cyan"))
     yield Padding(facts, (0, 0, 0, 2))
-
-
-def cited_text(cited: dict[str, Any], *, ascii_only: bool = False) -> Text:
-    """A place in a rollout: where, the words, and what the rollout earned."""
-    quote = visible(cited["quote"])
-    quote = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + ("..." if ascii_only else "…")
-    where = f"step {cited['step']} group {cited['group']} rollout {cited['rollout']}"
-    if cited["turn"] > 1 or cited["part"] != "text":
-        where += f" turn {cited['turn']}{'' if cited['part'] == 'text' else ' ' + visible(cited['part'])}"
-    reward = "" if cited["reward"] is None else f" (reward {cited['reward']:.3g})"
-    return Text.assemble((f"{where}{reward}: ", "dim"), quote)

@@ -208,7 +208,12 @@ class Scans:
 
 def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) -> Citation:
     text = next((part.text for part in reading.parts if (part.turn, part.name) == span[:2]), "")
-    quote = " ".join(text[span.start : min(span.end, span.start + 2 * QUOTED)].split())
+    start, end = span.start, min(span.end, span.start + 2 * QUOTED)
+    if end - start < QUOTED:  # the rest of its lines tells what it is about
+        line = text.find("\n", end)
+        start = max(text.rfind("\n", 0, start) + 1, start - QUOTED // 2)
+        end = min(line if line >= 0 else len(text), end + QUOTED // 2)
+    quote = " ".join(text[start:end].split())
     short = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + "…"
     return Citation(
         step, group, rollout, span.turn, span.part, span.start, span.end, short, reading.rollout.reward

@@ -63,6 +63,7 @@ class _Facts(TypedDict, total=False):
     answer: Answer
     text: str
     is_on: bool
+    reads_texts: bool
 
 
 def event_line(event: HealthEvent) -> bytes:

@@ -61,7 +61,7 @@ def declared_text(scanned: Scanned, *, least: float, share: float, gravity: floa
 def _alarm(scanned: Scanned, alarm: Alarm) -> Alarm:
     told: dict[str, float | str] = {
         "share": scanned.share, "start_share": scanned.start_share, "hits": float(scanned.hits),
-        "rollouts": float(scanned.rollouts), "growth_z": scanned.growth_z,
+        "of_rollouts": float(scanned.rollouts), "growth_z": scanned.growth_z,
     }  # fmt: skip
     if scanned.gain is not None:
         told |= {"gain": scanned.gain, "gain_z": scanned.gain_z}
