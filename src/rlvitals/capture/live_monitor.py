@@ -464,9 +464,9 @@ class LiveMonitor:
                 self._show(event.finding)
         if self._policy is None or self._monitor is None:
             return
-        withdrawn = self._policy.recover({
-            *self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing, *self._texts.standing
-        })
+        withdrawn = self._policy.recover(
+            {*self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing, *self._texts.standing}
+        )
         if withdrawn is not None:
             self._record_answer(withdrawn, "withdrawn", "it has recovered", now)
         if not found:

@@ -22,8 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scanner", action="append", default=[], metavar="FILE",
         help="scanners of your own: a YAML file with patterns, or a Python file with functions; may be given again",
     )  # fmt: skip
-    parser.add_argument("--rules", action="append", default=[], metavar="FILE", help="a rule file that changes or switches off rules")
-    parser.add_argument("--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart")
+    parser.add_argument(
+        "--rules", action="append", default=[], metavar="FILE", help="a rule file that changes or switches off rules"
+    )
+    parser.add_argument(
+        "--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="read at most about N rollouts, of steps spread evenly")
     parser.add_argument("--verbose", action="store_true", help="every pattern and remark")
     add_json_flag(parser)

@@ -33,9 +33,10 @@ _SAID_OF = {
     "allowed": "{} allowed", "threshold": "the limit is {}", "target": "the target is {}", "noise": "it scatters by {}",
     "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
     "first": "first at step {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
-    "chance": "{} expected by chance", "start_share": "{} at the start", "hits": "{} rollouts show it",
-    "of_rollouts": "of {} that were read", "gain": "they earn {} more than others of the same prompt",
-    "gain_z": "which is {} times what chance gives", "growth_z": "the rise is {} times what chance gives", "share": "a share of {}", "value": "last value {}",
+    "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
+    "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
+    "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
+    "growth_z": "the rise is {} times what chance explains",
 }  # fmt: skip
 """How a number of the evidence is told."""
 

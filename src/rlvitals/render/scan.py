@@ -46,7 +46,9 @@ class ScanView:
                 yield from _finding(case.finding, case.others, facts["source"], ascii_only=options.ascii_only)
         remarks = [case for case in cases(findings) if case.finding["severity"] == "info"]
         if remarks and not self._verbose:
-            yield Text(f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim")
+            yield Text(
+                f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim"
+            )
         for name, problem in facts["problems"].items():
             yield Text(f"the scanner {name} failed and was put aside: {problem}", style="yellow")
 

@@ -89,7 +89,9 @@ _BEYOND_LATIN = re.compile(r"[\u0370-\u1fff\u2c00-\ud7ff\uf900-\ufaff]")
 _LATIN_WORD = re.compile(r"[^\W\d_]+")
 _SMALL_WORDS = {
     "English": frozenset("the of and to is that it for was with are this which have not be by from we so then".split()),
-    "German": frozenset("der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind".split()),
+    "German": frozenset(
+        "der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind".split()
+    ),
     "French": frozenset("le les des et est une dans que qui pour nous pas sur avec donc sont du ce cette aux".split()),
     "Spanish": frozenset("el los las es una que para por con del como se entonces son esta este pero más".split()),
     "Portuguese": frozenset("os as uma que para com não do da dos em então são isso mas pelo pela ao como".split()),

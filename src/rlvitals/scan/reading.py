@@ -22,7 +22,9 @@ _FENCE = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _FILE = re.compile(r"<file\b[^>]*>\n?(.*?)(?:</file>|\Z)", re.DOTALL)
 _LOOKS_LIKE_CODE = re.compile(r"^\s*(?:def |class |import |from \w+ import |async def |@\w+|#!)", re.MULTILINE)
 _THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_PAIR = re.compile(r"\w+\(((?:[^()\n]|\([^()\n]*\))*)\)\s*(?:==|->|=>|→|returns|should (?:return|be|equal))\s*([^\n#]+)")
+_PAIR = re.compile(
+    r"\w+\(((?:[^()\n]|\([^()\n]*\))*)\)\s*(?:==|->|=>|→|returns|should (?:return|be|equal))\s*([^\n#]+)"
+)
 _OUTPUTS = re.compile(
     r"^[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example |expected )?outputs?(?: ?#?\d+)?(?:\*\*)?\s*:?[^\S\n]*\n+(?P<lines>.*?)"
     r"(?=\n[^\S\n]*\n|\n[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example )?(?:in|out)puts?\b|\n[^\S\n]*(?:note|explanation|constraints)\b|\Z)",
@@ -133,7 +135,6 @@ class GroupReading:
             (_squeezed(match[1]), _squeezed(match[2].split(",  ")[0].rstrip(".;`'\" ") or match[2]))
             for match in _PAIR.finditer(self.group.prompt[:LONGEST_PART])
         ]
-
 
     @cached_property
     def outputs(self) -> list[str]:

@@ -91,7 +91,7 @@ def _of_yaml(path: str) -> list[Scanner]:
     if not isinstance(told, list):
         raise ConfigError(
             f"{path}: a file of scanners is a list, or has one under 'scanners:', such as "
-            "- {name: says_trust_me, match: \"trust me\", severity: warning}"
+            '- {name: says_trust_me, match: "trust me", severity: warning}'
         )
     return _of_entries(told, path, lines, under)
 
@@ -159,7 +159,9 @@ def _rule(
     if severity is not None and severity not in SEVERITIES:
         raise ConfigError(f"{at('severity')}: severity is one of {', '.join(SEVERITIES)}, not {severity!r}")
     if kind not in KINDS:
-        raise ConfigError(f"{at('kind')}: {kind!r} is no kind.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}")
+        raise ConfigError(
+            f"{at('kind')}: {kind!r} is no kind.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
+        )
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
         raise ConfigError(f"{at('share')}: share is between 0 and 1, not {share!r}")
     for key, value in (("title", title), ("advice", advice)):

@@ -215,9 +215,7 @@ def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) ->
         end = min(line if line >= 0 else len(text), end + QUOTED // 2)
     quote = " ".join(text[start:end].split())
     short = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + "…"
-    return Citation(
-        step, group, rollout, span.turn, span.part, span.start, span.end, short, reading.rollout.reward
-    )
+    return Citation(step, group, rollout, span.turn, span.part, span.start, span.end, short, reading.rollout.reward)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 /** Places in rollouts that findings cite: their addresses, and their words in a text. */
 
-import {el} from "../dom.js";
+import {ask} from "../api.js";
+import {atMostEvery, el} from "../dom.js";
 import * as state from "../state.js";
 
 /** @import {CitedFacts} from "../../contract.d.ts" */
@@ -13,6 +14,54 @@ import * as state from "../state.js";
 export function spotOf(place, rule) {
   const {step, group, rollout, turn, part, start, end} = place;
   return {step, group, rollout, cited: rule, spot: [step, group, rollout, turn, part, start, end].join(":")};
+}
+
+/**
+ * What findings cite of a run's rollouts, by rule. The doctor may take a while, so it is asked beside everything else.
+ * @param {string} run
+ * @param {AbortSignal} signal
+ * @param {number} pause milliseconds between two questions
+ * @param {() => void} onNews
+ */
+export function citations(run, signal, pause, onNews) {
+  /** @type {Map<string, CitedFacts[]>} */
+  const cited = new Map();
+  const asking = atMostEvery(pause, () => {
+    ask("findings", {run}, signal)
+      .then(({findings, judging}) => {
+        for (const {rule, cited: places} of findings) if (places.length) cited.set(rule, places);
+        if (judging) asking.ask();
+        if (cited.size) onNews();
+      })
+      .catch(() => {});
+  });
+  asking.ask();
+  return {
+    /** The places of the finding that was picked. */
+    places: () => cited.get(state.get("cited")),
+    /** @param {import("../../page.d.ts").Changes} without where to go when none is picked */
+    picker: (without) => {
+      if (!cited.size) return null;
+      const select = el(
+        "select",
+        {
+          "aria-label": "Cited by a finding",
+          on: {
+            change: () => {
+              const place = cited.get(select.value)?.[0];
+              const rule = select.value;
+              select.blur();
+              state.go(place ? {page: null, ...spotOf(place, rule)} : {...without, cited: null, spot: null});
+            },
+          },
+        },
+        el("option", {value: ""}, "cited by a finding"),
+        [...cited.keys()].map((rule) => el("option", {value: rule, selected: rule === state.get("cited")}, rule)),
+      );
+      return select;
+    },
+    stop: asking.stop,
+  };
 }
 
 /**

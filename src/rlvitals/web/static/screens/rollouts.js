@@ -5,12 +5,12 @@ import {atMostEvery, calm, el, fill, say} from "../dom.js";
 import {heatTable} from "../parts/heat.js";
 import {number} from "../numbers.js";
 import {citedList, groupList, hitList, kept} from "../parts/rolloutlists.js";
-import {spotOf} from "../parts/spots.js";
+import {citations} from "../parts/spots.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
 import {transcriptIn} from "../parts/transcript.js";
 
-/** @import {CitedFacts, GroupFacts, GroupPage, HitFacts, Hits, ListedGroup, RolloutSteps, WholeGroup} from "../../contract.d.ts" */
+/** @import {GroupFacts, GroupPage, HitFacts, Hits, ListedGroup, RolloutSteps, WholeGroup} from "../../contract.d.ts" */
 
 /**
  * @typedef {Object} Shown
@@ -44,17 +44,7 @@ export async function mount({run, root, signal, again}) {
     };
   }
   let steps = overview.steps.map((row) => row.step);
-  /** What findings cite of rollouts, by rule; asked for once, because the doctor may take a while. @type {Map<string, CitedFacts[]>} */
-  const cited = new Map();
-  const askCited = atMostEvery(LIVE_AGAIN, () => {
-    ask("findings", {run}, signal)
-      .then(({findings, judging}) => {
-        for (const {rule, cited: places} of findings) if (places.length) cited.set(rule, places);
-        if (judging) askCited.ask();
-        if (cited.size) draw(step());
-      })
-      .catch(() => {});
-  });
+  const cited = citations(run, signal, LIVE_AGAIN, () => draw(step()));
   const newer = atMostEvery(LIVE_AGAIN, () => {
     askSteps()
       .then((told) => {
@@ -125,7 +115,7 @@ export async function mount({run, root, signal, again}) {
     const {group} = shown;
     if (!group) return;
     const chosen = Math.min(number1("rollout"), group.rollouts?.length ?? 1);
-    const places = cited.get(state.get("cited"));
+    const places = cited.places();
     fill(list, ...(places ? citedList(places, state.get("cited"), isHere) : shown.hits ? hitList(shown.hits, isHere) : groupList(shown.groups, group.number)), ...pages());
     fill(
       middle,
@@ -217,22 +207,6 @@ export async function mount({run, root, signal, again}) {
       },
       "this step only",
     );
-    const patterns = el(
-      "select",
-      {
-        "aria-label": "Cited by a finding",
-        on: {
-          change: () => {
-            const rule = patterns.value;
-            patterns.blur();
-            const place = cited.get(rule)?.[0];
-            state.go({page: null, ...(place ? spotOf(place, rule) : {...nowhere, cited: null, spot: null})});
-          },
-        },
-      },
-      el("option", {value: ""}, "cited by a finding"),
-      [...cited.keys()].map((rule) => el("option", {value: rule, selected: rule === state.get("cited")}, rule)),
-    );
     fill(
       bar,
       el("button", {"aria-label": "Step before", title: "Step before (,)", on: {click: () => walkSteps(-1)}}, "‹"),
@@ -243,12 +217,8 @@ export async function mount({run, root, signal, again}) {
       worst,
       isFinding() && here,
       isFinding() &&
-        el(
-          "button",
-          {on: {click: () => state.go({search: null, outcome: null, worst: null, everywhere: null, page: null})}},
-          "All groups",
-        ),
-      cited.size > 0 && patterns,
+        el("button", {on: {click: () => state.go({search: null, outcome: null, worst: null, everywhere: null, page: null})}}, "All groups"),
+      cited.picker({page: null, ...nowhere}),
       row &&
         el(
           "span",
@@ -292,7 +262,6 @@ export async function mount({run, root, signal, again}) {
   };
   fill(root, el("h1", {class: "unseen"}, "Rollouts"), bar, el("div", {class: "rollouts"}, list, middle, right));
   await look();
-  askCited.ask();
   let before = signature();
   return {
     update: () => {
@@ -304,10 +273,7 @@ export async function mount({run, root, signal, again}) {
     live: ({kind}) => {
       if (kind === "rows") newer.ask();
     },
-    stop: () => {
-      newer.stop();
-      askCited.stop();
-    },
+    stop: () => [newer, cited].forEach(({stop}) => stop()),
     keys: [
       {key: "j", says: "next rollout", does: () => walk(1)},
       {key: "k", says: "rollout before", does: () => walk(-1)},
