@@ -41,7 +41,7 @@ VERBS = {
     "push": "send a run to a server that accepts pushes, or to a bucket; resumes where it stopped",
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
-    "scan": "patterns in the texts of rollouts: exploits, loops, refusals and your own, whether they earn more and spread",
+    "scan": "patterns in the texts of rollouts: exploits, loops, refusals, your own; whether they pay and spread",
     "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
     "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",

@@ -108,7 +108,7 @@ def sign_test(wins: int, losses: int) -> float:
     n, k = wins + losses, min(wins, losses)
     if not n:
         return 1.0
-    tail = sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+    tail = sum(math.comb(n, i) for i in range(k + 1)) / math.pow(2, n)
     return min(1.0, 2 * tail)
 
 

@@ -29,8 +29,8 @@ from rlvitals.records import ACTIONS, KINDS, SEVERITIES, Action, Severity
 FAMILIES = ("policy", "preference", "other")
 MAX_HOLD = 60
 NO_SIGNALS = frozenset({"case", "recheck", "scanned"})
-"""What a rule's function may ask for besides signals: the run's facts, a step compared with its tokens, and a pattern in
-the texts of rollouts."""
+"""What a rule's function may ask for besides signals: the run's facts, a step compared with its tokens, and a pattern
+in the texts of rollouts."""
 _HOLD = re.compile(r"^(\d+) of (\d+)$")
 _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<severity>info|warning|critical)\s*$")
 

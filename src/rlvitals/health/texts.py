@@ -12,7 +12,7 @@ from rlvitals.health.entries import Rule
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import finding_of
-from rlvitals.records import SEVERITIES, HealthEvent, Scanned, Severity
+from rlvitals.records import SEVERITIES, HealthEvent, HealthEventType, Scanned, Severity
 
 
 class TextRules:
@@ -53,7 +53,7 @@ class TextRules:
             return []
         self._standing[rule.rule] = alarm.severity
         found = finding_of(rule, alarm, scanned.step, cited=scanned.cited)
-        kind = "raised" if before is None else "escalated"
+        kind: HealthEventType = "raised" if before is None else "escalated"
         return [HealthEvent(kind, scanned.step, finding=found, seen_in="texts")]
 
     def _is_content(self, rule: Rule, scanned: Scanned) -> list[HealthEvent]:

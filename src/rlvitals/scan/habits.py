@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from rlvitals.compute.repetition import ngram_repetition
 from rlvitals.scan.reading import TEXT, Part, Reading, Span, words_of
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 FEWEST_WORDS = 40
 """Words that a text must have before its repetition is judged."""
 REPEATED_SHARE = 0.6
@@ -41,7 +46,8 @@ _FORMAT = re.compile(r"</?[A-Za-z][\w-]{0,30}>|\\boxed|```|####|final answer|the
 _PLACEHOLDER = re.compile(
     r"""(?:
       \\boxed\{\s*(?:\.\.\.|…|answer|your[ _]answer(?:[ _]here)?|x|\?|final[ _]answer)?\s*\}
-    | <(answer|final|final_answer|solution|response)>\s*(?:\.\.\.|…|\[?(?:your|the|final|insert)?[ _]?(?:final )?(?:answer|solution|code)(?:[ _]here)?\]?|\?+)?\s*</\1>
+    | <(answer|final|final_answer|solution|response)>\s*(?:\.\.\.|…|\[?(?:your|the|final
+      |insert)?[ _]?(?:final )?(?:answer|solution|code)(?:[ _]here)?\]?|\?+)?\s*</\1>
     | \b(?:your|insert)[ _](?:answer|reasoning|code|solution|response)[ _]here\b
     | \b(?:reasoning|brief\ reasoning|step-by-step\ reasoning)\ here\.{0,3}
     | \#\ (?:your|insert)\ (?:solution\ )?code\ here
@@ -49,19 +55,23 @@ _PLACEHOLDER = re.compile(
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
-_STOCK = frozenset(
-    "the final answer is here my so therefore thus reasoning think thinking step by solution response result follows in "
-    "as below and to a of this format requested required output first second then".split()
+_STOCK = _words(
+    "the final answer is here my so therefore thus reasoning think thinking step by solution response result follows "
+    "in as below and to a of this format requested required output first second then"
 )
 FEWEST_CONTENT = 1
 
 _REFUSAL = re.compile(
     r"""\b(?:
-      i(?:['’]m|\ am)\ (?:sorry|afraid),?\ (?:but\ )?(?:i\ )?(?:can(?:['’]t|not|\ not)|am\ (?:not\ able|unable)|won['’]t|do\ not|don['’]t\ feel)
-    | i\ (?:can(?:['’]t|not|\ not)|won['’]t|will\ not|am\ (?:not\ able|unable)\ to|must\ decline\ to|have\ to\ decline\ to)\ (?:help|assist|provide|comply|fulfil+|answer|do\ that|solve|complete|continue|engage|write|generate|create|support)
-    | as\ an?\ (?:ai|artificial\ intelligence)(?:\ language)?(?:\ model|\ assistant)?,?\ i\ (?:can(?:['’]t|not|\ not)|am|do\ not|don['’]t)
+      i(?:['\u2019]m|\ am)\ (?:sorry|afraid),?\ (?:but\ )?(?:i\ )?(?:can(?:['\u2019]t|not|\ not)
+        |am\ (?:not\ able|unable)|won['\u2019]t|do\ not|don['\u2019]t\ feel)
+    | i\ (?:can(?:['\u2019]t|not|\ not)|won['\u2019]t|will\ not|am\ (?:not\ able|unable)\ to|must\ decline\ to
+      |have\ to\ decline\ to)\ (?:help|assist|provide|comply|fulfil+|answer|do\ that|solve|complete|continue
+      |engage|write|generate|create|support)
+    | as\ an?\ (?:ai|artificial\ intelligence)(?:\ language)?(?:\ model|\ assistant)?,?\ i\ (?:can(?:['\u2019]t
+      |not|\ not)|am|do\ not|don['\u2019]t)
     | i\ (?:must|have\ to)\ (?:respectfully\ )?(?:decline|refuse)
-    | (?:cannot|can['’]t|unable\ to)\ (?:help|assist)\ (?:you\ )?with\ (?:that|this)
+    | (?:cannot|can['\u2019]t|unable\ to)\ (?:help|assist)\ (?:you\ )?with\ (?:that|this)
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -88,14 +98,12 @@ _SCRIPTS = {
 _BEYOND_LATIN = re.compile(r"[\u0370-\u1fff\u2c00-\ud7ff\uf900-\ufaff]")
 _LATIN_WORD = re.compile(r"[^\W\d_]+")
 _SMALL_WORDS = {
-    "English": frozenset("the of and to is that it for was with are this which have not be by from we so then".split()),
-    "German": frozenset(
-        "der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind".split()
-    ),
-    "French": frozenset("le les des et est une dans que qui pour nous pas sur avec donc sont du ce cette aux".split()),
-    "Spanish": frozenset("el los las es una que para por con del como se entonces son esta este pero más".split()),
-    "Portuguese": frozenset("os as uma que para com não do da dos em então são isso mas pelo pela ao como".split()),
-    "Italian": frozenset("il gli di che è una per con non del della sono quindi anche nel questo questa dei".split()),
+    "English": _words("the of and to is that it for was with are this which have not be by from we so then"),
+    "German": _words("der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind"),
+    "French": _words("le les des et est une dans que qui pour nous pas sur avec donc sont du ce cette aux"),
+    "Spanish": _words("el los las es una que para por con del como se entonces son esta este pero más"),
+    "Portuguese": _words("os as uma que para com não do da dos em então são isso mas pelo pela ao como"),
+    "Italian": _words("il gli di che è una per con non del della sono quindi anche nel questo questa dei"),
 }
 
 
@@ -108,8 +116,8 @@ def only_the_format(reading: Reading) -> Iterator[Span]:
     answer = _THOUGHT.sub(" ", text)
     placeholder = _PLACEHOLDER.search(answer)
     if placeholder and len(words_of(_PLACEHOLDER.sub(" ", answer))) <= FEWEST_WORDS // 2:
-        found = _PLACEHOLDER.search(text)
-        if found and not _is_in_thought(text, found.start()):
+        found = next((each for each in _PLACEHOLDER.finditer(text) if not _is_in_thought(text, each.start())), None)
+        if found is not None:
             yield Span(last.turn, TEXT, *found.span())
             return
     if not _FORMAT.search(text):

@@ -26,8 +26,10 @@ _PAIR = re.compile(
     r"\w+\(((?:[^()\n]|\([^()\n]*\))*)\)\s*(?:==|->|=>|→|returns|should (?:return|be|equal))\s*([^\n#]+)"
 )
 _OUTPUTS = re.compile(
-    r"^[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example |expected )?outputs?(?: ?#?\d+)?(?:\*\*)?\s*:?[^\S\n]*\n+(?P<lines>.*?)"
-    r"(?=\n[^\S\n]*\n|\n[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example )?(?:in|out)puts?\b|\n[^\S\n]*(?:note|explanation|constraints)\b|\Z)",
+    r"^[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example "
+    r"|expected )?outputs?(?: ?#?\d+)?(?:\*\*)?\s*:?[^\S\n]*\n+(?P<lines>.*?)"
+    r"(?=\n[^\S\n]*\n|\n[^\S\n]*(?:#+\s*|\*\*)?(?:sample |example )?(?:in|out)puts?\b|\n[^\S\n]*(?:note"
+    r"|explanation|constraints)\b|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 MOST_EXPECTED = 400

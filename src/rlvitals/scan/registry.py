@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -132,10 +132,7 @@ def _of_entry(entry: Mapping[str, Any], at: Callable[..., str]) -> Scanner:
     where = entry.get("where", "all")
     if where not in WHERE:
         raise ConfigError(f"{at('where')}: where is one of {', '.join(WHERE)}, not {where!r}")
-    rule = _rule(
-        name, entry.get("severity"), entry.get("kind", "reward_hacking"), entry.get("share"), entry.get("title"),
-        entry.get("advice"), at,
-    )  # fmt: skip
+    rule = _rule(name, entry, at)
 
     def find(reading: Reading) -> Iterator[Span]:
         for part in _parts_in(reading, where):
@@ -152,31 +149,29 @@ def _parts_in(reading: Reading, where: str) -> list[Part]:
     return [part for part in reading.parts if where == "all" or (part.name == TEXT) == (where == "text")]
 
 
-def _rule(
-    name: str, severity: Any, kind: Any, share: Any, title: Any, advice: Any, at: Callable[..., str]
-) -> Rule:  # fmt: skip
+def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
     """What is made of the hits of a user's scanner: what the user says, or as of an exploit of ours."""
+    severity, kind, share = told.get("severity"), told.get("kind", "reward_hacking"), told.get("share")
     if severity is not None and severity not in SEVERITIES:
         raise ConfigError(f"{at('severity')}: severity is one of {', '.join(SEVERITIES)}, not {severity!r}")
     if kind not in KINDS:
-        raise ConfigError(
-            f"{at('kind')}: {kind!r} is no kind.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
-        )
+        known = f"{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
+        raise ConfigError(f"{at('kind')}: {kind!r} is no kind.{known}")
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
         raise ConfigError(f"{at('share')}: share is between 0 and 1, not {share!r}")
-    for key, value in (("title", title), ("advice", advice)):
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{at(key)}: {key} is a text, not {value!r}")
+    for key in ("title", "advice"):
+        if not isinstance(told.get(key, ""), str):
+            raise ConfigError(f"{at(key)}: {key} is a text, not {told[key]!r}")
     words = Words(
-        title or f"{{share:.0%}} of the newest rollouts show {name} ({{hits:.0f}} in all)",
+        told.get("title") or f"{{share:.0%}} of the newest rollouts show {name} ({{hits:.0f}} in all)",
         ("found by a scanner of your own",),
-        (advice,) if advice else ("read the cited rollouts",),
+        (told.get("advice") or "read the cited rollouts",),
     )
+    made = Rule(name, kind, function="gamed_text", words=words, confidence=0.5, hold=(1, 3), numbers=dict(_GAMED))
     if severity is None:
-        return Rule(name, kind, function="gamed_text", words=words, confidence=0.5, hold=(1, 3), numbers=_GAMED | (
-            {} if share is None else {"share": float(share)}))  # fmt: skip
+        return made if share is None else replace(made, numbers=_GAMED | {"share": float(share)})
     numbers = {"least": 3.0, "share": float(share or 0.0), "gravity": float(SEVERITIES.index(severity))}
-    return Rule(name, kind, function="declared_text", words=words, numbers=numbers, confidence=0.5, hold=(1, 3))
+    return replace(made, function="declared_text", numbers=numbers)
 
 
 _GAMED = {
@@ -193,10 +188,7 @@ def _of_function(function: Callable[[Rollout, Group], Iterable[Any]], rule: Rule
     where = f"the scanner {name!r}"
     if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r} in its 'scanner'.{did_you_mean(unknown[0], _KEYS)}")
-    made = rule or _rule(
-        name, told.get("severity"), told.get("kind", "reward_hacking"), told.get("share"), told.get("title"),
-        told.get("advice"), lambda *_: where,
-    )  # fmt: skip
+    made = rule or _rule(name, told, lambda *_: where)
 
     def find(reading: Reading) -> Iterator[Span]:
         found = function(reading.rollout, reading.group)

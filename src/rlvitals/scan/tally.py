@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from rlvitals.compute.association import Gain, Trend
@@ -110,7 +111,7 @@ class Tally:
         onset = next((at for at, count, hits in self.shares if hits and hits >= half * count), step)
         gain = self.gain
         return Scanned(
-            pattern, step, self.rollouts, self.hits, recent_rollouts, recent_hits, *self.start,
+            pattern, step, self.rollouts, self.hits, recent_rollouts, recent_hits, self.start[0], self.start[1],
             gain=gain.difference, gain_z=gain.z, spread=spread, growth_z=self.trend.z, onset_step=onset,
             cited=self._chosen(),
         )  # fmt: skip
@@ -192,7 +193,7 @@ class Scans:
             if scanner.name in self.problems:
                 continue
             spans: list[Span] = []
-            with guarded(lambda error, name=scanner.name: self._put_aside(name, error)):
+            with guarded(partial(self._put_aside, scanner.name)):
                 for span in scanner.find(reading):
                     spans.append(span)
                     if len(spans) >= SPANS_OF_ROLLOUT:

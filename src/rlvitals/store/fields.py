@@ -121,7 +121,7 @@ def _reader(hint: Any, bounds: Range | None = None) -> _Reader:
         return _mapping_of(_reader(arguments[1]))
     if origin in (list, tuple):
         return _list_of(_reader(arguments[0]), origin)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return _record_in(hint)
     if hint is int:
         return _whole_in(bounds or WHOLE)
