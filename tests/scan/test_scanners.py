@@ -146,14 +146,21 @@ def test_a_turn_said_three_times_is_a_loop():
 
 
 def test_another_script_or_language_is_found():
-    assert hits("The sum is 4. 所以答案是四，我们可以确认这一点。", prompt="How much is 2 + 2?")["switches_language"][0] == "所"
+    assert (
+        hits("The sum is 4. 所以答案是四，我们可以确认这一点。", prompt="How much is 2 + 2?")["switches_language"][0]
+        == "所"
+    )
     assert "switches_language" not in hits("答案是四，我们可以确认这一点。", prompt="二加二等于多少？")
     assert "switches_language" not in hits("答案是四，我们可以确认这一点。", prompt="Answer in Chinese: 2 + 2?")
-    english = "What is the sum of the numbers that are in the list and which of them is the one that we have to find for it?"
+    english = (
+        "What is the sum of the numbers that are in the list and which of them is the one that we have to find for it?"
+    )
     german = "Also wir addieren die Zahlen und das ist nicht schwer, denn der Wert ist mit der Summe von den beiden auf der Liste."
     assert hits(german, prompt=english)["switches_language"] == german
     assert "switches_language" not in hits(german, prompt="Wie groß ist die Summe der Zahlen, und was ist das?")
-    assert "switches_language" not in hits("n = k * (x^2 + xy + y^2) = k * ((k + y)^2 + (k + y) y + y^2) " * 2, prompt=english)
+    assert "switches_language" not in hits(
+        "n = k * (x^2 + xy + y^2) = k * ((k + y)^2 + (k + y) y + y^2) " * 2, prompt=english
+    )
 
 
 @pytest.mark.parametrize(

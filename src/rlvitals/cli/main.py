@@ -42,6 +42,7 @@ VERBS = {
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
     "scan": "patterns in the texts of rollouts: exploits, loops, refusals, your own; whether they pay and spread",
+    "audit-judge": "a judge against a held set: errors, order flips, length bias, self-agreement, drift",
     "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
     "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
@@ -54,7 +55,7 @@ VERBS = {
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
-MODULES = {"import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
+MODULES = {"audit-judge": "audit_judge", "import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
 """Verbs whose module has another name: it cannot have the verb's, or the verbs' names are too near to each other."""
 
 
