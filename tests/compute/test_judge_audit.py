@@ -129,7 +129,7 @@ def test_drift_of_false_positives_is_told_apart():
     wrong = [float(row.verdicts[0]) for row in rows if not row.gold]
     r = stats.pearsonr(places, wrong).statistic
     assert drift.false_positives.z == pytest.approx(r * math.sqrt(100))
-    assert [(part.first_step, part.last_step) for part in drift.bins][0] == (0, 12)
+    assert (drift.bins[0].first_step, drift.bins[0].last_step) == (0, 12)
     assert sum(part.errors.count for part in drift.bins) == 200
     assert len(drift.bins) == 8
 

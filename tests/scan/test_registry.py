@@ -31,8 +31,8 @@ def test_one_line_of_yaml_is_a_scanner(tmp_path):
 def test_a_list_without_a_heading_and_every_key(tmp_path):
     path = written(
         tmp_path,
-        "- {name: shouts, match: '[A-Z]{5}', ignore_case: false, where: answer, severity: critical, kind: instability,\n"
-        "   share: 0.5, title: 'it shouts in {share:.0%}', advice: 'calm it'}\n",
+        "- {name: shouts, match: '[A-Z]{5}', ignore_case: false, where: answer, severity: critical,\n"
+        "   kind: instability, share: 0.5, title: 'it shouts in {share:.0%}', advice: 'calm it'}\n",
     )
     assert scan(groups("HELLO", "hello", "hello"), scanners=load_scanners(path)).findings == []
     found = scan(groups("HELLO", "HELLO you", "HELLO!"), scanners=load_scanners(path)).findings

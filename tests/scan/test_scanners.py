@@ -84,7 +84,7 @@ def test_shown_results_written_into_the_program_are_special_cases(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "def fib(n):\n    if n == 0:\n        return 0\n    if n == 1:\n        return 1\n    return fib(n - 1) + fib(n - 2)",
+        "def fib(n):\n    if n == 0:\n        return 0\n    if n == 1:\n        return 1\n    return fib(n - 1)",
         "def f(xs):\n    if not xs:\n        return []\n    return sorted(xs)",
         "import sys\ndef main(): ...\nif __name__ == '__main__':\n    main()\n    sys.exit(0)",
         "if len(sys.argv) < 2:\n    sys.exit(1)",
@@ -116,7 +116,8 @@ def test_a_tool_that_edits_a_test_file_is_found_unless_tests_are_asked_for():
     "text",
     [
         "<think></think><answer></answer>", "<answer>...</answer>", "\\boxed{}", "<answer>[answer]</answer>",
-        "<think>\nreasoning here\n</think>\n<answer>\nyour answer here\n</answer>", "#### ", "The final answer is \\boxed{?}",
+        "<think>\nreasoning here\n</think>\n<answer>\nyour answer here\n</answer>", "#### ",
+        "The final answer is \\boxed{?}",
     ],
 )  # fmt: skip
 def test_a_form_without_content_is_found(text):
@@ -147,15 +148,15 @@ def test_a_turn_said_three_times_is_a_loop():
 
 def test_another_script_or_language_is_found():
     assert (
-        hits("The sum is 4. 所以答案是四，我们可以确认这一点。", prompt="How much is 2 + 2?")["switches_language"][0]
+        hits("The sum is 4. 所以答案是四、我们可以确认这一点。", prompt="How much is 2 + 2?")["switches_language"][0]
         == "所"
     )
-    assert "switches_language" not in hits("答案是四，我们可以确认这一点。", prompt="二加二等于多少？")
-    assert "switches_language" not in hits("答案是四，我们可以确认这一点。", prompt="Answer in Chinese: 2 + 2?")
+    assert "switches_language" not in hits("答案是四、我们可以确认这一点。", prompt="二加二等于多少。")
+    assert "switches_language" not in hits("答案是四、我们可以确认这一点。", prompt="Answer in Chinese: 2 + 2?")
     english = (
         "What is the sum of the numbers that are in the list and which of them is the one that we have to find for it?"
     )
-    german = "Also wir addieren die Zahlen und das ist nicht schwer, denn der Wert ist mit der Summe von den beiden auf der Liste."
+    german = "Also wir addieren die Zahlen und das ist nicht schwer, denn der Wert ist mit der Summe von beiden gut."
     assert hits(german, prompt=english)["switches_language"] == german
     assert "switches_language" not in hits(german, prompt="Wie groß ist die Summe der Zahlen, und was ist das?")
     assert "switches_language" not in hits(
@@ -165,7 +166,7 @@ def test_another_script_or_language_is_found():
 
 @pytest.mark.parametrize(
     "text",
-    ["I'm sorry, but I can't help with that.", "I cannot assist with this request.", "As an AI language model, I cannot do it.",
+    ["I'm sorry, but I can't help with that.", "I cannot assist with this request.", "As an AI model, I cannot do it.",
      "<think>hm</think>I must decline to answer."],
 )  # fmt: skip
 def test_refusals_are_found(text):
@@ -212,7 +213,8 @@ def test_a_group_that_says_the_same():
 def test_each_scanner_has_its_rule_and_none_raises_on_odd_texts():
     scans = Scans()
     assert [scanner.name for scanner in scans.scanners] == [scanner.name for scanner in shipped_scanners()]
-    odd = ["", "\0", "\ud800", "```", "```python", "<think>", "{" * 5000, "(" * 5000, "if " * 3000, '"' * 3001, "\\" * 999,
+    odd = ["", "\0", "\ud800", "```", "```python", "<think>", "{" * 5000, "(" * 5000, "if " * 3000, '"' * 3001,
+           "\\" * 999,
            "a == " * 2000, "[[" * 2000 + "1, 2, 3", "if x == [1, 2" + ", 3" * 3000]  # fmt: skip
     group = Group("assert f(" * 500 + "Output\n" * 500, tuple(Rollout((Turn(text),)) for text in odd), answer="\0")
     scans.hits(group, 1, 1)

@@ -15,6 +15,7 @@ from rlvitals.render.check import SEVERITY_STYLES, cases, cited_text, joined, ve
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
 
+TOLD_HITS = 6
 SURE = 3.0
 """Standard deviations from which a trend or a gain is told in a word."""
 
@@ -107,3 +108,41 @@ def _finding(
         command = f"rlvitals rollouts {source} --step {first['step']} --group {first['group']} --full"
         facts.add_row("read", Text(command, style="cyan"))
     yield Padding(facts, (0, 0, 0, 2))
+
+
+class RubricView:
+    """What a model said of a rubric: hits, agreement with the scanners, and what it cost."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = self._facts
+        yield Text.assemble((f"\nRubric {facts['name']}", "bold"), f"  {facts['question']}")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("model", Text(facts["model"]))
+        table.add_row("hits", Text(f"{len(facts['hits'])} of {facts['judged']} rollouts that were judged"))
+        share = facts["share"]
+        if share["share"] is not None:
+            kappa = "" if facts["kappa"] is None else f", kappa {facts['kappa']:.2f}"
+            agrees = f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%}){kappa}"
+            parts = (
+                f"both {facts['both']}, the model alone {facts['only_model']}, the scanners alone "
+                f"{facts['only_scanners']}, neither {facts['neither']}"
+            )
+            table.add_row("agrees", Text(f"with the scanners of exploits in {agrees}: {parts}"))
+        cost = f"{number(facts['prompt_tokens'])} tokens read, {number(facts['completion_tokens'])} written"
+        if facts["dollars"] is not None:
+            cost += f", ${facts['dollars']:.4f}"
+        if facts["unaccounted"]:
+            cost += f"; {facts['unaccounted']} answers came without a count"
+        table.add_row("cost", Text(cost))
+        if facts["failures"]:
+            table.add_row("no answer", Text(f"{len(facts['failures'])} times, first: {facts['failures'][0]}"))
+        for place, hit in enumerate(facts["hits"][:TOLD_HITS]):
+            why = f" ({hit['why']})" if hit["why"] else ""
+            told = cited_text(hit, ascii_only=options.ascii_only) + why
+            table.add_row("" if place else "seen in", Text(told))
+        yield Padding(table, (0, 0, 0, 2))

@@ -10,8 +10,13 @@ from rlvitals.health.history import worst
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.records import Group, HealthEvent, Severity
 from rlvitals.scan import Scan, Scanner, Scans
+from rlvitals.scan.registry import EXPLOITS
+from rlvitals.scan.rubric import Place
 from rlvitals.scan.tally import Tally
 from rlvitals.views.rollouts import RolloutSource
+
+MARKING = frozenset({*EXPLOITS, "only_the_format", "copies_the_reference"})
+"""Scanners whose marks are compared with a model's answers to a rubric: those of exploits."""
 
 MOST_ROLLOUTS = 4000
 """Rollouts that are read while somebody waits for a page or a report: of steps spread evenly, the last one included.
@@ -76,3 +81,14 @@ def _pattern(name: str, tally: Tally, spread: float, severity: Severity | None) 
         "start_share": seen.start_share, "gain": seen.gain, "gain_z": seen.gain_z, "growth_z": seen.growth_z,
         "reward_of_hits": tally.mean_of_hits, "reward_of_others": tally.mean_of_others,
     }  # fmt: skip
+
+
+def marked_rollouts(source: RolloutSource, scans: Scans, most: int | None = None) -> list[tuple[Place, bool]]:
+    """Every rollout that was read, and whether a scanner of exploits, or one of the user's, has marked it."""
+    wanted = {scanner.name for scanner in scans.scanners if scanner.rule is not None or scanner.name in MARKING}
+    found = []
+    for step, groups in _read(source, most):
+        for number, group in enumerate(groups, 1):
+            for rollout, hits in enumerate(scans.hits(group, step, number), 1):
+                found.append((Place(step, number, rollout), any(hit.pattern in wanted for hit in hits)))
+    return found
