@@ -148,6 +148,7 @@ def judge():
     thread.start()
     yield server
     server.shutdown()
+    server.server_close()
     thread.join()
 
 
