@@ -424,6 +424,24 @@ class AskedFacts(TypedDict):
     answer_text: str
 
 
+class CitedFacts(TypedDict):
+    """A place in a rollout that shows a finding."""
+
+    step: int
+    group: int
+    """Of the step, from 1."""
+    rollout: int
+    """Of the group, from 1."""
+    turn: int
+    part: str
+    """`text`, or `call 2`."""
+    start: int
+    end: int
+    """Characters of that part, by code points."""
+    quote: str
+    reward: Number | None
+
+
 class WholeFinding(FindingFacts):
     """A finding with all that is known of it."""
 
@@ -436,6 +454,8 @@ class WholeFinding(FindingFacts):
     action: Action
     requests: list[AskedFacts]
     trace: list[TracedLine]
+    cited: list[CitedFacts]
+    """Where recorded rollouts show it."""
 
 
 class TakenFacts(TypedDict):

@@ -166,6 +166,27 @@ class RunMarks(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Citation:
+    """A place in a recorded rollout that a finding points at, by the numbers that lists and pages show."""
+
+    step: int
+    group: Count
+    """Of the step, from 1."""
+    rollout: Count
+    """Of the group, from 1."""
+    turn: Count = 1
+    """From 1."""
+    part: str = "text"
+    """What of the turn: `text`, or `call 2` for the texts of its second call's arguments, joined by line ends."""
+    start: Count = 0
+    end: Count = 0
+    """Characters of that part, the end not included."""
+    quote: str = ""
+    """The words there, shortened."""
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing the doctor found: what, since when, how it knows, why it happens and what to do."""
 
@@ -193,6 +214,8 @@ class Finding:
     """One of CAUSES; empty where the evidence does not show what lies behind it."""
     slice: str = ""
     """The label of the slice it is about, such as `env=math`; empty for the whole run."""
+    cited: tuple[Citation, ...] = ()
+    """Places in rollouts that show it, where it was read from texts."""
     recovered_step: int | None = None
     """The step at which its rule was content again; None: it still stands."""
 
@@ -257,9 +280,9 @@ HealthEventType = Literal["raised", "escalated", "recovered", "request", "answer
 """What a line of the health log tells: an alarm that was raised, that got graver, that is over; what was asked of the
 trainer and what it answered; that a monitor began to watch or gave up."""
 
-SeenIn = Literal["rows", "clock", "epochs", "tokens"]
-"""What a finding was read from. Those of rows can be found again from the log, those of tokens from recorded rollouts;
-the others only while it trains."""
+SeenIn = Literal["rows", "clock", "epochs", "tokens", "texts"]
+"""What a finding was read from. Those of rows can be found again from the log, those of tokens and texts from recorded
+rollouts; the others only while it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,3 +550,42 @@ class Recheck:
     """What tells the cause: `factor`, `count_of`, `shift`, `microbatch_size`."""
     gap: TokenGap | None = None
     """Between engine and trainer, where both log-probs were recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """How one pattern has come up in the texts of rollouts, up to a step."""
+
+    pattern: str
+    step: int
+    rollouts: int
+    """That were read."""
+    hits: int
+    """Those of them that show the pattern."""
+    recent_rollouts: int
+    """Of the newest steps."""
+    recent_hits: int
+    start_rollouts: int
+    """Of the first steps."""
+    start_hits: int
+    gain: float | None
+    """Mean reward of the hits minus that of the other rollouts of the same prompt (or of the same step, where no group
+    has both); None where that cannot be said."""
+    gain_z: float
+    """The same in standard deviations of what chance gives."""
+    spread: float
+    """Standard deviation of all rewards."""
+    growth_z: float
+    """How surely the share rises with the steps, in standard deviations."""
+    onset_step: int
+    """The first step at which the share was at least half of what it is now."""
+    cited: tuple[Citation, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The share of hits among the newest rollouts."""
+        return self.recent_hits / self.recent_rollouts if self.recent_rollouts else 0.0
+
+    @property
+    def start_share(self) -> float:
+        return self.start_hits / self.start_rollouts if self.start_rollouts else 0.0

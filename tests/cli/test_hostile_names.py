@@ -183,6 +183,14 @@ check {log} --follow --until-idle 0.01 --interval 0.01
 check {log} --follow --until-idle 0.01 --interval 0.01 --json
 check {runs} --follow
 check {log} --html {out}.html
+scan {one}
+scan {one} --verbose
+scan {one} --json
+scan {one} --scanner {word}
+scan {missing}
+audit-judge {log}
+audit-judge {missing}
+audit-judge {log} --column {word}=x
 backtest default {runs} {log}
 backtest {rules} {log}
 backtest {word} {log}
@@ -351,6 +359,7 @@ backtest default {runs}
 compare {one} {two} --all
 rollouts {one} --step 6 --group 1 --full
 rollouts {one} --step 12 --diff 6
+scan {one} --verbose
 evals {one} {two}
 explain {word}
 export {one} --to csv --output -

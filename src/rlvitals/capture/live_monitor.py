@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.capture.notices import Notices
+from rlvitals.capture.text_scans import TextScans
 from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
@@ -133,6 +134,7 @@ class LiveMonitor:
         self._problems_told = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
+        self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook)
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
         self._has_read_past = threading.Event()
 
@@ -212,7 +214,12 @@ class LiveMonitor:
             self._guarded(take)
 
     def take_groups(self, groups: Sequence[Group], step: int) -> None:
-        """Rollouts of a step as they were recorded. Those with tokens are compared with its row: see `recheck`."""
+        """Rollouts of a step as they were recorded. Those with tokens are compared with its row, and texts are scanned:
+        see `recheck`.
+        """
+        if self.is_on:
+            with self._lock:
+                self._texts.take_groups(groups, step, time.time())
         if self.is_on and any(rollout.trace for group in groups for rollout in group.rollouts):
             with self._lock:
                 if not self._tokens.is_used and (row := last_row(self._dir.train_log)) is not None:
@@ -225,16 +232,23 @@ class LiveMonitor:
             self.recheck()
 
     def recheck(self, *, is_last: bool = False) -> None:
-        """Compute the numbers of recorded tokens again and compare them with those logged. Takes a while: for a caller
-        that does not hold the run's lock. `is_last`: no further row comes.
+        """Compute the numbers of recorded tokens again and compare them with those logged, and scan texts. Takes a
+        while: for a caller that does not hold the run's lock. `is_last`: no further row comes.
         """
-        if not self._tokens.is_used or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        with guarded(self._tokens.give_up):
-            for now, events in self._tokens.checked(self._lock, is_last=is_last):
-                with self._lock:
-                    if self.is_on and not self._is_busy:
-                        self._guarded(partial(self._take, events, now, seen_in="tokens"))
+        if self._tokens.is_used:
+            with guarded(self._tokens.give_up):
+                self._take_all(self._tokens.checked(self._lock, is_last=is_last), "tokens")
+        if self._texts.is_used:
+            with guarded(self._texts.give_up):
+                self._take_all(self._texts.scanned(self._lock), "texts")
+
+    def _take_all(self, found: Iterable[tuple[float, list[HealthEvent]]], seen_in: SeenIn) -> None:
+        for now, events in found:
+            with self._lock:
+                if self.is_on and not self._is_busy:
+                    self._guarded(partial(self._take, events, now, seen_in=seen_in))
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
@@ -346,7 +360,9 @@ class LiveMonitor:
         """Put on record that this attempt is watched: without alarms, that is what its health log says."""
         if not self._is_announced:
             self._is_announced = True
-            facts = {"is_on": True} | ({"takes_requests": True} if self._settings.actions != "advise" else {})
+            facts = {"is_on": True, "reads_texts": True} | (
+                {"takes_requests": True} if self._settings.actions != "advise" else {}
+            )
             self._write(self._line("monitor", facts, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -432,6 +448,7 @@ class LiveMonitor:
         for event in known:
             self._history.take(event)
         self._tokens.stand(History(event for event in known if event.seen_in == "tokens").standing)
+        self._texts.stand(History(event for event in known if event.seen_in == "texts").standing)
         self._announce(time.time())
         self._take(missed, time.time())
 
@@ -451,7 +468,9 @@ class LiveMonitor:
                 self._show(event.finding)
         if self._policy is None or self._monitor is None or self._settings.actions != "act":
             return
-        withdrawn = self._policy.recover({*self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing})
+        withdrawn = self._policy.recover(
+            {*self._monitor.case.raised, *self._standing_epochs, *self._tokens.standing, *self._texts.standing}
+        )
         if withdrawn is not None:
             self._record_answer(withdrawn, "withdrawn", "it has recovered", now)
         if not found:

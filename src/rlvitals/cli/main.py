@@ -1,7 +1,7 @@
 """`rlvitals VERB ...`: finds the verb's module, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (an unknown metric, runs that do not compare); 64 wrong usage or an unreadable
-run. `check` has its own: 0 healthy, 1 watch, 2 act, 3 cannot judge. `train`: 1 the training failed.
+run. `check` and `scan` have their own: 0 healthy, 1 watch, 2 act, 3 cannot judge. `train`: 1 the training failed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ VERBS = {
     "push": "send a run to a server that accepts pushes, or to a bucket; resumes where it stopped",
     "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
     "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
+    "scan": "patterns in the texts of rollouts: exploits, loops, refusals, your own; whether they pay and spread",
+    "audit-judge": "a judge against a held set: errors, order flips, length bias, self-agreement, drift",
     "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
     "ask": "ask a live run's trainer to stop, save, cut its learning rate or go back, and see what it answers",
     "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
@@ -54,7 +56,7 @@ VERBS = {
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
-MODULES = {"import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
+MODULES = {"audit-judge": "audit_judge", "import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
 """Verbs whose module has another name: it cannot have the verb's, or the verbs' names are too near to each other."""
 
 

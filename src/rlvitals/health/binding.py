@@ -89,6 +89,11 @@ def is_about_slices(rule: Rule) -> bool:
     return not rule.when and ("one_slice", False) in entries.parameters(rule.function).signals
 
 
+def is_about_texts(rule: Rule) -> bool:
+    """Whether a rule looks at a pattern in the texts of rollouts (`texts`), not at rows."""
+    return not rule.when and ("scanned", False) in entries.parameters(rule.function).signals
+
+
 def check(rule: Rule, book: Rulebook) -> None:
     """Raise RuleError where a rule's data and its function disagree. `rulebook.load` has done so for all it read; this
     is for a rule that was made by hand.
@@ -100,7 +105,7 @@ def bind(book: Rulebook, case: Case) -> tuple[list[Bound], list[Missing]]:
     """The rules that can run on this case, and what the others are missing."""
     bound, missing = [], []
     for rule in book.rules.values():
-        if not rule.enabled or not _is_for(rule, case) or is_about_tokens(rule):
+        if not rule.enabled or not _is_for(rule, case) or is_about_tokens(rule) or is_about_texts(rule):
             continue
         lacking = tuple(name for name in needs(rule) if name not in case.signals)
         if lacking:

@@ -28,9 +28,9 @@ from rlvitals.records import ACTIONS, KINDS, SEVERITIES, Action, Severity
 
 FAMILIES = ("policy", "preference", "other")
 MAX_HOLD = 60
-NO_SIGNALS = frozenset({"case", "recheck", "one_slice"})
-"""What a rule's function may ask for besides signals: the run's facts, a step compared with its tokens, and one slice
-of an outcome after the other."""
+NO_SIGNALS = frozenset({"case", "recheck", "one_slice", "scanned"})
+"""What a rule's function may ask for besides signals: the run's facts, a step compared with its tokens, one slice of an
+outcome after the other, and a pattern in the texts of rollouts."""
 _HOLD = re.compile(r"^(\d+) of (\d+)$")
 _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<severity>info|warning|critical)\s*$")
 

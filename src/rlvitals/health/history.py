@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Verdict
+from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
 
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 """From good to grave; what could not be judged is worse than healthy."""
@@ -73,7 +73,7 @@ class History:
         return list(self._findings.values())
 
     @property
-    def standing(self) -> dict[str, str]:
+    def standing(self) -> dict[str, Severity]:
         """The alarms that stand (a rule, or a rule about one slice), each with its severity."""
         return {found.alarm: found.severity for found in self.open}
 
@@ -143,6 +143,12 @@ def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
     states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
     return all(states.get(attempt, False) for attempt in attempts)
+
+
+def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether a monitor scanned the texts of the rollouts that these attempts recorded."""
+    states = {event.attempt for event in events if event.type == "monitor" and event.facts.get("reads_texts") is True}
+    return all(attempt in states for attempt in attempts)
 
 
 def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:

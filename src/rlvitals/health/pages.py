@@ -14,7 +14,7 @@ from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
 from rlvitals.errors import RuleError
 from rlvitals.health import conditions
-from rlvitals.health.binding import is_about_tokens
+from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
 from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data
@@ -37,6 +37,7 @@ TITLES = {
     "engine": "Engine and trainer",
     "experts": "Mixtures of experts",
     "distillation": "On-policy distillation",
+    "texts": "Patterns in the texts of rollouts",
 }
 _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
 
@@ -102,7 +103,11 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     if rule.algorithms:
         facts.append(f"for {', '.join(rule.algorithms)}")
     lines = [f"## {rule.rule}", "", " · ".join(facts), "", _what(rule), ""]
-    otherwise = "recorded tokens beside the logged numbers" if is_about_tokens(rule) else "the run as a whole"
+    otherwise = "the run as a whole"
+    if is_about_tokens(rule):
+        otherwise = "recorded tokens beside the logged numbers"
+    elif is_about_texts(rule):
+        otherwise = "the texts of recorded rollouts"
     lines += [f"Reads: {', '.join(_reads(rule, book)) or otherwise}.", ""]
     lines += _says(rule.words)
     for name, words in rule.variants.items():

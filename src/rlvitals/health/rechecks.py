@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rlvitals.health import binding, gap
 from rlvitals.health.alarm import Alarm
@@ -15,7 +16,7 @@ from rlvitals.health.entries import Rule
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.trail import Trail
-from rlvitals.health.wording import evidence_of, fill
+from rlvitals.health.wording import fill, finding_of
 from rlvitals.records import Finding, HealthEvent, Recheck
 
 
@@ -58,31 +59,18 @@ class Rechecks:
 
 
 def _finding(rule: Rule, alarm: Alarm, checked: Recheck, trail: Trail) -> Finding:
-    evidence = evidence_of(alarm)
-    words, severity = rule.says(alarm.variant), alarm.severity
-    causes, advice, cause = words.causes, words.advice, alarm.cause
     seen = checked.gap if rule.kind in gap.KINDS else None
-    behind = gap.explain(gap.token_readings(seen, trail)) if seen is not None else None
-    onset = checked.step
-    if behind is not None:
-        onset = onset if behind.onset is None else behind.onset
-        told = behind.about(cause)
-        causes, advice, cause = told.causes, (*told.advice, *advice), told.cause
     in_part = () if checked.is_whole else (f"only {checked.rollouts} rollouts of the step were recorded with tokens",)
-    return Finding(
-        rule=rule.rule,
-        kind=rule.kind,
-        severity=severity,
-        step=checked.step,
-        onset_step=onset,
-        title=fill(words.title, evidence),
-        confidence=rule.confidence if alarm.confidence is None else alarm.confidence,
-        evidence=evidence,
-        causes=(*(fill(text, evidence) for text in causes), *in_part),
-        advice=tuple(fill(text, evidence) for text in advice),
-        action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
-        metrics=()
-        if seen is not None
-        else tuple(each.name for each in checked.differences if each.name != "advantage"),
-        cause=cause,
+    metrics = () if seen else tuple(each.name for each in checked.differences if each.name != "advantage")
+    found = finding_of(rule, alarm, checked.step, further_causes=in_part, metrics=metrics)
+    behind = gap.explain(gap.token_readings(seen, trail)) if seen is not None else None
+    if behind is None:
+        return found
+    told = behind.about(alarm.cause)
+    return replace(
+        found,
+        onset_step=found.onset_step if behind.onset is None else behind.onset,
+        causes=(*(fill(text, found.evidence) for text in told.causes), *in_part),
+        advice=(*(fill(text, found.evidence) for text in told.advice), *found.advice),
+        cause=told.cause,
     )

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rlvitals.health.alarm import Alarm
+from rlvitals.records import Citation, Finding
 
 if TYPE_CHECKING:  # a run that nobody watches does not load the catalogue
     from rlvitals.health.case import Case
+    from rlvitals.health.entries import Rule
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "learning_rate": ("learning_rate", "lr", "actor_lr", "policy_lr", "actor_learning_rate"),
@@ -58,6 +60,31 @@ def evidence_of(alarm: Alarm) -> dict[str, float | str]:
         # Findings are written as strict JSON, which has no infinity: such a number is kept as a text.
         evidence[name] = value if isinstance(value, str) or math.isfinite(value) else f"{value:g}"
     return evidence
+
+
+def finding_of(
+    rule: Rule, alarm: Alarm, step: int, *, further_causes: tuple[str, ...] = (), metrics: tuple[str, ...] = (),
+    cited: tuple[Citation, ...] = (),
+) -> Finding:  # fmt: skip
+    """The finding that an alarm about recorded rollouts leads to: their rules know no settings and no series."""
+    evidence = evidence_of(alarm)
+    words, severity = rule.says(alarm.variant), alarm.severity
+    return Finding(
+        rule=rule.rule,
+        kind=rule.kind,
+        severity=severity,
+        step=step,
+        onset_step=step if alarm.onset_step is None else alarm.onset_step,
+        title=fill(words.title, evidence),
+        confidence=rule.confidence if alarm.confidence is None else alarm.confidence,
+        evidence=evidence,
+        causes=(*(fill(text, evidence) for text in words.causes), *further_causes),
+        advice=tuple(fill(of_this_run(text, {}), evidence) for text in words.advice),
+        action=rule.action_critical if severity == "critical" else rule.action if severity == "warning" else "none",
+        metrics=metrics,
+        cause=alarm.cause,
+        cited=cited,
+    )
 
 
 def own_numbers(case: Case) -> dict[str, float]:

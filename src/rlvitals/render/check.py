@@ -14,11 +14,14 @@ from rich.text import Text
 from rlvitals.records import alarm_of
 from rlvitals.render.charts import Series, chart, short
 from rlvitals.render.numbers import number
+from rlvitals.terminal import visible
 
 WHOLE_FINDINGS = 4
 """Findings with evidence, advice and chart; the others have a line each."""
 SHOWN_MISSING = 8
 CHART_WIDTH = 68
+QUOTED = 100
+"""Characters of a rollout that are quoted."""
 
 STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "cannot judge": "bold magenta"}
 SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -32,6 +35,9 @@ _SAID_OF = {
     "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
     "first": "first at step {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
     "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
+    "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
+    "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
+    "growth_z": "the rise is {} times what chance explains",
 }  # fmt: skip
 """How a number of the evidence is told."""
 
@@ -250,6 +256,17 @@ def kind(finding: dict[str, Any]) -> str:
     return f"{finding['kind']}{of}{rule}{cause}, {finding['confidence']:.0%} sure"
 
 
+def cited_text(place: dict[str, Any], *, ascii_only: bool = False) -> str:
+    """A place in a rollout: where, what the rollout earned, and the words."""
+    quote = visible(place["quote"])
+    quote = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + ("..." if ascii_only else "…")
+    where = f"step {place['step']} group {place['group']} rollout {place['rollout']}"
+    if place["turn"] > 1 or place["part"] != "text":
+        where += f" turn {place['turn']}{'' if place['part'] == 'text' else ' ' + visible(place['part'])}"
+    reward = "" if place["reward"] is None else f" (reward {short(place['reward'])})"
+    return f"{where}{reward}: {quote}"
+
+
 def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
     finding = case.finding
     head = _grid()
@@ -264,6 +281,8 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
         facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
     if finding["causes"]:
         facts.add_row("causes", Text(joined(finding["causes"])))
+    for number_of, place in enumerate(finding.get("cited", ())):
+        facts.add_row("" if number_of else "seen in", Text(cited_text(place, ascii_only=options.ascii_only)))
     yield Padding(facts, (0, 0, 0, 2))
     for name in finding["metrics"]:
         if name in series:

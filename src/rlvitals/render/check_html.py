@@ -15,6 +15,7 @@ from rlvitals.render.check import (
     below,
     by_words,
     cases,
+    cited_text,
     counted,
     evidence,
     gravest_first,
@@ -167,9 +168,12 @@ def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") ->
         ("do", ' class="do"', joined(finding["advice"])),
         ("causes", "", joined(finding["causes"])),
         ("asked", "", asked),
+        ("seen in", "", "\n".join(map(cited_text, finding.get("cited", ())))),
     ]
     yield "<dl>"
-    yield from (f"<dt>{name}</dt><dd{style}>{escape(text)}</dd>" for name, style, text in rows if text)
+    for name, style, text in rows:
+        if text:
+            yield f"<dt>{name}</dt><dd{style}>{escape(text).replace(chr(10), '<br>')}</dd>"
     yield "</dl>"
     for name in finding["metrics"]:
         if name in series:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import by_words, cases, evidence, joined, sum_of, when
+from rlvitals.render.check import by_words, cases, cited_text, evidence, joined, sum_of, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -100,6 +100,7 @@ def _findings(report: RunReport) -> Iterator[str]:
             f"do: {joined(finding['advice'])}" if finding["advice"] else "",
             f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
             f"asked: {report.asked[case.alarm]}" if case.alarm in report.asked else "",
+            *(f"seen in {cited_text(place)}" for place in finding.get("cited", ())),
         ]
         yield from (f"  - {plain(text)}" for text in told if text)
 

@@ -121,11 +121,23 @@ def _reader(hint: Any, bounds: Range | None = None) -> _Reader:
         return _mapping_of(_reader(arguments[1]))
     if origin in (list, tuple):
         return _list_of(_reader(arguments[0]), origin)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _record_in(hint)
     if hint is int:
         return _whole_in(bounds or WHOLE)
     if hint is float:
         return _number_in(bounds or Range(-math.inf, math.inf))
     return _SIMPLE[hint]
+
+
+def _record_in(kind: type[Any]) -> _Reader:
+    def read(value: Any, name: str, note: _Note) -> Any:
+        try:
+            return record_of(kind, value)
+        except ValueError:
+            raise _Wrong from None
+
+    return read
 
 
 def _text(value: Any, name: str, note: _Note) -> str:

@@ -67,6 +67,7 @@ class _Facts(TypedDict, total=False):
     text: str
     is_on: bool
     takes_requests: bool
+    reads_texts: bool
 
 
 def event_line(event: HealthEvent) -> bytes:

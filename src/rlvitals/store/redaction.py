@@ -146,7 +146,10 @@ class Redaction:
         gone = [name for name, is_out in self.decided.items() if is_out]
         if any(name in text for name in gone for text in _leaves(event) if isinstance(text, str)):
             raise ValueError("of a metric that is left out")
-        told: dict[str, Any] = self.noted(event)
+        cited = event.get("cited")
+        told: dict[str, Any] = self.noted({key: value for key, value in event.items() if key != "cited"})
+        if self.texts and isinstance(cited, list):  # words of a model
+            told["cited"] = self.spoken(cited)
         return told
 
     def noted(self, tree: Any) -> Any:

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from rlvitals.errors import ConfigError
 from rlvitals.render.charts import Series
-from rlvitals.render.check import RuleFindings, cases, evidence, joined, kind, when
+from rlvitals.render.check import RuleFindings, cases, cited_text, evidence, joined, kind, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
@@ -279,6 +279,7 @@ class FindingsPane(Pane):
             ("evidence", evidence(finding)),
             ("do", joined(finding["advice"])),
             ("causes", joined(finding["causes"])),
+            *(("seen in", cited_text(place)) for place in finding.get("cited", ())),
         ]
         told += [Text.assemble((f"{word}: ", FAINT), visible(text)) for word, text in parts if text]
         lines = wrapped(told, width, self.app.console)

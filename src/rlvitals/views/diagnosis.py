@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import cast
 
-from rlvitals.contract import AskedFacts, Findings, TakenFacts, TracedLine, finding_facts
+from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.health.history import History, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
 from rlvitals.render.check import evidence
@@ -19,6 +19,7 @@ from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
+from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.sources import judge_source, new_monitor, source_of
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
@@ -66,7 +67,7 @@ def is_on_record(view: StoredRun) -> bool:
 
 def recorded(view: StoredRun) -> Diagnosis:
     """The diagnosis by what is on record."""
-    findings = view.findings
+    findings = History(events_on_record(view)).findings
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
 
 
@@ -99,6 +100,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
                 "action": found.action,
                 "requests": [cast(AskedFacts, asdict(asked)) for asked in history.asked_about(found)],
                 "trace": _trace(view, found),
+                "cited": [cast(CitedFacts, plain(asdict(place))) for place in found.cited],
             }
             for found in told
         ],

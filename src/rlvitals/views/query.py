@@ -39,7 +39,7 @@ from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
-from rlvitals.views.rollouts import RunRollouts
+from rlvitals.views.rollouts import RolloutSource, RunRollouts
 from rlvitals.views.stopped import Stop, finding_of, resume_words, with_stop
 
 if TYPE_CHECKING:
@@ -228,6 +228,11 @@ class StoredRun:
     def own_rollouts(self) -> RunRollouts:
         """The rollouts that the run recorded itself; see `RunView.rollout_log`."""
         return RunRollouts(self._dir, self._lineage)
+
+    @cached_property
+    def rollout_log(self) -> RolloutSource:
+        """Its rollouts, wherever they are; of a run of ours with those of linked dumps."""
+        return self.own_rollouts
 
     @property
     def living_attempts(self) -> set[int]:

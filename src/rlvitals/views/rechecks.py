@@ -1,4 +1,4 @@
-"""The health events on record of a run, and those its recorded tokens lead to where nobody compared them before.
+"""The health events on record of a run, and those its recorded rollouts lead to where nobody looked at them before.
 
 A run whose monitor looked at every row compared them while it trained. Another one is compared here, by the same
 functions and with the same answer.
@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from rlvitals.compute.recomputation import recheck
 from rlvitals.config import by_last_name
 from rlvitals.health import rulebook
-from rlvitals.health.history import was_watched
+from rlvitals.health.history import read_texts, was_watched
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.records import Group, HealthEvent
 from rlvitals.views.query import StoredRun
+from rlvitals.views.texts import text_events
 
 MOST_BYTES = 256 << 20
 """Of files of rollouts that are read for this, the newest: a reader waits a few seconds for them."""
@@ -24,13 +25,23 @@ MOST_BYTES = 256 << 20
 def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) -> list[HealthEvent]:
     """The events of the living line in order, whoever led to them. `rules`: others than the shipped ones."""
     events = view.health_events
-    if was_watched(events, view.living_attempts):
-        return events
-    found = list(token_events(view, rules))
+    found: list[HealthEvent] = []
+    if not was_watched(events, view.living_attempts):
+        found += token_events(view, rules)
+    if not _has_read_texts(view, events):
+        found += text_events(view.rollout_log, rules)
     if not found:
         return events
-    others = [event for event in events if event.seen_in != "tokens"]
+    anew = {event.seen_in for event in found}
+    others = [event for event in events if event.seen_in not in anew]
     return sorted([*others, *found], key=lambda event: event.timestamp if event.timestamp > 0 else -math.inf)
+
+
+def _has_read_texts(view: StoredRun, events: list[HealthEvent]) -> bool:
+    """Whether there are none, or the run's own monitor scanned them. It does not see what a framework dumps."""
+    if view.own_rollouts.last_step is None:
+        return view.rollout_log is view.own_rollouts or view.rollout_log.last_step is None
+    return read_texts(events, view.living_attempts)
 
 
 def token_events(view: StoredRun, rules: rulebook.Rulebook | None = None) -> Iterator[HealthEvent]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record
+from rlvitals.views.texts import text_events
 
 Rules = str | Path | Sequence[Any] | None
 
@@ -91,7 +92,11 @@ def source_of_log(log: ForeignLog) -> RowSource:
 
 def source_of(view: StoredRun) -> RowSource:
     """What is judged of a view: a recorded run's living line, or a foreign log as `check` reads it."""
-    return source_of_run(view) if view.foreign is None else source_of_log(view.foreign)
+    if view.foreign is None:
+        return source_of_run(view)
+    source = source_of_log(view.foreign)
+    is_dump = view.rollout_log is not view.own_rollouts
+    return replace(source, recorded=text_events(view.rollout_log)) if is_dump else source
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:

@@ -393,6 +393,7 @@ export interface WholeFinding {
   action: "none" | "warn" | "checkpoint" | "reduce_lr" | "revert" | "stop";
   requests: AskedFacts[];
   trace: TracedLine[];
+  cited: CitedFacts[];
 }
 
 /** What was asked of the trainer because of a finding, and its answer; None: not answered. */
@@ -420,6 +421,19 @@ export interface TracedLine {
   stream: "train" | "eval";
   ghosts: Ghost[];
   band: [number | null, number | null] | null;
+}
+
+/** A place in a rollout that shows a finding. */
+export interface CitedFacts {
+  step: number;
+  group: number;
+  rollout: number;
+  turn: number;
+  part: string;
+  start: number;
+  end: number;
+  quote: string;
+  reward: number | "nan" | "inf" | "-inf" | null;
 }
 
 /** What the doctor takes a logged name for. */

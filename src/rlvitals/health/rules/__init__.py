@@ -1,9 +1,9 @@
 """The rules: small typed functions, one module per part of training.
 
 A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts, `recheck` a
-step compared with its recorded tokens, `one_slice` one slice after the other. Keyword-only ones are the numbers of the
-rule's entry in `data/rules/*.yaml`: every threshold, factor and number of points stands there, under a name, and none
-in the code. A rule returns None while it is content.
+step compared with its recorded tokens, `one_slice` one slice after the other, `scanned` a pattern in the texts of
+rollouts. Keyword-only ones are the numbers of the rule's entry in `data/rules/*.yaml`: every threshold, factor and
+number of points stands there, under a name, and none in the code. A rule returns None while it is content.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rlvitals.health.rules import (
     rollout,
     slices,
     system,
+    texts,
     tokens,
 )
 
@@ -46,6 +47,7 @@ _MODULES = (
     audit,
     guides,
     tokens,
+    texts,
 )
 
 FUNCTIONS: dict[str, FunctionType] = {

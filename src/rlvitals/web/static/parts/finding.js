@@ -6,6 +6,7 @@ import {explainable} from "../drawer.js";
 import {lineOf} from "../lines.js";
 import {number, range} from "../numbers.js";
 import {badge, link, styleOf} from "../pieces.js";
+import {spotOf} from "./spots.js";
 
 /** @import {WholeFinding} from "../../contract.d.ts" */
 /** @import {Child, Children} from "../dom.js" */
@@ -71,6 +72,7 @@ export function card(finding, place, hasRollouts, others) {
         finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
       ),
       row("Asked and done", done(finding)),
+      row("Seen in", finding.cited.length > 0 && hasRollouts && places(finding)),
       row("Said besides", others.length > 0 && besides(others)),
     ),
     finding.trace.length > 0 && el("div", {class: "traces"}),
@@ -84,6 +86,23 @@ export function card(finding, place, hasRollouts, others) {
   const traces = made.querySelector(".traces");
   if (traces) traced.set(traces, finding);
   return made;
+}
+
+/** Where rollouts show it: the words, each a link to its rollout with the words marked. @param {WholeFinding} finding */
+function places(finding) {
+  return el(
+    "ul",
+    {class: "cited"},
+    finding.cited.map((place) =>
+      el(
+        "li",
+        {},
+        link({}, spotOf(place, finding.rule), "rollouts", `step ${number(place.step)}, group ${place.group}, rollout ${place.rollout}`),
+        place.reward === null ? " " : ` (reward ${number(place.reward)}) `,
+        el("mark", {class: "mono small"}, place.quote),
+      ),
+    ),
+  );
 }
 
 /** @param {{finding: WholeFinding, place: number}[]} others */

@@ -1,11 +1,12 @@
-/** Lists of the Rollouts screen: the groups of a step, and what a search found. */
+/** Lists of the Rollouts screen: the groups of a step, what a search found, and what a finding cites. */
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
+import {spotOf} from "./spots.js";
 
-/** @import {GroupFacts, HitFacts, ListedGroup} from "../../contract.d.ts" */
+/** @import {CitedFacts, GroupFacts, HitFacts, ListedGroup} from "../../contract.d.ts" */
 
 /** @param {GroupFacts} group @returns {string} */
 export function kept(group) {
@@ -80,6 +81,29 @@ export function hitList(hits, isHere) {
       ),
       el("span", {class: "small clip"}, hit.prompt),
       el("span", {class: "small faint"}, [hit.outcome, hit.stop].filter(Boolean).join(" · ")),
+    ),
+  );
+}
+
+/**
+ * The places that a finding cites.
+ * @param {CitedFacts[]} places
+ * @param {string} rule
+ * @param {(place: CitedFacts) => boolean} isHere
+ */
+export function citedList(places, rule, isHere) {
+  return places.map((place) =>
+    el(
+      "button",
+      {class: `group ${isHere(place) ? "here" : ""}`, on: {click: () => state.go(spotOf(place, rule))}},
+      el(
+        "span",
+        {class: "line"},
+        el("strong", {}, `step ${place.step}`),
+        el("span", {class: "small faint"}, `group ${place.group}, rollout ${place.rollout}`),
+        el("span", {class: "num"}, place.reward === null ? "" : number(place.reward)),
+      ),
+      el("span", {class: "small clip mono"}, place.quote),
     ),
   );
 }

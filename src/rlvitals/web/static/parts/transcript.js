@@ -5,9 +5,12 @@ import {el, fill} from "../dom.js";
 import {duration, number} from "../numbers.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
+import {spotIn, spotted} from "./spots.js";
 import {overlaySwitch, tokenView} from "./tokens.js";
 
 /** @import {GroupFacts, RolloutFacts, TraceFacts, TurnFacts, WholeGroup} from "../../contract.d.ts" */
+
+/** @typedef {{part: string, start: number, end: number} | null} Spot */
 
 const LONG = 900;
 
@@ -22,14 +25,19 @@ export function transcriptIn(place, run, signal) {
   /** @type {{key: string, trace: TraceFacts | null}} */
   let traced = {key: "", trace: null};
   let last = "";
+  let lastSpot = "";
   return function show(step, group, chosen) {
     const rollout = group.rollouts?.[chosen - 1];
     const key = `${step} ${group.number} ${chosen}`;
     const isKnown = traced.key === key;
     const top = last === key ? place.scrollTop : 0;
     last = key;
-    fill(place, transcript(rollout, chosen, state.get("search"), isKnown ? traced.trace : null));
+    const spotAt = (/** @type {number} */ turn) => spotIn(step, group.number, chosen, turn);
+    fill(place, transcript(rollout, chosen, state.get("search"), isKnown ? traced.trace : null, spotAt));
     place.scrollTop = top;
+    const spot = `${key} ${state.get("spot")}`;
+    if (spot !== lastSpot) place.querySelector(".spot")?.scrollIntoView({block: "center"});
+    lastSpot = spot;
     if (!rollout?.traced || !state.get("tokens") || isKnown) return;
     ask("rollouts", {run, step, group: group.number, tokens: chosen}, signal)
       .then((told) => {
@@ -46,9 +54,10 @@ export function transcriptIn(place, run, signal) {
  * @param {number} place
  * @param {string} wanted text to mark
  * @param {TraceFacts | null} trace its tokens, where they are looked at
+ * @param {(turn: number) => Spot} spotAt what a finding cites of a turn
  * @returns {HTMLElement[]}
  */
-function transcript(rollout, place, wanted, trace) {
+function transcript(rollout, place, wanted, trace, spotAt) {
   if (!rollout) return [notice("There is no such rollout.")];
   const facts = [
     ["reward", number(rollout.reward)],
@@ -74,7 +83,7 @@ function transcript(rollout, place, wanted, trace) {
     rollout.traced ? overlaySwitch(rollout, trace) : null,
     ...(trace && state.get("tokens")
       ? tokenView(rollout, trace)
-      : (rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted))),
+      : (rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted, spotAt(at + 1)))),
   ].filter((part) => part !== null);
 }
 
@@ -108,8 +117,9 @@ function parts(title, given) {
  * @param {TurnFacts} turn
  * @param {number} place
  * @param {string} wanted
+ * @param {Spot} spot
  */
-function say(turn, place, wanted) {
+function say(turn, place, wanted, spot) {
   return el(
     "section",
     {class: "turn"},
@@ -131,11 +141,11 @@ function say(turn, place, wanted) {
           .join(" · "),
       ),
     ),
-    turn.text && text(turn.text, wanted, "model"),
-    ...(turn.calls ?? []).map((call) =>
+    turn.text && text(turn.text, wanted, "model", spot?.part === "text" ? spot : null),
+    ...(turn.calls ?? []).map((call, at) =>
       el(
         "div",
-        {class: "call"},
+        {class: spot?.part === `call ${at + 1}` ? "call spot" : "call"},
         el(
           "div",
           {},
@@ -163,10 +173,11 @@ function argumentsOf(given) {
  * @param {string} given
  * @param {string} wanted
  * @param {string} kind
+ * @param {Spot} [spot]
  */
-function text(given, wanted, kind) {
-  const isLong = given.length > LONG;
-  const body = el("pre", {class: `text ${kind}${isLong ? " folded" : ""}`}, ...marked(given, wanted));
+function text(given, wanted, kind, spot) {
+  const isLong = given.length > LONG && !spot;
+  const body = el("pre", {class: `text ${kind}${isLong ? " folded" : ""}`}, ...(spot ? spotted(given, spot) : marked(given, wanted)));
   if (!isLong) return body;
   const button = el(
     "button",

@@ -4,7 +4,8 @@ import {ask, Refused} from "../api.js";
 import {atMostEvery, calm, el, fill, say} from "../dom.js";
 import {heatTable} from "../parts/heat.js";
 import {number} from "../numbers.js";
-import {groupList, hitList, kept} from "../parts/rolloutlists.js";
+import {citedList, groupList, hitList, kept} from "../parts/rolloutlists.js";
+import {citations} from "../parts/spots.js";
 import {notice} from "../pieces.js";
 import * as state from "../state.js";
 import {transcriptIn} from "../parts/transcript.js";
@@ -43,6 +44,7 @@ export async function mount({run, root, signal, again}) {
     };
   }
   let steps = overview.steps.map((row) => row.step);
+  const cited = citations(run, signal, LIVE_AGAIN, () => draw(step()));
   const newer = atMostEvery(LIVE_AGAIN, () => {
     askSteps()
       .then((told) => {
@@ -74,7 +76,7 @@ export async function mount({run, root, signal, again}) {
   const isFinding = () => Boolean(state.get("search") || state.get("outcome") || state.get("worst"));
   const number1 = (/** @type {"group" | "rollout"} */ key) =>
     state.getNumber(key) ?? (state.getNumber("step") === null ? first?.[key] : null) ?? 1;
-  const isHere = (/** @type {HitFacts} */ hit) =>
+  const isHere = (/** @type {{step: number, group: number, rollout: number}} */ hit) =>
     hit.step === step() && hit.group === number1("group") && hit.rollout === number1("rollout");
 
   async function look() {
@@ -113,7 +115,8 @@ export async function mount({run, root, signal, again}) {
     const {group} = shown;
     if (!group) return;
     const chosen = Math.min(number1("rollout"), group.rollouts?.length ?? 1);
-    fill(list, ...(shown.hits ? hitList(shown.hits, isHere) : groupList(shown.groups, group.number)), ...pages());
+    const places = cited.places();
+    fill(list, ...(places ? citedList(places, state.get("cited"), isHere) : shown.hits ? hitList(shown.hits, isHere) : groupList(shown.groups, group.number)), ...pages());
     fill(
       middle,
       el("h2", {}, `Group ${group.number} of ${shown.total}`, el("span", {class: "faint"}, ` at step ${number(at)}`)),
@@ -214,11 +217,8 @@ export async function mount({run, root, signal, again}) {
       worst,
       isFinding() && here,
       isFinding() &&
-        el(
-          "button",
-          {on: {click: () => state.go({search: null, outcome: null, worst: null, everywhere: null, page: null})}},
-          "All groups",
-        ),
+        el("button", {on: {click: () => state.go({search: null, outcome: null, worst: null, everywhere: null, page: null})}}, "All groups"),
+      cited.picker({page: null, ...nowhere}),
       row &&
         el(
           "span",
@@ -273,7 +273,7 @@ export async function mount({run, root, signal, again}) {
     live: ({kind}) => {
       if (kind === "rows") newer.ask();
     },
-    stop: newer.stop,
+    stop: () => [newer, cited].forEach(({stop}) => stop()),
     keys: [
       {key: "j", says: "next rollout", does: () => walk(1)},
       {key: "k", says: "rollout before", does: () => walk(-1)},

@@ -1,0 +1,326 @@
+"""A judge against a held set: errors with intervals, flips between orders, length bias, self-agreement, drift.
+
+An item is one answer with a gold label, or one pair with a gold preference. Several verdicts on an item are
+repetitions: its error is their mean, and intervals count items, not verdicts.
+
+>>> found = audit([Held(True, (True, True)), Held(False, (True, False)), Held(False, (False,))])
+>>> found.false_positives.share, found.false_negatives.share, round(found.self_agreement.share, 3)
+(0.25, 0.0, 0.5)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rlvitals import values
+from rlvitals.compute import judging
+from rlvitals.compute.association import Gain, Trend, sign_test, two_sided
+from rlvitals.compute.rollout import interval
+from rlvitals.values import Value
+
+MOST_BINS = 8
+"""Parts of a run that drift is told in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One answer of a held set."""
+
+    gold: bool
+    verdicts: tuple[bool | None, ...]
+    """What the judge said, once or several times; None is a reply without a verdict."""
+    length: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPair:
+    """One pair of answers; preferences are `a`, `b`, `tie`, or None for a reply without one."""
+
+    gold: str | None
+    """None: only the orders are looked at."""
+    preferred: tuple[str | None, ...]
+    """With a shown first."""
+    swapped: tuple[str | None, ...] = ()
+    """With b shown first; in terms of the same a and b."""
+    lengths: tuple[float, float] | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A share of items with Wilson's 95 % interval."""
+
+    share: float | None
+    low: float | None
+    high: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Whether the judge goes by something it should not."""
+
+    size: float | None
+    """For answers: how much longer accepted ones are than rejected ones of the same gold label, as a factor. For pairs:
+    the share of errors that favour the longer answer. For positions: how often the first is preferred."""
+    p: float | None
+    """The probability of as much by chance."""
+    count: int
+    test: str
+    """Which test it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Whether a share of errors rises (z above 0) or falls over the steps."""
+
+    p: float | None
+    """None where it does not change at all."""
+    z: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How the judge changes over a run."""
+
+    all_errors: Slope
+    false_positives: Slope
+    false_negatives: Slope
+    bins: list[DriftBin] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DriftBin:
+    """Some steps in a row."""
+
+    first_step: int
+    last_step: int
+    errors: Estimate
+    accepted: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is known of a judge; what the set cannot tell has no share."""
+
+    kind: str
+    """`answers` or `pairs`."""
+    items: int
+    verdicts: int
+    unread: Estimate
+    """Replies without a verdict."""
+    agreement: Estimate
+    """Verdicts that are the gold label."""
+    kappa: float | None
+    """Cohen's: the agreement beyond what the frequencies alone give."""
+    false_positives: Estimate
+    """Of wrong answers those that are accepted."""
+    false_negatives: Estimate
+    """Of right answers those that are rejected."""
+    flips: Estimate
+    """Of pairs shown in both orders those whose preference changes."""
+    position: Bias
+    length: Bias
+    self_agreement: Estimate
+    """Of two verdicts on the same item and order, how often they are the same."""
+    drift: Drift | None
+    """None: the items have no steps."""
+
+
+NONE = Estimate(None, None, None, 0)
+
+
+def estimate(shares: Iterable[float]) -> Estimate:
+    """The mean of numbers from 0 to 1, one for each item, with Wilson's interval.
+
+    >>> found = estimate([1, 1, 1, 1, 1, 1, 1, 0, 0, 0])
+    >>> found.share, round(found.low, 3), round(found.high, 3)
+    (0.7, 0.397, 0.892)
+    """
+    return _estimate(values.mean(list(shares)))
+
+
+def _estimate(share: Value) -> Estimate:
+    ends = interval(share)
+    return NONE if ends is None else Estimate(share.mean, *ends, int(share.count))
+
+
+def audit(held: Sequence[Held]) -> Audit:
+    """What a held set of answers says of a judge."""
+    flat = [(verdict, item.gold) for item in held for verdict in item.verdicts]
+    read = [(item, [verdict for verdict in item.verdicts if verdict is not None]) for item in held]
+    read = [(item, said) for item, said in read if said]
+    errors = [(item, sum(verdict != item.gold for verdict in said) / len(said)) for item, said in read]
+    return Audit(
+        kind="answers",
+        items=len(held),
+        verdicts=len(flat),
+        unread=estimate([sum(v is None for v in item.verdicts) / len(item.verdicts) for item in held if item.verdicts]),
+        agreement=estimate([1 - error for _, error in errors]),
+        kappa=_kappa([(verdict, gold) for verdict, gold in flat if verdict is not None]),
+        false_positives=estimate([error for item, error in errors if not item.gold]),
+        false_negatives=estimate([error for item, error in errors if item.gold]),
+        flips=NONE,
+        position=Bias(None, None, 0, "sign test"),
+        length=_length_of_answers(read),
+        self_agreement=estimate([_agreeing(said) for _, said in read if len(said) > 1]),
+        drift=_drift([
+            _Placed(item.step, error, sum(said) / len(said), item.gold)
+            for (item, error), (_, said) in zip(errors, read, strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def audit_pairs(held: Sequence[HeldPair]) -> Audit:
+    """What a held set of pairs says of a judge. Ties of the gold preference count for no error."""
+    said = [[one for one in (*pair.preferred, *pair.swapped) if one is not None] for pair in held]
+    judged = [(pair, [one for one in each if one is not None]) for pair, each in zip(held, said, strict=True)]
+    decided = [(pair, each) for pair, each in judged if pair.gold in ("a", "b") and each]
+    errors = [(pair, sum(one != pair.gold for one in each) / len(each)) for pair, each in decided]
+    both = [(pair.preferred[0], pair.swapped[0]) for pair in held if pair.preferred and pair.swapped]
+    orders = judging.stats(preferred=[one for one, _ in both], preferred_swapped=[other for _, other in both])
+    firsts = orders["judge.first_position_share"]
+    # A pair that is decided alike in both orders has one verdict for each position: only flips can lean.
+    leaning = [(one == "a" and other == "b", one == "b" and other == "a") for one, other in both]
+    to_first, to_second = sum(first for first, _ in leaning), sum(second for _, second in leaning)
+    repeated = [one for pair in held for one in (_read(pair.preferred), _read(pair.swapped)) if len(one) > 1]
+    return Audit(
+        kind="pairs",
+        items=len(held),
+        verdicts=sum(len(pair.preferred) + len(pair.swapped) for pair in held),
+        unread=estimate([
+            1 - len(each) / (len(pair.preferred) + len(pair.swapped))
+            for pair, each in zip(held, said, strict=True)
+            if pair.preferred or pair.swapped
+        ]),
+        agreement=estimate([1 - error for _, error in errors]),
+        kappa=_kappa([(one, str(pair.gold)) for pair, each in decided for one in each]),
+        false_positives=NONE,
+        false_negatives=NONE,
+        flips=_estimate(orders["judge.order_flip_fraction"]),
+        position=Bias(
+            firsts.mean if firsts.count else None,
+            sign_test(to_first, to_second) if firsts.count else None,
+            to_first + to_second,
+            "sign test over flipped pairs",
+        ),
+        length=_length_of_pairs(judged),
+        self_agreement=estimate([_agreeing(one) for one in repeated]),
+        drift=_drift([
+            _Placed(pair.step, error, sum(one == "a" for one in each) / len(each), None)
+            for (pair, error), (_, each) in zip(errors, decided, strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def _read(said: Sequence[str | None]) -> list[str]:
+    return [one for one in said if one is not None]
+
+
+def _agreeing(said: Sequence[object]) -> float:
+    """The share of pairs of verdicts that are the same.
+
+    >>> _agreeing([True, True, False])
+    0.3333333333333333
+    """
+    n = len(said)
+    same = sum(one == other for place, one in enumerate(said) for other in said[place + 1 :])
+    return same / (n * (n - 1) / 2)
+
+
+def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
+    """Cohen's kappa of verdicts and gold labels; None where only one label is used.
+
+    >>> round(_kappa([(1, 1)] * 20 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 15), 2)
+    0.4
+    """
+    if not read:
+        return None
+    n = len(read)
+    agreed = sum(said == gold for said, gold in read) / n
+    labels = {label for pair in read for label in pair}
+    chance = sum(
+        sum(said == label for said, _ in read) * sum(gold == label for _, gold in read) for label in labels
+    ) / (n * n)
+    return None if chance == 1 else (agreed - chance) / (1 - chance)
+
+
+def _length_of_answers(read: Sequence[tuple[Held, list[bool]]]) -> Bias:
+    """Whether accepted answers are longer than rejected ones of the same gold label: a permutation test of the
+    logarithms of lengths within each label. Several verdicts count by their majority.
+    """
+    gain, count = Gain(), 0
+    for gold in (True, False):
+        rows = [
+            (math.log(item.length), sum(said) * 2 > len(said))
+            for item, said in read
+            if item.gold == gold and item.length is not None and item.length > 0
+        ]
+        count += len(rows)
+        gain.add([size for size, _ in rows], [accepted for _, accepted in rows])
+    test = "stratified permutation test"
+    if gain.difference is None:
+        return Bias(None, None, count, test)
+    return Bias(math.exp(gain.difference), two_sided(gain.z), count, test)
+
+
+def _length_of_pairs(judged: Sequence[tuple[HeldPair, list[str]]]) -> Bias:
+    """Whether errors favour the longer answer; without gold preferences, whether the longer one is preferred. A sign
+    test over pairs, by the majority of their verdicts.
+    """
+    longer = shorter = 0
+    for pair, said in judged:
+        if pair.lengths is None or pair.lengths[0] == pair.lengths[1] or pair.gold == "tie":
+            continue
+        votes = said.count("a") - said.count("b")
+        chosen = "a" if votes > 0 else "b" if votes < 0 else ""
+        if not chosen or chosen == pair.gold:
+            continue
+        if (chosen == "a") == (pair.lengths[0] > pair.lengths[1]):
+            longer += 1
+        else:
+            shorter += 1
+    count = longer + shorter
+    return Bias(longer / count if count else None, sign_test(longer, shorter) if count else None, count, "sign test")
+
+
+class _Placed(NamedTuple):
+    """An item of a run: its step, the share of wrong verdicts, that of accepting ones, its gold label."""
+
+    step: int | None
+    error: float
+    accepted: float
+    gold: bool | None
+
+
+def _drift(rows: Sequence[_Placed]) -> Drift | None:
+    """Errors over the steps: the Cochran-Armitage test, an item counting as wrong where most of its verdicts are."""
+    placed = [(row.step, row) for row in rows if row.step is not None]
+    if not placed:
+        return None
+    steps = sorted({step for step, _ in placed})
+    size = math.ceil(len(steps) / MOST_BINS)
+    bins = []
+    for start in range(0, len(steps), size):
+        first, last = steps[start], steps[min(start + size, len(steps)) - 1]
+        inside = [row for step, row in placed if first <= step <= last]
+        bins.append(
+            DriftBin(first, last, estimate(row.error for row in inside), estimate(row.accepted for row in inside))
+        )
+    return Drift(
+        all_errors=_trend(placed),
+        false_positives=_trend([item for item in placed if item[1].gold is False]),
+        false_negatives=_trend([item for item in placed if item[1].gold is True]),
+        bins=bins,
+    )
+
+
+def _trend(placed: Sequence[tuple[int, _Placed]]) -> Slope:
+    trend = Trend()
+    for step, row in placed:
+        trend.add(step, marked=int(row.error > 1 / 2), count=1)
+    return Slope(two_sided(trend.z) if trend.z else None, trend.z)

@@ -1,0 +1,69 @@
+"""Patterns in the texts of rollouts (`scan`): whether they are rewarded, and whether they spread."""
+
+from __future__ import annotations
+
+from rlvitals.health.alarm import Alarm, critical, info, since, warning
+from rlvitals.records import SEVERITIES, Scanned
+
+
+def gamed_text(
+    scanned: Scanned, *, least: float, share: float, share_critical: float, share_alone: float, gain: float,
+    gain_z: float, growth_z: float,
+) -> Alarm | None:  # fmt: skip
+    """A pattern of exploits: critical where rollouts that show it earn more than others of the same prompt and become
+    more, a warning where one of the two is so, and a remark where it is only there.
+    """
+    if scanned.recent_hits < least or scanned.share < share:
+        return None
+    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
+    loses = scanned.gain is not None and scanned.gain_z <= -gain_z
+    grows = scanned.growth_z >= growth_z and scanned.share > scanned.start_share
+    if earns and (grows or scanned.share >= share_alone) and scanned.share >= share_critical:
+        return _alarm(scanned, critical(None, "earns_and_grows" if grows else "earns"))
+    if earns:
+        return _alarm(scanned, warning(None, "earns"))
+    if grows and not loses and scanned.share >= share_critical:
+        return _alarm(scanned, warning(None, "grows"))
+    if scanned.share >= share_alone and not loses:
+        return _alarm(scanned, warning(None))
+    return _alarm(scanned, info(None))
+
+
+def spreading_text(
+    scanned: Scanned, *, least: float, share: float, rise: float, share_alone: float, gain: float, gain_z: float,
+    growth_z: float,
+) -> Alarm | None:  # fmt: skip
+    """A habit that may be the model's own: a warning where it becomes frequent or is rewarded, critical where most
+    rollouts show it and it is both, a remark where it has always been there.
+    """
+    if scanned.recent_hits < least or scanned.share < share:
+        return None
+    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
+    grows = scanned.growth_z >= growth_z and scanned.share - scanned.start_share >= rise
+    if earns and grows:
+        grave = critical if scanned.share >= share_alone else warning
+        return _alarm(scanned, grave(None, "earns_and_grows"))
+    if grows:
+        return _alarm(scanned, warning(None, "grows"))
+    if earns:
+        return _alarm(scanned, warning(None, "earns"))
+    return _alarm(scanned, info(None))
+
+
+def declared_text(scanned: Scanned, *, least: float, share: float, gravity: float) -> Alarm | None:
+    """A pattern of the user's, as grave as the user says, from so many hits on."""
+    if scanned.recent_hits < least or scanned.share < share:
+        return None
+    grave = {"info": info, "warning": warning, "critical": critical}[SEVERITIES[int(gravity)]]
+    return _alarm(scanned, grave(None))
+
+
+def _alarm(scanned: Scanned, alarm: Alarm) -> Alarm:
+    told: dict[str, float | str] = {
+        "share": scanned.share, "start_share": scanned.start_share, "hits": float(scanned.hits),
+        "of_rollouts": float(scanned.rollouts), "growth_z": scanned.growth_z,
+    }  # fmt: skip
+    if scanned.gain is not None:
+        told |= {"gain": scanned.gain, "gain_z": scanned.gain_z}
+    alarm.evidence |= told
+    return since(scanned.onset_step, alarm)

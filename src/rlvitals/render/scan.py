@@ -1,0 +1,148 @@
+"""What scanners found in rollouts: a line for each pattern, then each finding with the places that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlvitals.render.check import SEVERITY_STYLES, cases, cited_text, joined, verdict_line, when
+from rlvitals.render.numbers import number
+from rlvitals.terminal import visible
+
+TOLD_HITS = 6
+SURE = 3.0
+"""Standard deviations from which a trend or a gain is told in a word."""
+
+
+class ScanView:
+    """One scan."""
+
+    def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
+        self._facts = facts
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = self._facts
+        yield verdict_line({"verdict": facts["verdict"], "reason": _reason(facts)}, ascii_only=options.ascii_only)
+        about = f"{facts['source']}\n{number(facts['rollouts'])} rollouts of {number(facts['steps'])} steps were read"
+        yield Padding(Text(about, style="dim"), (0, 0, 0, 2))
+        seen = [row for row in facts["patterns"] if row["hits"] or self._verbose]
+        if seen:
+            yield ""
+            yield _table(seen)
+        absent = [row["pattern"] for row in facts["patterns"] if not row["hits"]]
+        if absent and not self._verbose:
+            yield Text(f"  not found: {', '.join(absent)}", style="dim")
+        order = ("critical", "warning", "info")
+        findings = sorted(facts["findings"], key=lambda found: (order.index(found["severity"]), -found["step"]))
+        for case in cases(findings):
+            if case.finding["severity"] != "info" or self._verbose:
+                yield ""
+                yield from _finding(case.finding, case.others, facts["source"], ascii_only=options.ascii_only)
+        remarks = [case for case in cases(findings) if case.finding["severity"] == "info"]
+        if remarks and not self._verbose:
+            yield Text(
+                f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim"
+            )
+        for name, problem in facts["problems"].items():
+            yield Text(f"the scanner {name} failed and was put aside: {problem}", style="yellow")
+
+
+def _reason(facts: dict[str, Any]) -> str:
+    grave = {found["rule"] for found in facts["findings"] if found["severity"] != "info"}
+    if not facts["rollouts"]:
+        return "there are no rollouts to read"
+    if not grave:
+        return "no pattern in the texts is rewarded or spreading"
+    return f"{len(grave)} pattern{'s' * (len(grave) > 1)} in the texts: {', '.join(sorted(grave))}"
+
+
+def _table(rows: list[dict[str, Any]]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("pattern")
+    for title in ("rollouts", "lately", "at the start", "their reward", "others'"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("same prompt", justify="right")
+    table.add_column("trend")
+    rank = {"critical": 0, "warning": 1, "info": 2, None: 3}
+    for row in sorted(rows, key=lambda row: (rank[row["severity"]], -row["share"])):
+        grows = "rising" if row["growth_z"] >= SURE else "falling" if row["growth_z"] <= -SURE else ""
+        gain = "" if row["gain"] is None else f"{row['gain']:+.3g}"
+        if gain and abs(row["gain_z"]) < SURE:
+            gain += " (chance)"
+        table.add_row(
+            Text(visible(row["pattern"]), style=SEVERITY_STYLES.get(row["severity"] or "", "")), number(row["hits"]),
+            f"{row['share']:.1%}", f"{row['start_share']:.1%}", _reward(row["reward_of_hits"]),
+            _reward(row["reward_of_others"]), gain, grows,
+        )  # fmt: skip
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _reward(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _finding(
+    finding: dict[str, Any], others: tuple[dict[str, Any], ...], source: str, *, ascii_only: bool
+) -> Iterator[RenderableType]:
+    style = SEVERITY_STYLES[finding["severity"]]
+    yield Text.assemble((finding["severity"], style), "  ", (finding["title"], "bold"))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("when", Text(when(finding, others)))
+    facts.add_row("kind", Text(f"{finding['kind']} (rule {visible(finding['rule'])})"))
+    facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
+    if finding["causes"]:
+        facts.add_row("causes", Text(joined(finding["causes"])))
+    for place, cited in enumerate(finding["cited"]):
+        facts.add_row("" if place else "seen in", Text(cited_text(cited, ascii_only=ascii_only)))
+    if finding["cited"]:
+        first = finding["cited"][0]
+        command = f"rlvitals rollouts {source} --step {first['step']} --group {first['group']} --full"
+        facts.add_row("read", Text(command, style="cyan"))
+    yield Padding(facts, (0, 0, 0, 2))
+
+
+class RubricView:
+    """What a model said of a rubric: hits, agreement with the scanners, and what it cost."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = self._facts
+        yield Text.assemble((f"\nRubric {facts['name']}", "bold"), f"  {facts['question']}")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("model", Text(facts["model"]))
+        table.add_row("hits", Text(f"{len(facts['hits'])} of {facts['judged']} rollouts that were judged"))
+        share = facts["share"]
+        if share["share"] is not None:
+            kappa = "" if facts["kappa"] is None else f", kappa {facts['kappa']:.2f}"
+            agrees = f"{share['share']:.0%} ({share['low']:.0%} to {share['high']:.0%}){kappa}"
+            parts = (
+                f"both {facts['both']}, the model alone {facts['only_model']}, the scanners alone "
+                f"{facts['only_scanners']}, neither {facts['neither']}"
+            )
+            table.add_row("agrees", Text(f"with the scanners of exploits in {agrees}: {parts}"))
+        cost = f"{number(facts['prompt_tokens'])} tokens read, {number(facts['completion_tokens'])} written"
+        if facts["dollars"] is not None:
+            cost += f", ${facts['dollars']:.4f}"
+        if facts["unaccounted"]:
+            cost += f"; {facts['unaccounted']} answers came without a count"
+        table.add_row("cost", Text(cost))
+        if facts["failures"]:
+            table.add_row("no answer", Text(f"{len(facts['failures'])} times, first: {facts['failures'][0]}"))
+        for place, hit in enumerate(facts["hits"][:TOLD_HITS]):
+            why = f" ({hit['why']})" if hit["why"] else ""
+            told = cited_text(hit, ascii_only=options.ascii_only) + why
+            table.add_row("" if place else "seen in", Text(told))
+        yield Padding(table, (0, 0, 0, 2))

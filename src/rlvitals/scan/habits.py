@@ -1,0 +1,318 @@
+"""What goes wrong with texts of any kind: nothing but the format, loops, another language, refusals, no reasoning,
+copies of the reference, pieces of the prompt, and groups that say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from rlvitals.compute.repetition import ngram_repetition
+from rlvitals.scan.reading import TEXT, Part, Reading, Span, words_of
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FEWEST_WORDS = 40
+"""Words that a text must have before its repetition is judged."""
+REPEATED_SHARE = 0.6
+"""Share of four-word sequences that were said before. Tables and code stay below."""
+LOOPED_CHARACTERS = 200
+"""Length of a tail that is one short piece again and again."""
+LONGEST_PERIOD = 100
+
+OTHER_SCRIPT_LETTERS, OTHER_SCRIPT_SHARE = 8, 0.05
+STOP_WORDS, STOP_WORD_SHARE = 8, 0.12
+"""How many of the frequent small words of a language make a text one of it."""
+
+COPIED_WORDS, COPIED_SHARE, SHINGLE = 25, 0.9, 6
+"""Words of a reference, and the share of its six-word sequences, that make an answer a copy."""
+
+LEAKED_WORDS, LEAKED_SHARE = 40, 0.6
+
+GROUP_ROLLOUTS, GROUP_WORDS, GROUP_LIKENESS = 4, 30, 0.9
+"""Rollouts of a group, words of each, and how alike they must be (shared words over all) to be nearly identical."""
+
+_THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+FEWEST_THOUGHTS = 3
+"""Words that reasoning must have to be any."""
+
+_TAG = re.compile(r"</?[A-Za-z][\w-]{0,30}>|\\boxed\s*\{\s*\}|\*\*|```\w*|^#+\s.*$|[{}\[\]()<>:.…_*#=|-]", re.MULTILINE)
+_FORMAT = re.compile(r"</?[A-Za-z][\w-]{0,30}>|\\boxed|```|####|final answer|the answer is|answer:", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"""(?:
+      \\boxed\{\s*(?:\.\.\.|…|answer|your[ _]answer(?:[ _]here)?|x|\?|final[ _]answer)?\s*\}
+    | <(answer|final|final_answer|solution|response)>\s*(?:\.\.\.|…|\[?(?:your|the|final
+      |insert)?[ _]?(?:final )?(?:answer|solution|code)(?:[ _]here)?\]?|\?+)?\s*</\1>
+    | \b(?:your|insert)[ _](?:answer|reasoning|code|solution|response)[ _]here\b
+    | \b(?:reasoning|brief\ reasoning|step-by-step\ reasoning)\ here\.{0,3}
+    | \#\ (?:your|insert)\ (?:solution\ )?code\ here
+    | \[(?:answer|final\ answer|reasoning|explanation|solution)\]
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_STOCK = _words(
+    "the final answer is here my so therefore thus reasoning think thinking step by solution response result follows "
+    "in as below and to a of this format requested required output first second then"
+)
+FEWEST_CONTENT = 1
+
+_REFUSAL = re.compile(
+    r"""\b(?:
+      i(?:['\u2019]m|\ am)\ (?:sorry|afraid),?\ (?:but\ )?(?:i\ )?(?:can(?:['\u2019]t|not|\ not)
+        |am\ (?:not\ able|unable)|won['\u2019]t|do\ not|don['\u2019]t\ feel)
+    | i\ (?:can(?:['\u2019]t|not|\ not)|won['\u2019]t|will\ not|am\ (?:not\ able|unable)\ to|must\ decline\ to
+      |have\ to\ decline\ to)\ (?:help|assist|provide|comply|fulfil+|answer|do\ that|solve|complete|continue
+      |engage|write|generate|create|support)
+    | as\ an?\ (?:ai|artificial\ intelligence)(?:\ language)?(?:\ model|\ assistant)?,?\ i\ (?:can(?:['\u2019]t
+      |not|\ not)|am|do\ not|don['\u2019]t)
+    | i\ (?:must|have\ to)\ (?:respectfully\ )?(?:decline|refuse)
+    | (?:cannot|can['\u2019]t|unable\ to)\ (?:help|assist)\ (?:you\ )?with\ (?:that|this)
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+REFUSAL_REACH = 400
+"""Characters at the beginning and at the end of the last message where a refusal stands."""
+
+_TEMPLATE = re.compile(
+    r"<\|(?:im_start|im_end|user|assistant|system|eot_id|start_header_id|end_header_id|endoftext|begin_of_text)\|>"
+    r"|\[/?INST\]|<</?SYS>>|<start_of_turn>|<end_of_turn>|^### (?:Instruction|Response|Human|Assistant)\b"
+    r"|^(?:Human|User|Assistant|System)\s*:\s",
+    re.MULTILINE,
+)
+
+_SCRIPTS = {
+    "Chinese or Japanese": re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"),
+    "Korean": re.compile(r"[\uac00-\ud7af\u1100-\u11ff]+"),
+    "Cyrillic": re.compile(r"[\u0400-\u04ff]+"),
+    "Arabic": re.compile(r"[\u0600-\u06ff\u0750-\u077f]+"),
+    "Hebrew": re.compile(r"[\u0590-\u05ff]+"),
+    "Devanagari": re.compile(r"[\u0900-\u097f]+"),
+    "Thai": re.compile(r"[\u0e00-\u0e7f]+"),
+    "Greek": re.compile(r"[\u0370-\u03ff]{3,}"),
+}
+_BEYOND_LATIN = re.compile(r"[\u0370-\u1fff\u2c00-\ud7ff\uf900-\ufaff]")
+_LATIN_WORD = re.compile(r"[^\W\d_]+")
+_SMALL_WORDS = {
+    "English": _words("the of and to is that it for was with are this which have not be by from we so then"),
+    "German": _words("der die das und ist nicht mit ein eine wir dass auf für von den dem auch sich also sind"),
+    "French": _words("le les des et est une dans que qui pour nous pas sur avec donc sont du ce cette aux"),
+    "Spanish": _words("el los las es una que para por con del como se entonces son esta este pero más"),
+    "Portuguese": _words("os as uma que para com não do da dos em então são isso mas pelo pela ao como"),
+    "Italian": _words("il gli di che è una per con non del della sono quindi anche nel questo questa dei"),
+}
+
+
+def only_the_format(reading: Reading) -> Iterator[Span]:
+    """The answer has the form that was asked for and nothing in it, or the words of the instruction in its place."""
+    last = reading.last
+    if last is None or any(turn.calls for turn in reading.rollout.turns[-1:]):
+        return
+    text = last.text
+    answer = _THOUGHT.sub(" ", text)
+    placeholder = _PLACEHOLDER.search(answer)
+    if placeholder and len(words_of(_PLACEHOLDER.sub(" ", answer))) <= FEWEST_WORDS // 2:
+        found = next((each for each in _PLACEHOLDER.finditer(text) if not _is_in_thought(text, each.start())), None)
+        if found is not None:
+            yield Span(last.turn, TEXT, *found.span())
+            return
+    if not _FORMAT.search(text):
+        return
+    content = [word for word in words_of(_TAG.sub(" ", text)) if word not in _STOCK]
+    if len(content) < FEWEST_CONTENT:
+        yield Span(last.turn, TEXT, 0, len(text))
+
+
+def _is_in_thought(text: str, place: int) -> bool:
+    return any(match.start(2) <= place < match.end(2) for match in _THOUGHT.finditer(text))
+
+
+def repeats_itself(reading: Reading) -> Iterator[Span]:
+    """A message goes round in circles: most of its word sequences were said before, or its end is one piece again and
+    again; or whole turns are repeated.
+    """
+    for part in reading.parts:
+        if (start := _loop(part.text)) is not None:
+            yield Span(part.turn, part.name, start, len(part.text))
+            continue
+        if part.name != TEXT:
+            continue
+        words = words_of(part.text)
+        if len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE:
+            yield Span(part.turn, TEXT, _second_time(part.text), len(part.text))
+    said = Counter((part.name, part.text) for part in reading.parts if len(part.text) >= FEWEST_WORDS)
+    for (name, text), times in said.items():
+        if times > 2:
+            last = [part for part in reading.parts if (part.name, part.text) == (name, text)][-1]
+            yield Span(last.turn, name, 0, len(text))
+
+
+def _loop(text: str) -> int | None:
+    """Where the loop begins that a text ends in; None where it ends in none."""
+    tail = text.rstrip()[-LOOPED_CHARACTERS:]
+    if len(tail) < LOOPED_CHARACTERS:
+        return None
+    for period in range(1, LONGEST_PERIOD + 1):
+        if tail[-1] == tail[-1 - period] and tail[period:] == tail[:-period]:
+            if not tail[:period].strip(" \n-=_.*|~+#"):  # rules and dotted lines
+                return None
+            end = len(text.rstrip())
+            start = end - len(tail)
+            while start > 0 and text[start - 1] == text[start - 1 + period]:
+                start -= 1
+            return start
+    return None
+
+
+def _second_time(text: str) -> int:
+    """Where a text begins to say what it has said: its first line, or sentence, that comes again."""
+    seen: dict[str, int] = {}
+    for match in re.finditer(r"[^\n.!?]{8,}", text):
+        said = match[0].strip().lower()
+        if said in seen:
+            return match.start()
+        seen[said] = match.start()
+    return 0
+
+
+def switches_language(reading: Reading) -> Iterator[Span]:
+    """Part of a text is in a script or language that the prompt does not use."""
+    prompt = reading.group.prompt
+    for part in reading.parts:
+        if part.name != TEXT:
+            continue
+        if _BEYOND_LATIN.search(part.text):
+            for name, script in _SCRIPTS.items():
+                found = list(script.finditer(part.text))
+                letters = sum(len(match[0]) for match in found)
+                if letters < OTHER_SCRIPT_LETTERS or letters < OTHER_SCRIPT_SHARE * len(part.text):
+                    continue
+                if not script.search(prompt) and not _asks_for(name, prompt):
+                    yield Span(part.turn, TEXT, found[0].start(), found[-1].end())
+        yield from _other_latin(part, reading)
+
+
+def _asks_for(script: str, prompt: str) -> bool:
+    return bool(re.search("|".join(script.split(" or ")) + "|Russian|translat|Hindi", prompt, re.IGNORECASE))
+
+
+def _other_latin(part: Part, reading: Reading) -> Iterator[Span]:
+    """A long stretch of another language in Latin letters than the prompt's."""
+    home = _language(reading.page.prompt_words)
+    if home is None:
+        return
+    for paragraph in re.finditer(r"[^\n]{80,}", part.text):
+        found = _language(_LATIN_WORD.findall(paragraph[0].lower()))
+        if found is not None and found != home and found.lower() not in reading.page.prompt:
+            yield Span(part.turn, TEXT, *paragraph.span())
+
+
+def _language(words: list[str]) -> str | None:
+    """The language whose small words are far more frequent than any other's; None where none is."""
+    counts = Counter({name: sum(word in small for word in words) for name, small in _SMALL_WORDS.items()})
+    (first, most), (_, second) = counts.most_common(2)
+    if most < STOP_WORDS or most < STOP_WORD_SHARE * len(words) or most < 2 * second:
+        return None
+    return first
+
+
+def refuses(reading: Reading) -> Iterator[Span]:
+    """The model says that it cannot or will not help."""
+    last = reading.last
+    if last is None:
+        return
+    text = last.text
+    thoughts = [match.span() for match in _THOUGHT.finditer(text)]
+    begin = max((end for start, end in thoughts if start < REFUSAL_REACH), default=0)
+    for match in _REFUSAL.finditer(text, begin):
+        near = match.start() - begin < REFUSAL_REACH or len(text) - match.end() < REFUSAL_REACH
+        if near and not any(a <= match.start() < b for a, b in thoughts):
+            yield Span(last.turn, TEXT, *match.span())
+            return
+
+
+def does_not_reason(reading: Reading) -> Iterator[Span]:
+    """The place for reasoning is there and empty, or holds the words of the instruction."""
+    for part in reading.parts:
+        if part.name != TEXT or "<" not in part.text:
+            continue
+        for match in _THOUGHT.finditer(part.text):
+            inside = match[2]
+            if len(words_of(inside)) < FEWEST_THOUGHTS or (
+                _PLACEHOLDER.search(inside) and len(words_of(inside)) < 2 * FEWEST_THOUGHTS
+            ):
+                yield Span(part.turn, TEXT, *match.span())
+
+
+def copies_the_reference(reading: Reading) -> Iterator[Span]:
+    """An answer has the reference answer in it, word for word, though the prompt does not show it."""
+    reference = words_of(reading.group.answer)
+    if len(reference) < COPIED_WORDS:
+        return
+    shingles = {tuple(reference[place : place + SHINGLE]) for place in range(len(reference) - SHINGLE + 1)}
+    shown = reading.page.prompt_words
+    known = {tuple(shown[place : place + SHINGLE]) for place in range(len(shown) - SHINGLE + 1)}
+    shingles -= known
+    if len(shingles) < COPIED_WORDS - SHINGLE:
+        return
+    for part in reading.parts:
+        words = words_of(part.text)
+        said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+        if len(shingles & said) >= COPIED_SHARE * len(shingles):
+            yield Span(part.turn, part.name, *_stretch(part.text, reference))
+
+
+def _stretch(text: str, words: list[str]) -> tuple[int, int]:
+    """From the first place where some words of a copied text stand to the last."""
+    head = re.search(r"\W+".join(map(re.escape, words[:SHINGLE])), text, re.IGNORECASE)
+    tail = re.search(r"\W+".join(map(re.escape, words[-SHINGLE:])), text, re.IGNORECASE)
+    start = head.start() if head else 0
+    return start, tail.end() if tail and tail.end() > start else len(text)
+
+
+def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
+    """The text goes on as the conversation's template does, or repeats most of a long prompt."""
+    for part in reading.parts:
+        if part.name != TEXT:
+            continue
+        for match in _TEMPLATE.finditer(part.text):
+            if match[0].strip() not in reading.group.prompt or match.start() > 0:
+                yield Span(part.turn, TEXT, *match.span())
+    shown = reading.page.prompt_words
+    if len(shown) < LEAKED_WORDS or len(reading.words) < LEAKED_WORDS * LEAKED_SHARE:
+        return
+    shingles = {tuple(shown[place : place + SHINGLE]) for place in range(len(shown) - SHINGLE + 1)}
+    for part in reading.parts:
+        # Code that is asked for begins with what the prompt gives of it.
+        words = words_of(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
+        said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+        if len(shingles & said) >= LEAKED_SHARE * len(shingles):
+            yield Span(part.turn, TEXT, *_stretch(part.text, shown))
+
+
+def says_the_same(reading: Reading) -> Iterator[Span]:
+    """Nearly all rollouts of the prompt are the same text."""
+    if _is_uniform(reading) and (last := reading.last) is not None:
+        yield Span(last.turn, TEXT, 0, len(last.text))
+
+
+def _is_uniform(reading: Reading) -> bool:
+    page = reading.page
+    if "is_uniform" not in page.__dict__:
+        texts = [each.words for each in page.readings]
+        page.__dict__["is_uniform"] = (
+            len(texts) >= GROUP_ROLLOUTS
+            and min(map(len, texts)) >= GROUP_WORDS
+            and all(_likeness(texts[0], other) >= GROUP_LIKENESS for other in texts[1:])
+        )
+    return bool(page.__dict__["is_uniform"])
+
+
+def _likeness(one: list[str], other: list[str]) -> float:
+    """Shared words over all words, each as often as it is there."""
+    a, b = Counter(one), Counter(other)
+    return (a & b).total() / max((a | b).total(), 1)
