@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
+from rlvitals.contract import Hindsight
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, History, worst
@@ -19,9 +20,11 @@ from rlvitals.health.naming import Taken, check_names
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
+from rlvitals.views.hindsight import Neighbours, hindsight
 from rlvitals.views.judge import Judge, Said, Trace
 from rlvitals.views.logs import LogView
 from rlvitals.views.places import open_all, open_source, places_in
+from rlvitals.views.run import RunView
 from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
 from rlvitals.views.unjudged import Unjudged, unjudged
 
@@ -60,6 +63,8 @@ class Report:
     """The names of the reward's parts, with their weights where they add up to it."""
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
+    hindsight: Hindsight | None = None
+    """Of a run that went wrong: what going on has cost, and where to go back to."""
 
     @property
     def ongoing(self) -> frozenset[str]:
@@ -88,6 +93,7 @@ class Report:
             "names": [asdict(taken) for taken in self.names],
             "parts": dict(self.parts),
             "series": {name: trace.to_dict() for name, trace in self.series.items()},
+            "hindsight": self.hindsight,
         }
 
 
@@ -144,6 +150,7 @@ def check(
     if places is None:
         return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     reports, passed_over = [], {}
+    neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
     new_monitor(
         None, rules, algorithm, framework, config, mapping=mapping
@@ -159,7 +166,7 @@ def check(
         try:
             judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
             logged.update(judge.monitor.case.names)
-            reports.append(report_on(judge, opened))
+            reports.append(report_on(judge, opened, neighbours))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:  # none of its files is one; perhaps one below is
@@ -203,8 +210,10 @@ def check_source(
     return report_on(judge, source)
 
 
-def report_on(judge: Judge, source: RowSource) -> Report:
-    """The report after the rows taken so far."""
+def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = None) -> Report:
+    """The report after the rows taken so far. `neighbours` are the runs among which a healthy one is looked for; by
+    default those in the same folder.
+    """
     monitor = judge.monitor
     diagnosis = of_judge(judge)
     kept, notes = _without_repetition(judge.said)
@@ -233,13 +242,14 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         )
     metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
     traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
+    view = _view(source)
     return Report(
         source=str(source.path),
         format=source.format,
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
         points=judge.points,
-        rows=_rows(judge, source),
+        rows=_rows(judge, source, view),
         first_step=judge.first_step,
         last_step=judge.last_step,
         algorithm=monitor.case.algorithm,
@@ -252,13 +262,21 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         names=monitor.case.taken,
         parts=_parts(monitor.case),
         series=traces,
+        hindsight=None if view is None else hindsight(view, findings, neighbours or Neighbours.of(view.path)),
     )
 
 
-def _rows(judge: Judge, source: RowSource) -> int:
+def _view(source: RowSource) -> RunView | None:
+    """What the rows are read from, where it can be asked for more."""
+    if isinstance(source.view, RunView):
+        return source.view
+    return None if source.log is None else LogView(source.log, source.path)
+
+
+def _rows(judge: Judge, source: RowSource, view: RunView | None) -> int:
     if source.logged is not None:
         return source.logged
-    return judge.training_rows if source.log is None else LogView(source.log, source.path).rows
+    return judge.training_rows if view is None else view.rows
 
 
 def _parts(case: Case) -> dict[str, float | None]:

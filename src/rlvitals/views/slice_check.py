@@ -190,7 +190,7 @@ def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[J
 
 
 def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
-    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[]))
+    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None))
     own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
     verdict = (
         "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class RowSource:
     """The training rows of a recorded run's living line."""
     log: ForeignLog | None = None
     """What it is read from, where no run of ours is."""
+    view: StoredRun | None = None
+    """What it is read from, where it was opened to be shown."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
@@ -71,6 +73,7 @@ def source_of_run(view: StoredRun) -> RowSource:
         own_rules=rules,
         mapping=mapping,
         logged=view.rows,
+        view=view,
     )
 
 
@@ -91,7 +94,7 @@ def source_of_log(log: ForeignLog) -> RowSource:
 
 def source_of(view: StoredRun) -> RowSource:
     """What is judged of a view: a recorded run's living line, or a foreign log as `check` reads it."""
-    return source_of_run(view) if view.foreign is None else source_of_log(view.foreign)
+    return source_of_run(view) if view.foreign is None else replace(source_of_log(view.foreign), view=view)
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
