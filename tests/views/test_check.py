@@ -109,7 +109,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
     assert list(facts) == [
         "source", "format", "verdict", "reason", "points", "rows", "first_step", "last_step", "algorithm", "framework",
-        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series",
+        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series", "hindsight",
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",

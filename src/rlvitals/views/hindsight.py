@@ -48,6 +48,8 @@ CHECKPOINT_SETTINGS = (
 )  # fmt: skip
 """Settings that name the folder of checkpoints: transformers', verl's, NeMo-RL's, OpenRLHF's and SkyRL's, slime's."""
 
+LEAST_HOURS = 0.01
+
 _HOUR = 3600.0
 
 
@@ -150,8 +152,8 @@ def _cost(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> 
     facts["hours"], facts["hours_after_said"] = after / _HOUR, after_said / _HOUR
     if gpus.count is not None:
         facts["gpu_hours"], facts["gpu_hours_after_said"] = after / _HOUR * gpus.count, after_said / _HOUR * gpus.count
-    so_far = " so far" if view.status == "running" else ""
-    told = f"{_spent(after, gpus)}{so_far} since the onset at step {number(onset['step'])} ({onset['title']})"
+    has_cost = "has cost so far" if view.status == "running" else "cost"
+    told = f"Going on after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} {_spent(after, gpus)}"
     told += f"; {_amount(after_said, gpus)} of it after step {number(onset['said_step'])}, where it was critical."
     if gpus.count is None:
         told += " The number of GPUs is not known."
@@ -176,16 +178,18 @@ def _spent(seconds: float, gpus: Gpus) -> str:
 
 
 def _amount(seconds: float, gpus: Gpus) -> str:
-    return duration(seconds) if gpus.count is None else f"{number(_rounded(seconds / _HOUR * gpus.count))} GPU hours"
+    return duration(seconds) if gpus.count is None else f"{_rounded(seconds / _HOUR * gpus.count)} GPU hours"
 
 
-def _rounded(hours: float) -> float:
-    """To three digits, and to tenths above 10: what is left is not known.
+def _rounded(hours: float) -> str:
+    """Hours as they are told.
 
-    >>> [_rounded(hours) for hours in (0.012345, 1.23456, 123.456)]
-    [0.0123, 1.23, 123.5]
+    >>> [_rounded(hours) for hours in (0, 0.004, 0.125, 1.23456, 123.456)]
+    ['0', 'less than 0.01', '0.125', '1.23', '123.5']
     """
-    return round(hours, 1) if hours >= 10 else float(f"{hours:.3g}")
+    if 0 < hours < LEAST_HOURS:
+        return f"less than {LEAST_HOURS}"
+    return number(round(hours, 1) if hours >= 10 else float(f"{hours:.3g}"))
 
 
 # The checkpoint to go back to

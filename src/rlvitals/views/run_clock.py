@@ -123,13 +123,13 @@ def gpus_of(view: StoredRun) -> Gpus:
         if all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
             product = math.prod(counts)
             if product > 0:
-                return Gpus(product, f"by the settings {' and '.join(names)}")
+                return Gpus(product, f"from the setting{'s' if len(names) > 1 else ''} {' and '.join(names)}")
     cards = _cards(view)
     processes = max(view.info.processes or 0, len(view.ranks) if len(view.ranks) > 1 else 0)
     if processes and cards != 0:
         return Gpus(processes, f"one for each of its {processes} processes")
     if cards:
-        return Gpus(cards, "by the samples of its machine")
+        return Gpus(cards, "from the samples of its machine")
     return Gpus(None, "")
 
 
