@@ -289,6 +289,17 @@ def test_the_held_out_score_chooses_before_the_reward(tmp_path):
     assert checkpoint["metric"] == rlvitals.open_run(run).held_out_outcome
 
 
+def test_of_checkpoints_with_the_same_outcome_the_newest_is_taken(tmp_path):
+    def evaluate(run, step):
+        if step in (10, 30):
+            run.log_eval({"accuracy": 0.5}, step=step)
+
+    run = record(tmp_path / "run", beside=evaluate)
+    for step in (10, 20, 30):
+        (run / f"checkpoint-{step}").mkdir()
+    assert told(run)["checkpoint"]["step"] == 30
+
+
 def test_checkpoints_of_others_and_of_overtaken_attempts_are_not_taken(tmp_path):
     folder = tmp_path / "out"
     old = folder / "checkpoint-5"
@@ -333,8 +344,8 @@ def family(tmp_path_factory):
     folder = tmp_path_factory.mktemp("family")
     record(folder / "bad", config=SETTINGS)
     record(folder / "also-bad", config=SETTINGS | {"seed": 2})
-    record(folder / "far", dies=False, config=SETTINGS | {"lr": 1, "beta": 0.0, "batch": 8})
     record(folder / "near", dies=False, config=SETTINGS | {"lr": 5e-7, "seed": 7, "output_dir": "out/y", "run_id": "d"})
+    record(folder / "far", dies=False, config=SETTINGS | {"lr": 1, "beta": 0.0, "batch": 8})
     record(folder / "other", dies=False, config=SETTINGS, algorithm="ppo")
     record(folder / "bare", dies=False)
     (folder / "bad" / "checkpoint-20").mkdir()
