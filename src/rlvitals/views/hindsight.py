@@ -153,7 +153,9 @@ def _cost(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> 
     if gpus.count is not None:
         facts["gpu_hours"], facts["gpu_hours_after_said"] = after / _HOUR * gpus.count, after_said / _HOUR * gpus.count
     has_cost = "has cost so far" if view.status == "running" else "cost"
-    told = f"Going on after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} {_spent(after, gpus)}"
+    told = (
+        f"Going on after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} {_spent(after, gpus)}"
+    )
     told += f"; {_amount(after_said, gpus)} of it after step {number(onset['said_step'])}, where it was critical."
     if gpus.count is None:
         told += " The number of GPUs is not known."
