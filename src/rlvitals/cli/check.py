@@ -210,7 +210,7 @@ class _Watch:
     def __init__(self, arguments: argparse.Namespace, config: dict[str, Any]) -> None:
         self._arguments = arguments
         self._config = config
-        self._path = one_place(Path(arguments.path), "--follow")
+        self._path = one_place(Path(arguments.path), "--follow", dumps=True)
         self._feed: Feed = open_feed(self._path)
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)

@@ -21,6 +21,7 @@ from rlvitals.importers import (
     split_choice,
 )
 from rlvitals.importers.dumps.base import Split
+from rlvitals.importers.dumps.registry import dump_files
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
 from rlvitals.views.labels import is_labels
@@ -65,8 +66,9 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     return sorted({*runs, *likely, *logs})
 
 
-def one_place(path: Path, what: str) -> Path:
-    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run.
+def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
+    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run. With
+    `dumps` also a dump of rollouts without a log beside it.
 
     Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
     """
@@ -76,16 +78,21 @@ def one_place(path: Path, what: str) -> Path:
         places = None
     if places is None:
         return path
+    if is_dump(path):
+        dumped = {file.path for file in dump_files(path)}
+        places = [place for place in places if place not in dumped]
+        if not places and dumps:
+            return path
+        if not places:
+            raise ConfigError(
+                f"{path} is a framework's dump of rollouts, with no log of metrics beside it. Look at it with "
+                f"'rlvitals rollouts {path}', 'rlvitals watch {path}' or 'rlvitals serve {path}'"
+            )
     if len(places) == 1:
         return places[0]
     if not any(map(is_run, places)):
         with contextlib.suppress(NotALog):
             return find_log(path)
-        if is_dump(path):
-            raise ConfigError(
-                f"{path} is a framework's dump of rollouts, with no log of metrics beside it. Look at it with "
-                f"'rlvitals rollouts {path}' or 'rlvitals serve {path}'"
-            )
     named = ", ".join(str(place) for place in places[:6]) + (" ..." if len(places) > 6 else "")
     raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them ({named})")
 
