@@ -7,10 +7,11 @@ report.verdict, [finding.title for finding in report.findings]
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from rlvitals.contract import Hindsight
 from rlvitals.errors import RunUnreadable
@@ -27,6 +28,8 @@ from rlvitals.views.places import open_all, open_source, places_in
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
 from rlvitals.views.unjudged import Unjudged, unjudged
+
+T = TypeVar("T")
 
 KEPT_OF_A_RULE = 10
 """Findings told of one rule and severity: an alarm that comes and goes for ever is counted."""
@@ -97,8 +100,27 @@ class Report:
         }
 
 
+class Listed(Sequence[T]):
+    """A sequence of what is in its list."""
+
+    @property
+    @abstractmethod
+    def listed(self) -> list[T]:
+        """What is in it, in order."""
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        return self.listed[place]
+
+
 @dataclass(frozen=True)
-class FolderReport(Sequence[Report]):
+class FolderReport(Listed[Report]):
     """The reports on everything in a folder, as a sequence, and the files that are no logs, with the reason."""
 
     source: str
@@ -110,15 +132,9 @@ class FolderReport(Sequence[Report]):
         """The gravest one."""
         return max((report.verdict for report in self.reports), key=VERDICTS.index, default="cannot judge")
 
-    def __len__(self) -> int:
-        return len(self.reports)
-
-    @overload
-    def __getitem__(self, place: int) -> Report: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Report]: ...
-    def __getitem__(self, place: int | slice) -> Report | list[Report]:
-        return self.reports[place]
+    @property
+    def listed(self) -> list[Report]:
+        return self.reports
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""

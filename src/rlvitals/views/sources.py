@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rlvitals import catalog
 from rlvitals.config import by_last_name, planned_steps
@@ -23,6 +23,17 @@ from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record
 
 Rules = str | Path | Sequence[Any] | None
+
+
+class Known(TypedDict, total=False):
+    """What the user says of a log that is judged; see `check`."""
+
+    rules: Rules
+    algorithm: str | None
+    framework: str | None
+    config: Mapping[str, Any] | None
+    mapping: Mapping[str, str] | None
+
 
 RUN = "run"
 """The format of what rlvitals itself recorded."""
