@@ -326,6 +326,17 @@ def test_a_checkpoint_that_is_only_on_record_is_named_as_such(tmp_path):
     assert found["told"].endswith("It is on record, and not in the folder.")
 
 
+def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_path):
+    def save(run, step):
+        if step in (11, 21, 31):
+            run.log({"checkpoint": f"checkpoint-{step - 1}"}, step=step)
+
+    run = record(tmp_path / "run", beside=save)
+    assert (told(run)["checkpoint"]["name"], told(run)["checkpoint"]["path"]) == ("checkpoint-30", "")
+    (run / "checkpoint-10").mkdir()  # the others were removed by their trainer
+    assert (told(run)["checkpoint"]["name"], bool(told(run)["checkpoint"]["path"])) == ("checkpoint-10", True)
+
+
 def test_a_page_is_told_of_checkpoints_within_its_folder_alone(tmp_path):
     outside, served = tmp_path / "outside", tmp_path / "served"
     (outside / "checkpoint-10").mkdir(parents=True)

@@ -50,6 +50,9 @@ CHECKPOINT_SETTINGS = (
 
 LEAST_HOURS = 0.01
 
+SAVED = "checkpoint"
+"""The text of a row that names the checkpoint which was saved before it."""
+
 _HOUR = 3600.0
 
 
@@ -205,6 +208,8 @@ class _Known(NamedTuple):
 def _checkpoint(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> CheckpointFacts | None:
     """Of those before the onset the one with the best outcome; the newest where there is no onset or no outcome."""
     known = {step: found for step, found in checkpoints_of(view).items() if onset is None or step < onset["step"]}
+    # What is only on record may have been removed by its trainer: better one that is there.
+    known = {step: found for step, found in known.items() if found.path is not None} or known
     if not known:
         return None
     step, metric, value = (max(known), None, None) if onset is None else _best_of(view, sorted(known))
@@ -278,7 +283,13 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
 
 
 def _on_record(view: RunView) -> Iterator[tuple[int, str]]:
-    """What the doctor asked to go back to, and what later attempts began with."""
+    """What rows say was saved, what the doctor asked to go back to, and what later attempts began with."""
+    columns, lives = view.columns("train")[0]
+    if SAVED in columns.text_names:
+        for row, name in columns.texts(SAVED).items():
+            step = step_of(Path(name).name)
+            if lives[row] and step is not None:
+                yield step, Path(name).name
     for event in view.health_events:
         step, path = event.facts.get("checkpoint_step"), event.facts.get("checkpoint")
         if event.type == "request" and isinstance(step, int) and isinstance(path, str) and path:

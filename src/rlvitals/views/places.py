@@ -24,6 +24,7 @@ from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.registry import dump_files
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
+from rlvitals.views.joined import framework_of, read_joined
 from rlvitals.views.labels import is_labels
 from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
@@ -39,6 +40,8 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
         return source_of_log(place)
     if is_run(place):
         return source_of_run(open_run(place))
+    if (joined := read_joined(place)) is not None:
+        return source_of_log(joined)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
@@ -50,9 +53,9 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     Files that are no logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
-    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
+    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or framework_of(folder):
         return None
-    runs = list(find_runs(folder))
+    runs = dict.fromkeys(run.parent if framework_of(run.parent) else run for run in find_runs(folder))
     files = [
         child
         for child in _children(folder)
