@@ -448,7 +448,8 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
 
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("run", {}), ("metrics", {}), ("distributions", {}), ("findings", {}), ("performance", {}), ("evaluations", {}),
+    ("run", {}), ("metrics", {}), ("distributions", {}), ("findings", {}), ("hindsight", {}),
+    ("performance", {}), ("evaluations", {}),
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),
     ("rollouts", {}), ("rollouts", {"step": 100}), ("rollouts", {"step": 100, "group": "1"}),

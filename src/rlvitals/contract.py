@@ -483,6 +483,84 @@ class Findings(TypedDict):
     has_rollouts: bool
 
 
+# /api/hindsight
+
+
+class OnsetFacts(TypedDict):
+    """The first critical finding that still stands: what a run should have been stopped for."""
+
+    rule: str
+    kind: str
+    title: str
+    step: int
+    """Where it began."""
+    said_step: int
+    """Where it was critical."""
+
+
+class CostFacts(TypedDict):
+    """What going on after the onset has cost. What cannot be told is None, and `told` says why."""
+
+    hours: float | None
+    """Of the run's own clock: the time its processes were alive."""
+    gpu_hours: float | None
+    hours_after_said: float | None
+    """Those of them that came after the finding was critical."""
+    gpu_hours_after_said: float | None
+    gpus: int | None
+    gpus_from: str
+    measured_by: Literal["timestamps", "step times", ""]
+    told: str
+
+
+class CheckpointFacts(TypedDict):
+    """A checkpoint to go back to."""
+
+    step: int
+    name: str
+    path: str
+    """Where it is; empty where nothing but its name is on record."""
+    metric: str | None
+    """What it was chosen by; None: it is the newest."""
+    value: float | None
+    last_value: float | None
+    """The same at the end of the run."""
+    hours_since: float | None
+    gpu_hours_since: float | None
+    told: str
+
+
+class NearestFacts(TypedDict):
+    """The healthy run whose settings differ least."""
+
+    run: str
+    name: str
+    status: ShownStatus
+    differences: dict[str, list[Any]]
+    """Setting -> its value here and there."""
+    left_out: int
+    told: str
+
+
+class Hindsight(TypedDict):
+    """What would have happened if a run that went wrong had been stopped, and where to go on."""
+
+    onset: OnsetFacts | None
+    """None: the run failed or was killed, and nothing critical was found before."""
+    cost: CostFacts
+    checkpoint: CheckpointFacts | None
+    nearest: NearestFacts | None
+    told: list[str]
+    """All of it in sentences."""
+
+
+class HindsightAnswer(TypedDict):
+    """`hindsight` is None where there is nothing to tell: the run is healthy, or goes on."""
+
+    judging: bool
+    hindsight: Hindsight | None
+
+
 # /api/explain
 
 

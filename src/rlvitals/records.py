@@ -148,6 +148,8 @@ class RunInfo:
     rows_dropped: Count = 0
     host: str = ""
     pid: Pid = 0
+    processes: Count | None = None
+    """How many processes a launcher started; None where none did."""
     python: str = ""
     platform: str = ""
     packages: dict[str, str] = field(default_factory=dict)

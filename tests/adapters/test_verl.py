@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
 import sys
 import types
 
@@ -150,6 +151,30 @@ def test_a_tracking_that_is_forgotten_ends_its_run(tracking, tmp_path, last, sta
     train(one, last=last)
     del one
     gc.collect()
+    assert rlvitals.open_run(tmp_path).status == status
+
+
+@pytest.mark.parametrize(
+    ("last", "end", "status"),
+    [
+        (12, "", "finished"),
+        (7, "", "interrupted"),
+        (7, "raise RuntimeError('luck')", "failed"),
+        (7, "sys.exit(3)", "failed"),
+    ],
+)
+def test_a_back_end_that_is_alive_when_its_process_exits(tmp_path, last, end, status):
+    program = f"""
+import sys
+from rlvitals.adapters.verl import VitalsBackend
+
+config = {{"trainer": {{"default_local_dir": {str(tmp_path)!r}, "total_training_steps": 12}}}}
+backend = VitalsBackend("project", "experiment", config)
+for step in range(1, {last} + 1):
+    backend.log({{"critic/score/mean": step / 12}}, step)
+{end}
+"""
+    subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     assert rlvitals.open_run(tmp_path).status == status
 
 

@@ -213,6 +213,7 @@ def test_a_server_that_is_too_slow_is_left(hostile, act):
     answer = ask(hostile, seconds=0.4, tries=2)
     assert answer.verdict is None
     assert answer.failure == "no answer within 0.4 s"
+    assert not answer.is_unread
     assert answer.tries == 2
     assert time.monotonic() - started < 10
 
@@ -250,12 +251,17 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("act", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_answer_is_asked_for_again_and_then_missing(hostile, act):
-    hostile.script = [act]
+NO_REPLY = {"no JSON at all", "broken JSON", "bytes that are no text", "nested beyond reason"}
+"""The others are replies of a model, from which no verdict can be read."""
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_answer_is_asked_for_again_and_then_missing(hostile, case):
+    hostile.script = [MALFORMED[case]]
     answer = ask(hostile, tries=2)
     assert answer.verdict is None
     assert answer.failure
+    assert answer.is_unread == (case not in NO_REPLY)
     assert len(hostile.requests) == 2
 
 

@@ -81,12 +81,13 @@ def small(tmp_path_factory):
 
 @pytest.fixture
 def trainer(small):
-    def build(folder, teacher, **changes):
+    def build(folder, teacher, gold=None, **changes):
         chosen = settings(folder, model=small, chat=False, **changes)
         accelerator = open_accelerator(chosen)
         student = load_student(chosen, accelerator)
         run = start_run(chosen, student, None)
-        return rlaif.Trainer(chosen, split_tasks(chosen), teacher, student, run=run, accelerator=accelerator)
+        tasks = split_tasks(chosen)
+        return rlaif.Trainer(chosen, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
 
     return build
 
@@ -321,6 +322,55 @@ def test_the_user_ends_the_training_while_answers_are_judged(tmp_path, trainer, 
 
     with pytest.raises(error):
         learn(trainer(tmp_path, Asked()))
+
+
+def test_the_teacher_is_held_against_the_tests_at_evaluations(tmp_path, trainer):
+    """A teacher that likes everything: what passes no test is accepted all the same."""
+
+    class Flattering(Scripted):
+        def judge(self, questions):
+            return [Judgement(dict.fromkeys(WEIGHTS, 1.0), "", 10, 2) for _ in questions]
+
+    gold = OfflineTeacher()
+    try:
+        learn(trainer(tmp_path, Flattering(), max_steps=1, gold=gold))
+        seen = rows_of(tmp_path, "eval_metrics")[-1]
+    finally:
+        gold.close()
+    assert seen["judge.false_positive_fraction"] == 1.0
+    assert seen["judge.gold_agreement"] < 1.0
+    assert "judge.gold_agreement" not in rows_of(tmp_path)[-1]
+
+
+def test_the_share_of_verdicts_that_are_right_by_hand():
+    def judged(*rights):
+        return [Judgement(None if right is None else dict.fromkeys(WEIGHTS, float(right))) for right in rights]
+
+    # Right and called right, wrong and called right, right and called wrong, not judged, tests not run.
+    said, tested = judged(True, True, False, None, True), judged(True, False, True, True, None)
+    stats = {name: value.number for name, value in metrics.gold_stats(said, tested).items()}
+    assert stats == {
+        "judge.gold_agreement": pytest.approx(1 / 3),
+        "judge.false_positive_fraction": 1.0,
+        "judge.false_negative_fraction": 0.5,
+    }
+
+
+def test_replies_without_a_verdict_are_counted_among_replies():
+    scores = dict.fromkeys(WEIGHTS, 1.0)
+    judgements = [
+        Judgement(scores, "", 10, 5),
+        Judgement(None, "no verdict", 10, 5, is_unread=True),
+        Judgement(None, "time-out"),  # no reply at all
+        Judgement(scores, is_cached=True),
+        Judgement(scores, "", 10, 5),
+    ]
+    mask = torch.ones(5, 3)
+    stats = metrics.judged_stats(judgements, [0, 0, 1, 1, 2], mask, torch.zeros(5, dtype=torch.bool))
+    assert stats["judge.parse_failure_fraction"].number == pytest.approx(1 / 3)
+    assert stats["Teacher/FailureRate"].number == pytest.approx(2 / 5)
+    by_tests = metrics.judged_stats([Judgement(scores)], [0], mask[:1], torch.zeros(1, dtype=torch.bool))
+    assert "judge.parse_failure_fraction" not in by_tests
 
 
 def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():

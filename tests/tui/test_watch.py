@@ -242,6 +242,20 @@ def test_rollouts_are_walked_by_step_group_and_rollout(tmp_path):
     drive(tmp_path / "run", SMALL, script)
 
 
+@pytest.mark.slow
+def test_a_dump_of_rollouts_is_watched_with_its_rollouts(tmp_path):
+    for step in (1, 2):
+        rows = [{"input": "the prompt", "output": f"answer {n} of {step}", "score": n, "step": step} for n in (0, 1)]
+        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    async def script(app, pilot):
+        await settled(app, pilot, shows(app, "2 rows"))
+        await pilot.press("4")
+        await settled(app, pilot, shows(app, "step 2 (2 of 2)", "the prompt", "answer 0 of 2"))
+
+    drive(tmp_path, SMALL, script)
+
+
 def test_a_resumed_run_is_judged_again_from_its_living_rows(tmp_path):
     rows = dying_rows()
     with rlvitals.start(tmp_path / "run", display="none") as run:

@@ -109,7 +109,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     facts = json.loads(to_json(check(write_jsonl(tmp_path / "log.jsonl", rows)).to_dict()))
     assert list(facts) == [
         "source", "format", "verdict", "reason", "points", "rows", "first_step", "last_step", "algorithm", "framework",
-        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series",
+        "findings", "normal", "cannot_judge", "notes", "names", "parts", "series", "hindsight",
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
@@ -306,13 +306,15 @@ def test_of_several_logs_the_one_that_is_read_is_followed(tmp_path):
         one_place(tmp_path, "watch")
 
 
-def test_a_dump_of_rollouts_is_not_followed_and_the_error_says_how_to_look_at_it(tmp_path):
-    for step in (1, 2):
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_dump_of_rollouts_is_one_place_to_watch_and_has_no_slices(tmp_path, steps):
+    for step in range(steps):
         write_jsonl(tmp_path / f"{step}.jsonl", [{"input": "p", "output": "o", "score": 1.0, "step": step}])
+    assert one_place(tmp_path, "watch", dumps=True) == tmp_path
     with pytest.raises(ConfigError, match=rf"dump of rollouts.*'rlvitals rollouts {tmp_path}'"):
-        one_place(tmp_path, "watch")
+        one_place(tmp_path, "--by")
     write_jsonl(tmp_path / "metrics.jsonl", dying_rows())
-    assert one_place(tmp_path, "watch") == tmp_path / "metrics.jsonl"
+    assert one_place(tmp_path, "watch", dumps=True) == tmp_path / "metrics.jsonl"
 
 
 def test_a_folder_without_any_log_is_an_error(tmp_path):

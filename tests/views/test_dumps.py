@@ -15,6 +15,7 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.dumps.files import DumpFiles
 from rlvitals.views.discovery import find_places, linked_dumps
 from rlvitals.views.dumps import DumpView
+from rlvitals.views.live import News, open_feed
 from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import DumpedRollouts
 
@@ -223,6 +224,32 @@ def test_a_log_that_leads_out_of_the_dump_is_not_read(verl, tmp_path):
     outside.write_text('{"step": 1, "secret": 7}\n')
     (verl / "metrics.jsonl").symlink_to(outside)
     assert DumpView(verl).metrics == ["reward"]
+
+
+def test_a_dump_is_followed_by_its_mean_reward(tmp_path):
+    folder = tmp_path / "rollout_data"
+    dump_step(folder, 1)
+    feed = open_feed(folder)
+    assert [(row["step"], row["reward"]) for row in feed.poll().rows] == [(1, 0.5)]
+    assert feed.poll() == News()
+    dump_step(folder, 2, texts=("bad", "good", "better"))
+    assert [(row["step"], row["reward"]) for row in feed.poll().rows] == [(2, 1.0)]
+    with (folder / "2.jsonl").open("a") as file:  # the step that is known has got another rollout
+        file.write(row(2, "p", "best", 7))
+    news = feed.poll()
+    assert [(row["step"], row["reward"]) for row in news.before] == [(1, 0.5), (2, 13 / 7)]
+    assert news.rows == []
+    assert feed.source().format == "verl"
+
+
+def test_a_dump_is_watched_and_judged(tmp_path, capsys):
+    for step in range(1, 40):
+        dump_step(tmp_path / "rollout_data", step, texts=("a", "b") if step < 20 else ("bad",))
+    assert main(["watch", str(tmp_path / "rollout_data"), "--json", "--until-idle", "0.1", "--interval", "0.05"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["rows"] for event in told if event["type"] == "row"] == [39]
+    assert "reward_collapse" in {event["kind"] for event in told if event["type"] == "finding"}
+    assert told[-1]["verdict"] == "act"
 
 
 def test_foreign_files_are_not_pruned(verl, capsys):

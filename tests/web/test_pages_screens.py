@@ -202,9 +202,27 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     assert "from=" in page.url
 
 
+def test_health_tells_what_going_on_has_cost_and_leads_to_the_nearest_healthy_run(screen, runs):
+    told = rlvitals.check(runs / "failing").hindsight
+    page = screen.open("health", run="failing")
+    page.wait_for_selector(".hindsight li")
+    assert screen.texts(".hindsight li") == told["told"]
+    assert told["nearest"]["name"] == "healthy"
+    rows = page.locator(".part", has_text="If it had been stopped").locator("tbody tr")
+    assert rows.locator("th").all_inner_texts() == list(told["nearest"]["differences"])
+    learning_rate = rows.filter(has_text="learning_rate").locator("td").all_inner_texts()
+    assert list(map(float, learning_rate)) == told["nearest"]["differences"]["learning_rate"]
+    page.get_by_role("link", name="Compare with healthy").click()
+    page.wait_for_selector("h1:has-text('Compare')")
+    assert "run=failing" in page.url
+    assert "with=healthy" in page.url
+
+
 def test_health_of_a_run_without_findings_says_so(screen):
     page = screen.open("health", run="healthy")
     assert "Nothing was found" in page.locator("#content").inner_text()
+    page.wait_for_load_state("networkidle")
+    assert page.locator(".hindsight").count() == 0
 
 
 def test_rollouts_show_groups_turns_and_the_transcript(screen):

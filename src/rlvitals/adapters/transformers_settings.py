@@ -72,15 +72,18 @@ def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:
     how many examples it trains on.
     """
     settings: dict[str, Any] = plain_config(args.to_sanitized_dict())
+    for name in ("world_size", "n_gpu"):  # no fields of the arguments: what a training costs is counted by them
+        if isinstance(count := getattr(args, name, None), int):
+            settings[name] = count
     beta = getattr(args, "beta", None)
     if isinstance(beta, list | tuple) and len(beta) == 1:  # OnlineDPO's, one for each epoch: as a text it tells nobody
         settings["beta"] = beta[0]
     described = getattr(getattr(model, "config", None), "to_dict", None)
     if callable(described):
         settings["model"] = plain_config(described())
-    count = getattr(model, "num_parameters", None)
-    if callable(count):
-        settings["model_parameters"] = count()
+    counted = getattr(model, "num_parameters", None)
+    if callable(counted):
+        settings["model_parameters"] = counted()
     examples = _size(getattr(train_dataloader, "dataset", None))
     if examples is not None:
         settings["train_examples"] = examples

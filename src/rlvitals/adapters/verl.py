@@ -65,6 +65,7 @@ class VitalsBackend:
         # Where its rollouts are shown from; verl takes a relative path from the folder that it was started in.
         shown = {"rollouts_from": os.path.abspath(str(dumps))} if dumps else {}
         self.run = open_run("verl", {**known, **trainer, **shown}, defaults, {**section, **settings})
+        self.run.ends_by_steps = True  # a Tracking that nobody finished may be alive when its process exits
         self._actions: Actions | None = None
 
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
@@ -83,11 +84,7 @@ class VitalsBackend:
 
     def forget(self) -> None:
         """Nobody finished the Tracking and it is gone: whether by an exception, only the planned steps can tell."""
-        planned, last = self.run.settings.total_steps, self.run.last_step
-        if planned is not None and last < planned:
-            self.run.finish("interrupted", f"ended without a word at step {last} of {planned}")
-        else:
-            self.run.finish()
+        self.run.finish_by_steps()
 
 
 def controls_of(trainer: Any) -> TrainerControls:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rlvitals.capture import console, endings
-from rlvitals.capture.identity import rank_from_environment
+from rlvitals.capture.identity import launched
 from rlvitals.capture.intake import Intake
 from rlvitals.capture.run import Run
 from rlvitals.codec import encode
@@ -79,7 +79,7 @@ class MetricsTracker:
         self.save_every_n_epochs = save_every_n_epochs
         self._keep_last = keep_last_epochs
         self._display = display
-        self._is_writing = (rank_from_environment() if rank is None else rank) == 0
+        self._is_writing = (launched().rank if rank is None else rank) == 0
         self._fsync = fsync
         self._total: int | None = None
         if total_epochs is not None:

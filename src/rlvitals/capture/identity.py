@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlvitals.config import Settings, resolved
 from rlvitals.guard import Once
@@ -202,8 +202,16 @@ def _head(git_path: Path) -> dict[str, str]:
     return {"branch": branch}
 
 
-def rank_from_environment() -> int:
-    """The rank a launcher gave this process; 0 where there is one process."""
+class Launched(NamedTuple):
+    """Which of the processes that a launcher started this one is."""
+
+    rank: int
+    processes: int | None
+    """None where no launcher is known to have started several."""
+
+
+def launched() -> Launched:
+    """What a launcher (torchrun, Slurm, MPI) says in the environment; rank 0 where there is one process."""
     for world, rank in (
         ("WORLD_SIZE", "RANK"),
         ("SLURM_NTASKS", "SLURM_PROCID"),
@@ -211,5 +219,5 @@ def rank_from_environment() -> int:
     ):
         size, number = os.environ.get(world, ""), os.environ.get(rank, "")
         if size.isdecimal() and number.isdecimal() and int(size) > 1:
-            return int(number)
-    return 0
+            return Launched(int(number), int(size))
+    return Launched(0, None)

@@ -43,6 +43,7 @@ from rlvitals.records import (
 )
 from rlvitals.store.asks import Ask, Inbox
 from rlvitals.store.cards import read_attempts
+from rlvitals.store.checkpoints import of_this_run
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
 from rlvitals.store.layout import RunDir, Stream, kept_file
@@ -505,17 +506,9 @@ class LiveMonitor:
             self._checkpoint_dir, self._strangers_until = RunDir(folder), self._info.created
 
     def _checkpoints(self) -> dict[int, str]:
-        """The checkpoints of the living line. A folder that an overtaken attempt left behind holds other weights."""
-        found = {}
-        for step, path in self._checkpoint_dir.checkpoints().items():
-            try:
-                changed = path.stat().st_mtime
-            except OSError:
-                continue
-            is_overtaken = any(step >= cut and changed < begun for cut, begun in self._cuts)
-            if changed >= self._strangers_until and not is_overtaken:
-                found[step] = str(path)
-        return found
+        """The checkpoints to go back to."""
+        found = of_this_run(self._checkpoint_dir.checkpoints(), self._cuts, self._strangers_until)
+        return {step: str(path) for step, path in found.items()}
 
     def _take_answer(self, request: Request, answer: Answer, text: str) -> None:
         """The trainer answers; the first answer counts."""

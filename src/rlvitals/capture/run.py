@@ -363,6 +363,18 @@ class Run:
         if self.left_out:
             logger.warning("values left out of %s: %s", self.dir, self._intake.told())
 
+    ends_by_steps = False
+    """Whether a process that exits in peace leaves a whole run only after the planned steps: for a trainer whose end
+    its logger is not told."""
+
+    def finish_by_steps(self) -> None:
+        """Close the run where nobody says how it ended: before the planned steps it was interrupted."""
+        planned, last = self.settings.total_steps, self.last_step
+        if planned is not None and last < planned:
+            self.finish("interrupted", f"ended without a word at step {last} of {planned}")
+        else:
+            self.finish()
+
     def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
         """Start the process that hands rows to the trackers and looks at the clock. Called by `rlvitals.start`."""
         self._forwarding = start_following(self._dir, self.settings, trackers, self._number)
@@ -406,6 +418,8 @@ class Run:
             self.finish("interrupted", error)
         elif self.status == "interrupted" and (error is None or status is not None):
             self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
+        elif error is None and self.ends_by_steps:
+            self.finish_by_steps()
         else:
             self.finish("finished" if error is None else "failed", error)
 

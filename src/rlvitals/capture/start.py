@@ -93,7 +93,7 @@ def start(
     console.check(settings.display, settings.display_layout)
     check_rules(settings)
     run_dir = LiveRunDir.kept(output_dir)
-    own_rank = identity.rank_from_environment() if settings.rank is None else settings.rank
+    own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
     if resume is None:
@@ -186,6 +186,7 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
         total_steps=settings.total_steps or (old.total_steps if old else None),
         host=own.host,
         pid=own.pid,
+        processes=identity.launched().processes,
         python=identity.python_version(),
         platform=identity.platform_name(),
         packages=identity.packages(),

@@ -26,7 +26,7 @@ from rlvitals.views.judge import Judge
 from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.places import one_place
 from rlvitals.views.slice_check import SlicesReport, check_slice, check_slices
-from rlvitals.views.sources import new_monitor
+from rlvitals.views.sources import Known, new_monitor
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
 
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("--slice and --by judge what is there; they do not go with --follow")
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
-    known = {
+    known: Known = {
         "rules": arguments.rules,
         "algorithm": arguments.algorithm,
         "framework": arguments.framework,
@@ -210,7 +210,7 @@ class _Watch:
     def __init__(self, arguments: argparse.Namespace, config: dict[str, Any]) -> None:
         self._arguments = arguments
         self._config = config
-        self._path = one_place(Path(arguments.path), "--follow")
+        self._path = one_place(Path(arguments.path), "--follow", dumps=True)
         self._feed: Feed = open_feed(self._path)
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)

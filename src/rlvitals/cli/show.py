@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.render.check import hindsight_lines
 from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
@@ -39,6 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
             show(_machine(facts["system"]))
         if facts["findings"]:
             show(_findings(printable(facts["findings"])))
+        if facts["hindsight"]:
+            for part in hindsight_lines(printable(facts["hindsight"])):
+                show(part)
     return 0
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any, NoReturn
 
-from rlvitals.capture.identity import rank_from_environment
+from rlvitals.capture.identity import launched
 from rlvitals.cli.flags import Parser
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, did_you_mean
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         put(recipe.text(name, settings).removesuffix("\n"))
         return 0
     outcome: recipe.Outcome = trainer.train(settings)
-    if rank_from_environment() > 0:  # of several processes one speaks
+    if launched().rank > 0:  # of several processes one speaks
         pass
     elif flags.json:
         print_json(asdict(outcome))

@@ -19,7 +19,9 @@ from rlvitals.views.places import one_place
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", metavar="RUN_OR_LOG", help="a run, or a log any other tool writes; it need not be there yet"
+        "path",
+        metavar="RUN_OR_LOG",
+        help="a run, a log any other tool writes, or its dump of rollouts; it need not be there yet",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, as when it is no terminal")
     parser.add_argument(
@@ -40,7 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
     watched = Watched(
-        one_place(Path(arguments.path), "watch"), arguments.rules, arguments.algorithm, mapping_from(arguments.map)
+        one_place(Path(arguments.path), "watch", dumps=True),
+        arguments.rules,
+        arguments.algorithm,
+        mapping_from(arguments.map),
     )
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))

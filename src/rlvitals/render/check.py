@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rlvitals.records import alarm_of
 from rlvitals.render.charts import Series, chart, short
-from rlvitals.render.numbers import number
+from rlvitals.render.numbers import number, setting
 from rlvitals.terminal import visible
 
 WHOLE_FINDINGS = 4
@@ -94,6 +94,8 @@ class ReportView:
                     _severity(case.finding["severity"], options.ascii_only), Text(case.finding["title"]) + since
                 )
             yield lines
+        if facts["hindsight"]:
+            yield from hindsight_lines(facts["hindsight"])
         yield from self._rest()
 
     def _rest(self) -> Iterator[RenderableType]:
@@ -124,6 +126,42 @@ class ReportView:
         if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
             yield _heading("Worth knowing about the log")
             yield from _bullets(notes)
+
+
+HINDSIGHT = "If it had been stopped"
+"""The heading over what going on has cost, in every report and on every screen."""
+
+
+def hindsight_lines(facts: dict[str, Any]) -> Iterator[RenderableType]:
+    """What going on has cost, where to go back to, and the settings beside those of the nearest healthy run."""
+    yield _heading(HINDSIGHT)
+    yield from _bullets(facts["told"])
+    rows, note = nearest_rows(facts)
+    if not rows:
+        return
+    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+    for title in rows[0]:
+        table.add_column(Text(title), overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    yield Padding(table, (0, 0, 0, 4))
+    if note:
+        yield Text(f"    {note}", style="dim")
+
+
+def nearest_rows(facts: dict[str, Any]) -> tuple[list[list[str]], str]:
+    """A run's settings beside those of the nearest healthy run, what differs alone: heads and rows of a table, and how
+    many are left out.
+    """
+    nearest = facts["nearest"]
+    if nearest is None or not nearest["differences"]:
+        return [], ""
+    rows = [[key, *map(setting, values)] for key, values in nearest["differences"].items()]
+    left_out = nearest["left_out"]
+    return [
+        ["setting", "this run", nearest["name"]],
+        *rows,
+    ], f"and {number(left_out)} more settings" if left_out else ""
 
 
 class SlicesView:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlvitals.render.charts import Series, short
 from rlvitals.render.check import (
+    HINDSIGHT,
     RuleFindings,
     below,
     by_words,
@@ -21,6 +22,7 @@ from rlvitals.render.check import (
     gravest_first,
     joined,
     kind,
+    nearest_rows,
     normal,
     remarks_counted,
     sum_of,
@@ -29,6 +31,7 @@ from rlvitals.render.check import (
 )
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, stretches
+from rlvitals.terminal import visible
 
 CHART_WIDTH, CHART_HEIGHT, MARGIN = 420, 130, 58
 """As narrow as the panels of a report: on a phone its letters can still be read."""
@@ -61,6 +64,7 @@ dd.do { font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
 td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { white-space: nowrap; }
+th { text-align: left; color: var(--faint); font-weight: 400; padding: .2rem .6rem .2rem 0; vertical-align: bottom; }
 figure { margin: .8rem 0 0; }
 figcaption { color: var(--faint); }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
@@ -126,7 +130,25 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
         yield "<h2>Findings</h2>"
     for case in cases(facts["findings"]):
         yield from finding_card(case, facts["series"])
+    if facts["hindsight"]:
+        yield f"<h2>{HINDSIGHT}</h2>"
+        yield from hindsight_parts(facts["hindsight"])
     yield from remarks(facts)
+
+
+def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
+    """What going on has cost, where to go back to, and the settings beside those of the nearest healthy run."""
+    yield bullets(map(visible, facts["told"]))
+    rows, note = nearest_rows(facts)
+    if not rows:
+        return
+    cells = [[escape(visible(cell)) for cell in row] for row in rows]
+    heads = "".join(f'<th scope="col">{head}</th>' for head in cells[0])
+    yield f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+    yield from (f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells[1:])
+    yield "</table></div>"
+    if note:
+        yield f'<p class="faint">{note}</p>'
 
 
 def remarks(facts: dict[str, Any]) -> Iterator[str]:

@@ -1,9 +1,15 @@
-"""How numbers, times and durations are written, the same everywhere."""
+"""How numbers, times, durations and settings are written, the same everywhere."""
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import datetime
+from typing import Any
+
+from rlvitals.terminal import visible
+
+LONGEST_SETTING = 200
 
 
 def number(value: float | int | None) -> str:
@@ -60,3 +66,18 @@ def band(low: float | None, high: float | None) -> str:
     if low is None:
         return f"at most {number(high)}"
     return f"at least {number(low)}" if high is None else f"{number(low)} to {number(high)}"
+
+
+def setting(value: Any) -> str:
+    """A setting's value on one line.
+
+    >>> setting(5e-7), setting("a"), setting([1, 2]), setting(None)
+    ('5e-07', 'a', '[1, 2]', '-')
+    """
+    if value is None:
+        return "-"
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    said = visible(said)
+    return (
+        said if len(said) <= LONGEST_SETTING else f"{said[:LONGEST_SETTING]} [+{number(len(said) - LONGEST_SETTING)}]"
+    )

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from rlvitals.contract import BestFacts, EpochsFacts, StepCell, TileFacts
 from rlvitals.records import Attempt, Group, Rollout
+from rlvitals.render.check import nearest_rows
 from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
-from rlvitals.render.numbers import duration, moment, number
+from rlvitals.render.numbers import duration, moment, number, setting
 from rlvitals.render.run_plots import Picture
 from rlvitals.render.transcript import transcript
-from rlvitals.terminal import visible
 
 MOST_EPOCHS = 30
 MOST_EVALUATIONS = 30
 MOST_COLUMNS = 9
 MOST_SETTINGS = 300
-LONGEST_VALUE = 200
 LONGEST_TRANSCRIPT = 6000
 
 
@@ -168,6 +166,12 @@ def differences_table(compared: Mapping[str, Any]) -> Table | None:
     return Table(["setting", *run_names(compared)], rows, words=1 + len(compared["runs"]))
 
 
+def nearest_table(hindsight: dict[str, Any]) -> Table | None:
+    """A run's settings beside those of the nearest healthy run: what differs."""
+    rows, note = nearest_rows(hindsight)
+    return Table(rows[0], rows[1:], note, words=3) if rows else None
+
+
 def compared_table(compared: Mapping[str, Any]) -> Table | None:
     """Best and last values side by side; what is not the same quantity is left out and said."""
     rows, refused = [], []
@@ -222,19 +226,6 @@ def told_rollout(rollout: Rollout) -> str:
     told = transcript(rollout, full=True)
     left = len(told) - LONGEST_TRANSCRIPT
     return told if left <= 0 else f"{told[:LONGEST_TRANSCRIPT]}\n[+{number(left)} characters]"
-
-
-def setting(value: Any) -> str:
-    """A setting's value on one line.
-
-    >>> setting(5e-7), setting("a"), setting([1, 2]), setting(None)
-    ('5e-07', 'a', '[1, 2]', '-')
-    """
-    if value is None:
-        return "-"
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    said = visible(said)
-    return said if len(said) <= LONGEST_VALUE else f"{said[:LONGEST_VALUE]} [+{number(len(said) - LONGEST_VALUE)}]"
 
 
 def _pairs(changed: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:

@@ -7,8 +7,15 @@ from html import escape
 from typing import Any
 
 from rlvitals.contract import EpochsFacts, StepCell
-from rlvitals.render.check import cases
-from rlvitals.render.check_html import bullets, document, finding_card, remarks, verdict_words
+from rlvitals.render.check import HINDSIGHT, cases
+from rlvitals.render.check_html import (
+    bullets,
+    document,
+    finding_card,
+    hindsight_parts,
+    remarks,
+    verdict_words,
+)
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -51,7 +58,6 @@ section > h3 { margin-top: 1.4rem; }
 .bar rect.noticed { fill: var(--series); opacity: .6; }
 .wide { overflow-x: auto; }
 .wide table:not(.config) { width: auto; min-width: min(100%, 24rem); }
-th { text-align: left; color: var(--faint); font-weight: 400; padding: .2rem .6rem .2rem 0; vertical-align: bottom; }
 th.n, td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 th.n + .n, td.n + .n { padding-left: 1rem; }
 .config td:first-child { white-space: normal; min-width: 12rem; }
@@ -89,6 +95,7 @@ def _body(report: RunReport) -> Iterator[str]:
 
 def _sections(report: RunReport) -> Iterator[tuple[str, str, Iterator[str]]]:
     yield "findings", "Findings", _findings(report)
+    yield "hindsight", HINDSIGHT, _hindsight(report)
     yield "curves", "Curves", _curves(report.curves)
     yield "epochs", "Epochs", _epochs(report.epochs)
     yield "evaluations", "Evaluations", _evaluations(report.evaluations)
@@ -143,6 +150,11 @@ def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
 def _findings(report: RunReport) -> Iterator[str]:
     for case in cases(report.check["findings"]):
         yield from finding_card(case, report.check["series"], report.asked.get(case.alarm, ""))
+
+
+def _hindsight(report: RunReport) -> Iterator[str]:
+    if report.check["hindsight"]:
+        yield from hindsight_parts(report.check["hindsight"])
 
 
 def _curves(picture: Picture | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import by_words, cases, cited_text, evidence, joined, sum_of, when
+from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, evidence, joined, sum_of, when
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -25,6 +25,7 @@ from rlvitals.render.report import (
     environment_table,
     epochs_table,
     evaluations_table,
+    nearest_table,
     told_rollout,
 )
 from rlvitals.render.transcript import rollout_heading
@@ -55,6 +56,12 @@ def _parts(report: RunReport) -> Iterator[str]:
         yield "\n" + plain(report.about["status_note"])
     yield from _tiles(report.tiles)
     yield from _findings(report)
+    if (hindsight := check["hindsight"]) is not None:
+        yield f"\n### {HINDSIGHT}\n"
+        yield from (f"- {plain(told)}" for told in hindsight["told"])
+        if table := nearest_table(hindsight):
+            yield ""
+            yield from _table(table)
     if report.epochs is not None:
         yield f"\n### Epochs\n\n{plain(report.epochs['verdict'])}: {plain(report.epochs['why'])}\n"
         yield from _table(epochs_table(report.epochs))

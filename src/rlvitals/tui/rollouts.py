@@ -13,15 +13,15 @@ from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, cut, window, wrapped
 from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched
-from rlvitals.views.discovery import is_run
+from rlvitals.views.discovery import is_dump, is_run
+from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import Hit
-from rlvitals.views.run import open_run
 
 SHOWN_HITS = 200
 
 
 class RolloutsPane(Pane):
-    """Rollouts of a recorded run. It reads when it is looked at, and stays at its step until it is moved on."""
+    """Rollouts of a run or a dump. It reads when it is looked at, and stays at its step until it is moved on."""
 
     def __init__(self, watched: Watched, name: str) -> None:
         super().__init__(watched, name)
@@ -46,12 +46,13 @@ class RolloutsPane(Pane):
 
     def read(self) -> None:
         """Look what there is now; at the newest step unless another one was chosen."""
-        if not is_run(self.watched.path):
-            self._why = "a foreign log holds no rollouts; 'rlvitals serve' and 'rlvitals rollouts' show those of a dump"
+        path = self.watched.path
+        if not (is_run(path) or (path.is_dir() and is_dump(path))):
+            self._why = "a foreign log holds no rollouts; name the folder of a dump to see those"
             return
         was_newest = self._step is None or (bool(self._steps) and self._step == self._steps[-1])
         try:
-            log = open_run(self.watched.path).rollout_log
+            log = open_rollouts(path)
             self._steps = log.steps
             if self._steps and (was_newest or self._step not in self._steps):
                 self._step = self._steps[-1]

@@ -7,11 +7,13 @@ report.verdict, [finding.title for finding in report.findings]
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
+from rlvitals.contract import Hindsight
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, History, worst
@@ -19,11 +21,15 @@ from rlvitals.health.naming import Taken, check_names
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
+from rlvitals.views.hindsight import Neighbours, hindsight
 from rlvitals.views.judge import Judge, Said, Trace
 from rlvitals.views.logs import LogView
 from rlvitals.views.places import open_all, open_source, places_in
+from rlvitals.views.run import RunView
 from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
 from rlvitals.views.unjudged import Unjudged, unjudged
+
+T = TypeVar("T")
 
 KEPT_OF_A_RULE = 10
 """Findings told of one rule and severity: an alarm that comes and goes for ever is counted."""
@@ -60,6 +66,8 @@ class Report:
     """The names of the reward's parts, with their weights where they add up to it."""
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
+    hindsight: Hindsight | None = None
+    """Of a run that went wrong: what going on has cost, and where to go back to."""
 
     @property
     def ongoing(self) -> frozenset[str]:
@@ -88,11 +96,31 @@ class Report:
             "names": [asdict(taken) for taken in self.names],
             "parts": dict(self.parts),
             "series": {name: trace.to_dict() for name, trace in self.series.items()},
+            "hindsight": self.hindsight,
         }
 
 
+class Listed(Sequence[T]):
+    """A sequence of what is in its list."""
+
+    @property
+    @abstractmethod
+    def listed(self) -> list[T]:
+        """What is in it, in order."""
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        return self.listed[place]
+
+
 @dataclass(frozen=True)
-class FolderReport(Sequence[Report]):
+class FolderReport(Listed[Report]):
     """The reports on everything in a folder, as a sequence, and the files that are no logs, with the reason."""
 
     source: str
@@ -104,15 +132,9 @@ class FolderReport(Sequence[Report]):
         """The gravest one."""
         return max((report.verdict for report in self.reports), key=VERDICTS.index, default="cannot judge")
 
-    def __len__(self) -> int:
-        return len(self.reports)
-
-    @overload
-    def __getitem__(self, place: int) -> Report: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Report]: ...
-    def __getitem__(self, place: int | slice) -> Report | list[Report]:
-        return self.reports[place]
+    @property
+    def listed(self) -> list[Report]:
+        return self.reports
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -144,6 +166,7 @@ def check(
     if places is None:
         return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     reports, passed_over = [], {}
+    neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
     new_monitor(
         None, rules, algorithm, framework, config, mapping=mapping
@@ -159,7 +182,7 @@ def check(
         try:
             judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
             logged.update(judge.monitor.case.names)
-            reports.append(report_on(judge, opened))
+            reports.append(report_on(judge, opened, neighbours))
         except (RunUnreadable, OSError) as error:  # met while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:  # none of its files is one; perhaps one below is
@@ -203,8 +226,10 @@ def check_source(
     return report_on(judge, source)
 
 
-def report_on(judge: Judge, source: RowSource) -> Report:
-    """The report after the rows taken so far."""
+def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = None) -> Report:
+    """The report after the rows taken so far. `neighbours` are the runs among which a healthy one is looked for; by
+    default those in the same folder.
+    """
     monitor = judge.monitor
     diagnosis = of_judge(judge)
     kept, notes = _without_repetition(judge.said)
@@ -235,13 +260,14 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         )
     metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
     traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
+    view = _view(source)
     return Report(
         source=str(source.path),
         format=source.format,
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
         points=judge.points,
-        rows=_rows(judge, source),
+        rows=_rows(judge, source, view),
         first_step=judge.first_step,
         last_step=judge.last_step,
         algorithm=monitor.case.algorithm,
@@ -254,13 +280,21 @@ def report_on(judge: Judge, source: RowSource) -> Report:
         names=monitor.case.taken,
         parts=_parts(monitor.case),
         series=traces,
+        hindsight=None if view is None else hindsight(view, findings, neighbours or Neighbours.of(view.path)),
     )
 
 
-def _rows(judge: Judge, source: RowSource) -> int:
+def _view(source: RowSource) -> RunView | None:
+    """What the rows are read from, where it can be asked for more."""
+    if isinstance(source.view, RunView):
+        return source.view
+    return None if source.log is None else LogView(source.log, source.path)
+
+
+def _rows(judge: Judge, source: RowSource, view: RunView | None) -> int:
     if source.logged is not None:
         return source.logged
-    return judge.training_rows if source.log is None else LogView(source.log, source.path).rows
+    return judge.training_rows if view is None else view.rows
 
 
 def _parts(case: Case) -> dict[str, float | None]:

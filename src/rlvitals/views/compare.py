@@ -86,17 +86,24 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
             if alone:
                 only[str(view.path)] = alone
     divergences = [row.first_divergence for row in rows if row.first_divergence is not None]
-    differences = config_differences(views)
+    differences, bookkeeping = settings_apart(views)
     return RunComparison(
         runs=[
             {"name": view.name, "path": str(view.path), "status": view.status, "step": view.last_step} for view in views
         ],
-        config_differences={key: values for key, values in differences.items() if not is_bookkeeping(key)},
-        bookkeeping={key: values for key, values in differences.items() if is_bookkeeping(key)},
+        config_differences=differences,
+        bookkeeping=bookkeeping,
         metrics=rows,
         only_in_one=only,
         first_divergence=min(divergences, default=None),
     )
+
+
+def settings_apart(views: Sequence[RunView]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Settings that differ and change what is trained, and those that say who ran where and when."""
+    found = config_differences(views)
+    kept = {key: values for key, values in found.items() if not is_bookkeeping(key)}
+    return kept, {key: values for key, values in found.items() if key not in kept}
 
 
 def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:

@@ -25,6 +25,9 @@ from rlvitals.views.sources import judge_source, new_monitor, source_of
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
 """Rows times metrics, and metrics, of a log that is judged while somebody waits."""
 
+QUICK_CELLS = 200_000
+"""Rows times metrics of a run that is judged for a list, where nobody watched it: a fraction of a second."""
+
 TRACED_METRICS = 2
 TRACE_POINTS = 120
 NAMING_ROWS = 100
@@ -58,6 +61,13 @@ def diagnose(view: StoredRun) -> Diagnosis:
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
     return of_judge(judge_source(source_of(view)))
+
+
+def diagnose_quickly(view: StoredRun) -> Diagnosis:
+    """The same for one of many runs: a log that takes longer than a list may wait for is not judged."""
+    if is_on_record(view) or view.rows * len(view.metrics) <= QUICK_CELLS:
+        return diagnose(view)
+    return Diagnosis("cannot judge", f"{NOT_MONITORED}: run 'rlvitals check'", [])
 
 
 def is_on_record(view: StoredRun) -> bool:

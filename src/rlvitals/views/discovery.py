@@ -71,10 +71,11 @@ def linked_dumps(run: Path, config: Mapping[str, Any], within: Path) -> list[Pat
             if "{" in folder.name:  # slime's template of a file's name
                 folder = folder.parent
             found += [folder] if folder.is_absolute() else [run / folder, run.parent / folder]
-    return [folder for folder in dict.fromkeys(found) if _lies_in(folder, within) and is_dump(folder)]
+    return [folder for folder in dict.fromkeys(found) if lies_in(folder, within) and is_dump(folder)]
 
 
-def _lies_in(folder: Path, within: Path) -> bool:
+def lies_in(folder: Path, within: Path) -> bool:
+    """Whether a path stays in a folder, links followed."""
     try:
         return folder.resolve().is_relative_to(within.resolve())
     except (OSError, RuntimeError, ValueError):

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rlvitals.contract import Headline, NewStatus
 from rlvitals.importers import ForeignLog, NotALog, read_log
@@ -60,9 +61,13 @@ class DumpView(LogView):
 
 
 def _log_of(place: Path, rollouts: DumpedRollouts) -> ForeignLog:
-    rows = [{"step": row["step"], REWARD: row["mean"]} for row in rollouts.overview() if row["mean"] is not None]
     files = dump_files(place)
-    return ForeignLog(place, form_of(files[0].path).name, rows, notes=rollouts.problems)
+    return ForeignLog(place, form_of(files[0].path).name, reward_rows(rollouts), notes=rollouts.problems)
+
+
+def reward_rows(rollouts: DumpedRollouts) -> list[dict[str, Any]]:
+    """The mean reward of each step."""
+    return [{"step": row["step"], REWARD: row["mean"]} for row in rollouts.overview() if row["mean"] is not None]
 
 
 def _log_beside(place: Path) -> ForeignLog | None:

@@ -20,9 +20,11 @@ from rlvitals.store.findings import event_of
 from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
-from rlvitals.views.discovery import is_run
+from rlvitals.views.discovery import is_dump, is_run
+from rlvitals.views.dumps import DumpView, Split, reward_rows, splits_of
+from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.sources import RowSource, source_of_run
+from rlvitals.views.sources import RowSource, source_of_log, source_of_run
 from rlvitals.views.stopped import GONE
 
 STREAMS: tuple[Forwarded, ...] = ("train", "eval")
@@ -75,8 +77,10 @@ class Feed(Protocol):
 
 
 def open_feed(path: Path) -> Feed:
-    """A run's directory or a foreign log, which need not be there yet."""
-    return RunFeed(path) if is_run(path) else LogFeed(path)
+    """A run's directory, a dump of rollouts or a foreign log, which need not be there yet."""
+    if is_run(path):
+        return RunFeed(path)
+    return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
 
 
 class LogFeed:
@@ -117,6 +121,41 @@ class LogFeed:
             config=by_last_name(config),
             notes=list(self._tail.notes),
         )
+
+
+class DumpFeed:
+    """A dump of rollouts without a log: the mean reward of each step. It never ends by itself, as a log does not."""
+
+    ending = ""
+    rows: int | None = None
+    is_watched = False
+    logged_names: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: object = None
+        self._told: list[Fields] = []
+
+    def poll(self) -> News:
+        rollouts = DumpedRollouts(self._path, self._split)
+        if rollouts.state == self._state:
+            return News()
+        self._state = rollouts.state
+        known, self._told = self._told, list(rows_of_log(reward_rows(rollouts)))
+        if self._told[: len(known)] == known:
+            return News(self._told[len(known) :])
+        return News(before=self._told)  # a step that was known has got more rollouts
+
+    def flush(self) -> News:
+        return News()
+
+    def source(self) -> RowSource:
+        return source_of_log(DumpView(self._path, self._split).log)
+
+    @property
+    def _split(self) -> Split:
+        """Of training, or of validation where there are no others."""
+        return splits_of(self._path)[0]
 
 
 class RunFeed:

@@ -23,6 +23,7 @@ from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.views.discovery import is_run, near_directory
+from rlvitals.views.joined import read_joined
 from rlvitals.views.run import RunView, open_run
 
 
@@ -90,7 +91,7 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
         return view if epochs is None else LogView(epochs, place)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return LogView(_epochs_in(place) or read_log(place), place)
+    return LogView(read_joined(place) or _epochs_in(place) or read_log(place), place)
 
 
 def _epochs_in(folder: Path) -> ForeignLog | None:

@@ -21,8 +21,10 @@ from rlvitals.importers import (
     split_choice,
 )
 from rlvitals.importers.dumps.base import Split
+from rlvitals.importers.dumps.registry import dump_files
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
+from rlvitals.views.joined import framework_of, read_joined
 from rlvitals.views.labels import is_labels
 from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
@@ -38,6 +40,8 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
         return source_of_log(place)
     if is_run(place):
         return source_of_run(open_run(place))
+    if (joined := read_joined(place)) is not None:
+        return source_of_log(joined)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
@@ -49,9 +53,9 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     Files that are no logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
-    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder):
+    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or framework_of(folder):
         return None
-    runs = list(find_runs(folder))
+    runs = dict.fromkeys(run.parent if framework_of(run.parent) else run for run in find_runs(folder))
     files = [
         child
         for child in _children(folder)
@@ -65,8 +69,9 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     return sorted({*runs, *likely, *logs})
 
 
-def one_place(path: Path, what: str) -> Path:
-    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run.
+def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
+    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run. With
+    `dumps` also a dump of rollouts without a log beside it.
 
     Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
     """
@@ -76,16 +81,21 @@ def one_place(path: Path, what: str) -> Path:
         places = None
     if places is None:
         return path
+    if is_dump(path):
+        dumped = {file.path for file in dump_files(path)}
+        places = [place for place in places if place not in dumped]
+        if not places and dumps:
+            return path
+        if not places:
+            raise ConfigError(
+                f"{path} is a framework's dump of rollouts, with no log of metrics beside it. Look at it with "
+                f"'rlvitals rollouts {path}', 'rlvitals watch {path}' or 'rlvitals serve {path}'"
+            )
     if len(places) == 1:
         return places[0]
     if not any(map(is_run, places)):
         with contextlib.suppress(NotALog):
             return find_log(path)
-        if is_dump(path):
-            raise ConfigError(
-                f"{path} is a framework's dump of rollouts, with no log of metrics beside it. Look at it with "
-                f"'rlvitals rollouts {path}' or 'rlvitals serve {path}'"
-            )
     named = ", ".join(str(place) for place in places[:6]) + (" ..." if len(places) > 6 else "")
     raise ConfigError(f"{what} takes one run or log, and {path} holds {len(places)}: name one of them ({named})")
 

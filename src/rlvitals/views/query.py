@@ -56,6 +56,12 @@ AXIS_CONCEPTS: dict[str, str] = {
 }
 """The x-axes a row may carry as metrics, by the concept their names resolve to."""
 
+OUTCOMES = ("reward.total.mean", "pref.reward.margin")
+"""What a run is for: its last value stands in a list."""
+
+HELD_OUT_OUTCOMES = ("eval.score.mean", "eval.reward.mean", "eval.pass_at_k", "eval.beat_rate")
+"""The same on data that it is not trained on."""
+
 
 class StoredRun:
     """A stored run, finished or still being written: its rows, its settings and what its names mean."""
@@ -316,6 +322,20 @@ class StoredRun:
         """The logged names to look at, the most telling first."""
         return self.reader.vital_signs(self.metrics)
 
+    @cached_property
+    def outcome(self) -> str | None:
+        """The logged name of the reward or the margin of the whole run."""
+        return self._first_of(OUTCOMES)
+
+    @cached_property
+    def held_out_outcome(self) -> str | None:
+        """The logged name of the score on held-out data."""
+        return self._first_of(HELD_OUT_OUTCOMES)
+
+    def _first_of(self, concepts: tuple[str, ...]) -> str | None:
+        names = {self.concept(name): name for name in reversed(self.metrics) if not self.labels(name)}  # no slice of it
+        return next((names[concept] for concept in concepts if concept in names), None)
+
     def is_evaluated(self, name: str) -> bool:
         """Whether evaluations alone log a name."""
         return name in self._evaluated_only
@@ -499,6 +519,12 @@ class StoredRun:
     def _lineage(self) -> Lineage:
         train, evals = self._columns("train"), self._columns("eval")
         return trace(self.attempts, (train.attempts, train.steps), (evals.attempts, evals.steps))
+
+    @property
+    def cuts(self) -> list[tuple[int, float]]:
+        """For each attempt that overtook earlier ones: the first step that became a ghost, and when that happened."""
+        begun = {attempt.number: attempt.started for attempt in self.attempts}
+        return [(cut, begun.get(number, 0.0)) for number, cut in self._lineage.cuts.items()]
 
     def _is_ghost(self, row: Row | HealthEvent) -> bool:
         return self._lineage.is_abandoned(row.attempt, row.step)

@@ -16,7 +16,7 @@ PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"}
 
 _BOOKKEEPING = re.compile(
     r"""(?:^|_)(?:id|ids|uuid|guid|timestamp|time|date|datetime|host|hostname|node|nodes|pid|port|addr|address|user|version
-    |commit|branch|argv|command|cwd|dir|dirs|folder|path_prefix|started|created|updated|rank|world_size)$
+    |commit|branch|argv|command|cwd|dir|dirs|folder|path_prefix|started|created|updated|rank|world_size|n_gpu)$
     |^(?:git|wandb|mlflow|swanlab|trackio|tensorboard|comet|hub)(?:_|$)|^(?:experiment_name|project|project_name)$""",
     re.VERBOSE,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Unpack
 
 from rlvitals import catalog
 from rlvitals.catalog import slices
@@ -17,10 +17,10 @@ from rlvitals.health.history import VERDICTS, verdict_of
 from rlvitals.health.rows import Fields
 from rlvitals.records import Finding, Verdict
 from rlvitals.splits import is_held_out
-from rlvitals.views.check import Report, check_source, report_on
+from rlvitals.views.check import Listed, Report, check_source, report_on
 from rlvitals.views.judge import Judge
 from rlvitals.views.places import open_source
-from rlvitals.views.sources import RowSource, Rules, new_monitor
+from rlvitals.views.sources import Known, RowSource, new_monitor
 
 MOST_JUDGED = 100
 """Slices that are judged of one run."""
@@ -53,7 +53,7 @@ class SliceVerdict:
 
 
 @dataclass(frozen=True)
-class SlicesReport(Sequence[SliceVerdict]):
+class SlicesReport(Listed[SliceVerdict]):
     """The verdicts on the slices of a run, as a sequence, beside the report on all of it."""
 
     whole: Report
@@ -68,15 +68,9 @@ class SlicesReport(Sequence[SliceVerdict]):
         judged = (one.verdict for one in self.slices if one.verdict != "cannot judge")
         return max((self.whole.verdict, *judged), key=VERDICTS.index)
 
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    @overload
-    def __getitem__(self, place: int) -> SliceVerdict: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[SliceVerdict]: ...
-    def __getitem__(self, place: int | slice) -> SliceVerdict | list[SliceVerdict]:
-        return self.slices[place]
+    @property
+    def listed(self) -> list[SliceVerdict]:
+        return self.slices
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -90,47 +84,27 @@ class SlicesReport(Sequence[SliceVerdict]):
         }
 
 
-def check_slice(
-    path: str | os.PathLike[str],
-    label: str,
-    *,
-    rules: Rules = None,
-    algorithm: str | None = None,
-    framework: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    mapping: Mapping[str, str] | None = None,
-) -> Report:
+def check_slice(path: str | os.PathLike[str], label: str, **known: Unpack[Known]) -> Report:
     """Judge a run or a log with one slice (`env=math`) in place of the whole."""
-    narrow = _narrowed(_names_of(path, algorithm, framework), _labels_of(label))
+    narrow = _narrowed(_names_of(path, known), _labels_of(label))
     source = open_source(path)
     # What is on record of the run's health is about all of it.
     source = replace(source, rows=map(narrow.row, source.rows), recorded=[])
-    return check_source(source, rules, algorithm, framework, config, mapping=mapping)
+    return check_source(source, **known)
 
 
-def check_slices(
-    path: str | os.PathLike[str],
-    by: str,
-    *,
-    rules: Rules = None,
-    algorithm: str | None = None,
-    framework: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    mapping: Mapping[str, str] | None = None,
-) -> SlicesReport:
+def check_slices(path: str | os.PathLike[str], by: str, **known: Unpack[Known]) -> SlicesReport:
     """Judge a run or a log, and each of its slices by environment (`env`), data source, agent, task or tool."""
     if by not in slices.KEYS:
         raise ConfigError(f"a run is divided by {', '.join(slices.KEYS)}; {by!r} is none of them")
-    log = _names_of(path, algorithm, framework)
+    log = _names_of(path, known)
     values = dict.fromkeys(cut.labels[by] for cut in log.cuts.values() if by in cut.labels)
     if not values:
         raise ConfigError(f"no metric of {path} is divided by {by}.{_known(log)}")
     narrows = [_narrowed(log, {by: value}) for value in list(values)[:MOST_JUDGED]]
     source = open_source(path)
-    judges = [Judge(new_monitor(source, rules, algorithm, framework, config, mapping=mapping)) for _ in narrows]
-    whole = check_source(
-        replace(source, rows=_told(source.rows, narrows, judges)), rules, algorithm, framework, config, mapping=mapping
-    )
+    judges = [Judge(new_monitor(source, **known)) for _ in narrows]
+    whole = check_source(replace(source, rows=_told(source.rows, narrows, judges)), **known)
     told = [_verdict(narrow, judge, source) for narrow, judge in zip(narrows, judges, strict=True)]
     return SlicesReport(whole, by, told, len(values) - len(narrows))
 
@@ -163,8 +137,9 @@ class _Narrow:
         return {name: value for name, value in row.items() if name not in self._dropped}
 
 
-def _names_of(path: str | os.PathLike[str], algorithm: str | None, framework: str | None) -> _Log:
+def _names_of(path: str | os.PathLike[str], known: Known) -> _Log:
     source = open_source(path)
+    algorithm, framework = known.get("algorithm"), known.get("framework")
     names = list(dict.fromkeys(name for row in source.rows for name in row))
     return _Log(names, catalog.reader(framework or source.framework, algorithm or source.algorithm, names))
 
@@ -190,7 +165,7 @@ def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[J
 
 
 def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
-    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[]))
+    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None))
     own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
     verdict = (
         "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]

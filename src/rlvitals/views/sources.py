@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rlvitals import catalog
 from rlvitals.config import by_last_name, planned_steps
@@ -24,6 +24,17 @@ from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.texts import text_events
 
 Rules = str | Path | Sequence[Any] | None
+
+
+class Known(TypedDict, total=False):
+    """What the user says of a log that is judged; see `check`."""
+
+    rules: Rules
+    algorithm: str | None
+    framework: str | None
+    config: Mapping[str, Any] | None
+    mapping: Mapping[str, str] | None
+
 
 RUN = "run"
 """The format of what rlvitals itself recorded."""
@@ -52,6 +63,8 @@ class RowSource:
     """The training rows of a recorded run's living line."""
     log: ForeignLog | None = None
     """What it is read from, where no run of ours is."""
+    view: StoredRun | None = None
+    """What it is read from, where it was opened to be shown."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
@@ -72,6 +85,7 @@ def source_of_run(view: StoredRun) -> RowSource:
         own_rules=rules,
         mapping=mapping,
         logged=view.rows,
+        view=view,
     )
 
 
@@ -94,7 +108,7 @@ def source_of(view: StoredRun) -> RowSource:
     """What is judged of a view: a recorded run's living line, or a foreign log as `check` reads it."""
     if view.foreign is None:
         return source_of_run(view)
-    source = source_of_log(view.foreign)
+    source = replace(source_of_log(view.foreign), view=view)
     is_dump = view.rollout_log is not view.own_rollouts
     return replace(source, recorded=text_events(view.rollout_log)) if is_dump else source
 

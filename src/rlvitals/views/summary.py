@@ -9,22 +9,18 @@ from typing import Any
 
 from rlvitals.records import Row
 from rlvitals.views.changes import change
-from rlvitals.views.diagnosis import NOT_MONITORED, diagnose, is_on_record
+from rlvitals.views.diagnosis import diagnose_quickly
+from rlvitals.views.hindsight import Neighbours, hindsight
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
 
 LAST_FINDINGS = 5
 
-JUDGED_CELLS = 200_000
-"""Rows times metrics of a run that is judged for a list, where nobody watched it: a fraction of a second."""
-
-OUTCOMES = ("reward.total.mean", "pref.reward.margin")
-"""What a run is for; its last value stands in a list."""
-
 
 def headline(view: RunView) -> dict[str, Any]:
     """One line's worth of a run, for lists. `note` says what is wrong with its files."""
     info = view.info
+    judged = diagnose_quickly(view)
     told = {
         "name": view.name,
         "path": str(view.path),
@@ -36,7 +32,8 @@ def headline(view: RunView) -> dict[str, Any]:
         "attempts": max(len(view.attempts), 1),
         "updated": _updated(view),
         "seconds": lasted(view),
-        **_verdict(view),
+        "verdict": judged.verdict,
+        "reason": judged.reason,
         "is_stopped": view.stop is not None,
         "outcome": _outcome(view),
     }
@@ -48,18 +45,9 @@ def log_headline(view: LogView) -> dict[str, Any]:
     return headline(view) | {"status": f"{view.log.format} log", "seconds": None}
 
 
-def _verdict(view: RunView) -> dict[str, str]:
-    if is_on_record(view) or view.rows * len(view.metrics) <= JUDGED_CELLS:
-        found = diagnose(view)
-        return {"verdict": found.verdict, "reason": found.reason}
-    return {"verdict": "cannot judge", "reason": f"{NOT_MONITORED}: run 'rlvitals check'"}
-
-
 def _outcome(view: RunView) -> dict[str, Any] | None:
     """The last reward or margin, under its own name."""
-    names = {view.concept(name): name for name in reversed(view.metrics) if not view.labels(name)}  # no slice of it
-    name = next((names[concept] for concept in OUTCOMES if concept in names), None)
-    best = view.best(name) if name is not None else None
+    best = view.best(view.outcome) if view.outcome is not None else None
     return None if best is None else {"name": best.name, "value": best.last}
 
 
@@ -89,6 +77,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
             asdict(best) for name in view.reader.ordered(view.metrics) if (best := view.best(name)) is not None
         ],
         "changes": _changes(view),
+        "hindsight": hindsight(view, view.findings, Neighbours.of(view.path)),
         "system": _row(sample) if (sample := view.last_sample) is not None else {},
         "texts": view.texts,
         "left_out": info.left_out,

@@ -96,6 +96,25 @@ def findings(folder: Folder, query: Query) -> contract.Findings:
     return folder.remembered(_run(query), "findings", told)
 
 
+def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
+    """What going on has cost a run that went wrong, and where to go back to."""
+    from rlvitals.views.hindsight import Neighbours, hindsight
+
+    def told(run: Open) -> contract.HindsightAnswer:
+        diagnosis = run.diagnosed()
+        if diagnosis.is_pending:
+            return {"judging": True, "hindsight": None}
+        found = hindsight(run.view, diagnosis.findings, Neighbours(folder.recorded()))
+        if found is not None:  # a page is not told where things are on the disk
+            if (checkpoint := found["checkpoint"]) is not None:
+                checkpoint["path"] = folder.shown(checkpoint["path"])
+            if (nearest := found["nearest"]) is not None:
+                nearest["run"] = folder.shown(nearest["run"])
+        return {"judging": False, "hindsight": found}
+
+    return folder.remembered(_run(query), "hindsight", told)
+
+
 def speed(folder: Folder, query: Query) -> contract.Performance:
     """Phases, throughput, memory, the machine."""
     from rlvitals.views.performance import performance
@@ -198,11 +217,7 @@ def swept(folder: Folder, query: Query) -> contract.Sweep:
 
 def _outcome(view: RunView) -> str:
     """What a run is for, as a column: its reward or margin, or else its first vital sign."""
-    from rlvitals.views.summary import OUTCOMES
-
-    concepts = {view.concept(name): name for name in reversed(view.metrics) if not view.labels(name)}
-    found = [concepts[concept] for concept in OUTCOMES if concept in concepts]
-    return f"{[*found, *view.vital_signs, 'reward'][0]}.last"
+    return f"{view.outcome or [*view.vital_signs, 'reward'][0]}.last"
 
 
 def overlaid(folder: Folder, query: Query) -> contract.Overlay:
@@ -263,6 +278,7 @@ ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "distributions": distributed,
     "explain": explain,
     "findings": findings,
+    "hindsight": in_hindsight,
     "performance": speed,
     "rollouts": rollouts,
     "evaluations": evaluations,

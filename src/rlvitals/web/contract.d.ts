@@ -10,6 +10,7 @@ export interface Answers {
   distributions: Distributions;
   explain: Explained;
   findings: Findings;
+  hindsight: HindsightAnswer;
   performance: Performance;
   rollouts: RolloutSteps | GroupPage | WholeGroup | Hits;
   evaluations: Evaluated;
@@ -443,6 +444,65 @@ export interface TakenFacts {
   concept: string;
   sureness: string;
   why: string;
+}
+
+/** `hindsight` is None where there is nothing to tell: the run is healthy, or goes on. */
+export interface HindsightAnswer {
+  judging: boolean;
+  hindsight: Hindsight | null;
+}
+
+/** What would have happened if a run that went wrong had been stopped, and where to go on. */
+export interface Hindsight {
+  onset: OnsetFacts | null;
+  cost: CostFacts;
+  checkpoint: CheckpointFacts | null;
+  nearest: NearestFacts | null;
+  told: string[];
+}
+
+/** The first critical finding that still stands: what a run should have been stopped for. */
+export interface OnsetFacts {
+  rule: string;
+  kind: string;
+  title: string;
+  step: number;
+  said_step: number;
+}
+
+/** What going on after the onset has cost. What cannot be told is None, and `told` says why. */
+export interface CostFacts {
+  hours: number | null;
+  gpu_hours: number | null;
+  hours_after_said: number | null;
+  gpu_hours_after_said: number | null;
+  gpus: number | null;
+  gpus_from: string;
+  measured_by: "timestamps" | "step times" | "";
+  told: string;
+}
+
+/** A checkpoint to go back to. */
+export interface CheckpointFacts {
+  step: number;
+  name: string;
+  path: string;
+  metric: string | null;
+  value: number | null;
+  last_value: number | null;
+  hours_since: number | null;
+  gpu_hours_since: number | null;
+  told: string;
+}
+
+/** The healthy run whose settings differ least. */
+export interface NearestFacts {
+  run: string;
+  name: string;
+  status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
+  differences: Record<string, unknown[]>;
+  left_out: number;
+  told: string;
 }
 
 /** Where the time and the memory went. `left_out` counts older phases. */

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -261,6 +261,22 @@ class Folder:
             for run in runs
             if (entry := entries.get(run)) is not None
         }
+
+    def recorded(self) -> Iterator[RunView]:
+        """The recorded runs that can be read, opened one by one."""
+        for entry in self._entries():
+            if entry.is_run:
+                try:
+                    yield self._whole(entry)
+                except (RlvitalsError, OSError):
+                    continue
+
+    def shown(self, path: str) -> str:
+        """A path of the folder as pages know it; nothing of one outside."""
+        try:
+            return Path(path).resolve().relative_to(self.root).as_posix() if path else ""
+        except (OSError, ValueError, RuntimeError):
+            return ""
 
     def _whole(self, entry: Served) -> RunView:
         """A listed run, opened to be read whole: the list has looked at the links of its small files alone."""

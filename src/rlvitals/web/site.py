@@ -266,6 +266,7 @@ SHARED: dict[str, Shared] = {
     "series": Shared(_series, ZOOM, each="name", appended=("lines", "findings")),
     "explain": Shared(_explained, missing="The catalogue does not know this metric, or none of these runs logs it."),
     "findings": Shared(of_each_run()),
+    "hindsight": Shared(of_each_run()),
     "performance": Shared(of_each_run(), ("from", "to")),
     "rollouts": Shared(
         _rollouts,

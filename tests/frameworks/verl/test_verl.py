@@ -71,9 +71,15 @@ def test_steps_and_validations_are_recorded_and_a_second_start_goes_on(track):
     assert (run.status, run.algorithm, run.framework, run.name) == ("finished", "grpo", "verl", "experiment")
 
 
-@pytest.mark.parametrize(("end", "status"), [("forgotten", "interrupted"), ("alive", "finished"), ("raises", "failed")])
+@pytest.mark.parametrize(
+    ("end", "status"), [("forgotten", "interrupted"), ("alive", "interrupted"), ("raises", "failed")]
+)
 def test_how_a_tracking_that_nobody_finishes_ends_its_run_before_the_planned_steps(track, end, status):
     assert track(last=7, end=end).status == status
+
+
+def test_a_tracking_that_is_alive_after_the_planned_steps_has_finished(track):
+    assert track(last=12, end="alive").status == "finished"
 
 
 @pytest.fixture

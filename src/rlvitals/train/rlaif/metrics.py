@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvitals import values
-from rlvitals.compute import merge, rollout
+from rlvitals.compute import judging, merge, rollout
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.values import Value
@@ -33,6 +33,11 @@ EVAL_NAMES = {
 }  # fmt: skip
 """What an evaluation calls its numbers."""
 
+GOLD_NAMES = ("judge.gold_agreement", "judge.false_positive_fraction", "judge.false_negative_fraction")
+"""What an evaluation with `gold_tests` tells of the teacher, in the catalogue's names."""
+
+EVAL_NAMES |= {name: name for name in (*GOLD_NAMES, "judge.parse_failure_fraction")}
+
 SCORES = {f"rewards/{tag}/mean": f"Scoring/{tag}_Score" for tag in TAGS.values()}
 """A step's criterion scores, and what they are called over an epoch, beside the weights."""
 
@@ -45,6 +50,10 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     found: Stats = dict(rollout.stats(response_mask=mask, truncated=truncated, names="rlaif"))
     found["Teacher/FailureRate"] = values.mean([float(judgement.scores is None) for judgement in judgements])
     found["Teacher/CacheHitRate"] = values.mean([float(judgement.is_cached) for judgement in judgements])
+    # Of a model's replies: a teacher that runs tests has none, and a cached judgement is no new one.
+    replies = [judgement for judgement in judgements if judgement.completion_tokens or judgement.is_unread]
+    if replies:
+        found |= judging.stats(verdicts=[None if reply.is_unread else True for reply in replies])
     if not scored:
         return found
     rewards = [judgement.reward for judgement, _ in scored]
@@ -69,6 +78,23 @@ def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> 
     pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
     told = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
     return {"Teacher/SelfAgreement": values.mean(told)} if told else {}
+
+
+def gold_stats(judgements: Sequence[Judgement], gold: Sequence[Judgement]) -> Stats:
+    """How often the teacher calls an answer correct that passes all tests, and one that does not. Answers whose tests
+    could not be run are left out.
+    """
+    pairs = [
+        (_is_right(said), right)
+        for said, tested in zip(judgements, gold, strict=True)
+        if (right := _is_right(tested)) is not None
+    ]
+    found = judging.stats(verdicts=[said for said, _ in pairs], gold=[right for _, right in pairs])
+    return {name: value for name, value in found.items() if name in GOLD_NAMES}
+
+
+def _is_right(judgement: Judgement) -> bool | None:
+    return None if judgement.scores is None else judgement.scores["correctness"] == 1.0
 
 
 class Ledger:

@@ -46,6 +46,7 @@ class RLAIFSettings(LoopSettings):
     code_memory_mib: Count
     agreement_steps: Whole
     agreement_samples: Count
+    gold_tests: bool
     teacher_patience: Count
 
 
@@ -80,6 +81,17 @@ def open_teacher(settings: RLAIFSettings) -> Teacher:
         loaded = models.load(None, name) if name in models.SIZES else models.load(name, None)
         loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
         return LocalTeacher(loaded.model, loaded.tokenizer, name, max_tokens=settings.teacher_max_tokens)
+    return _tests(settings)
+
+
+def open_gold(settings: RLAIFSettings) -> Teacher | None:
+    """What tells how often a model's verdict is right: the tests. None where the settings do not ask for it, or where
+    the tests are the teacher.
+    """
+    return _tests(settings) if settings.gold_tests and settings.teacher != "offline" else None
+
+
+def _tests(settings: RLAIFSettings) -> Teacher:
     from rlvitals.train.teachers.offline import OfflineTeacher
 
     return OfflineTeacher(seconds=settings.code_seconds, memory_mib=settings.code_memory_mib)

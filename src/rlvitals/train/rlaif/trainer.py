@@ -13,7 +13,7 @@ import copy
 import random
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from rlvitals.train.functions import Task
 from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.recipe import Outcome
 from rlvitals.train.rlaif import metrics
-from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_teacher
+from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_gold, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.settings import WAYS_OUT
@@ -49,12 +49,17 @@ def train(settings: RLAIFSettings) -> Outcome:
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     if not settings.resume_from:
         refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
-    with closing(open_teacher(settings)) as teacher, models.quietly():
+    with ExitStack() as stack, models.quietly():
+        teacher = stack.enter_context(closing(open_teacher(settings)))
+        gold = open_gold(settings)
+        if gold is not None:
+            stack.enter_context(closing(gold))
         teacher.check()
         accelerator = open_accelerator(settings)
         student = load_student(settings, accelerator)
         with start_run(settings, student, origin) as run:
-            return Trainer(settings, tasks, teacher, student, run=run, accelerator=accelerator).learn(origin)
+            trainer = Trainer(settings, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
+            return trainer.learn(origin)
 
 
 def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
@@ -105,6 +110,7 @@ class Trainer(Loop[RLAIFSettings]):
         *,
         run: Run,
         accelerator: Any,
+        gold: Teacher | None = None,
     ) -> None:
         super().__init__(settings, run, accelerator)
         self.tasks, self.held_out = tasks
@@ -122,6 +128,7 @@ class Trainer(Loop[RLAIFSettings]):
         self.prepare(student.model, groups, lambda step: min(1.0, (step + 1) / rise))
         own = "" if self.rank == 0 else f"-rank-{self.rank}"
         self.teacher = CachedTeacher(teacher, self.folder / f"judgements{own}.jsonl")
+        self.gold = None if gold is None else CachedTeacher(gold)
 
     def learn(self, origin: Path | None) -> Outcome:
         """RLAIF from the beginning, or from a checkpoint."""
@@ -258,6 +265,8 @@ class Trainer(Loop[RLAIFSettings]):
                 part = metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
                 correct = [judgement.scores["correctness"] == 1.0 for judgement in judgements if judgement.scores]
                 part["solved"] = values.mean(map(float, correct))
+                if self.gold is not None:
+                    part |= metrics.gold_stats(judgements, self.gold.judge(batch.questions))
                 stats = merge([stats, part])
         merged = reduce(stats)
         told = {new: merged[old] for old, new in metrics.EVAL_NAMES.items() if old in merged}

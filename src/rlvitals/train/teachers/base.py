@@ -33,6 +33,8 @@ class Judgement:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     is_cached: bool = False
+    is_unread: bool = False
+    """Whether a model replied, and no verdict could be read from it."""
 
     @property
     def reward(self) -> float | None:

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from rlvitals.errors import ConfigError
@@ -69,7 +69,13 @@ class EndpointTeacher:
 
     def _judge(self, question: Question) -> Judgement:
         answer = self._client.ask(messages(question), read_scores)
-        return Judgement(answer.verdict, answer.failure, answer.prompt_tokens, answer.completion_tokens)
+        return Judgement(
+            answer.verdict,
+            answer.failure,
+            answer.prompt_tokens,
+            answer.completion_tokens,
+            is_unread=answer.is_unread,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class Answer(Generic[T]):
     verdict: T | None
     """None: there is none, see `failure`."""
     failure: str = ""
+    is_unread: bool = False
+    """Whether the last reply came and no verdict could be read from it."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Of all tries together, as the server counted them."""
@@ -97,20 +105,29 @@ class Answer(Generic[T]):
 
 
 class _Failed(Exception):
-    """One try failed. `wait` is what the server asked for; `is_final` says that another try will not help."""
-
-    def __init__(self, why: str, *, wait: float | None = None, is_final: bool = False) -> None:
-        super().__init__(why)
-        self.wait, self.is_final = wait, is_final
-
-
-def _told(error: Exception) -> tuple[str, float | None, bool]:
-    """What went wrong, how long to wait, whether another try will not help. The exception itself would keep its
-    connection open.
+    """One try failed. `wait` is what the server asked for; `is_final` says that another try will not help, `is_unread`
+    that a reply came without a verdict.
     """
+
+    def __init__(self, why: str, *, wait: float | None = None, is_final: bool = False, is_unread: bool = False) -> None:
+        super().__init__(why)
+        self.wait, self.is_final, self.is_unread = wait, is_final, is_unread
+
+
+class _Failure(NamedTuple):
+    """What `_Failed` says: the exception itself would keep its connection open."""
+
+    why: str
+    wait: float | None
+    is_final: bool
+    is_unread: bool
+
+
+def _told(error: Exception) -> _Failure:
     if isinstance(error, _Failed):
-        return str(error), error.wait, error.is_final
-    return words_of(error), None, True  # a reply can be anything; the same one again would not help
+        return _Failure(str(error), error.wait, error.is_final, error.is_unread)
+    # A reply can be anything; the same one again would not help.
+    return _Failure(words_of(error), None, is_final=True, is_unread=False)
 
 
 class JudgeClient:
@@ -141,19 +158,19 @@ class JudgeClient:
     def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> Answer[T]:
         """Ask until there is a verdict that `read` accepts, or the tries are used up."""
         spent: Answer[T] = Answer(None)
-        failed: list[tuple[str, float | None, bool]] = []
+        failed: list[_Failure] = []
         for turn in range(1, self._tries + 1):
             spent = replace(spent, tries=turn)
             with guarded(lambda error: failed.append(_told(error))):
                 self._gate.pass_through()
                 reply = self._post({**self._body, "messages": list(messages)})
                 spent = spent.plus_usage(reply)
-                return replace(spent, verdict=_verdict(reply, read), failure="")
-            why, wait, is_final = failed[-1]
+                return replace(spent, verdict=_verdict(reply, read), failure="", is_unread=False)
+            why, wait, is_final, is_unread = failed[-1]
             line = " ".join(why.split())
             if self._key:  # should a server have sent it back; before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
-            spent = replace(spent, failure=line[:300])
+            spent = replace(spent, failure=line[:300], is_unread=is_unread)
             if is_final:
                 break
             if wait is not None:
@@ -248,7 +265,7 @@ def _verdict(reply: Any, read: Callable[[dict[str, Any]], T]) -> T:
             raise BadVerdict("the reply has no choices[0].message.content")
         return read(read_object(text))
     except BadVerdict as error:
-        raise _Failed(f"no verdict: {error}") from None
+        raise _Failed(f"no verdict: {error}", is_unread=True) from None
 
 
 def _wait_of(header: str | None) -> float | None:

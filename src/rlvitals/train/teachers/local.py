@@ -48,7 +48,7 @@ class LocalTeacher:
                 scores = read_scores(read_object(self._tokenizer.decode(kept, skip_special_tokens=True)))
                 found.append(replace(spent, scores=scores))
             except BadVerdict as error:
-                found.append(replace(spent, reason=f"no verdict: {error}"))
+                found.append(replace(spent, reason=f"no verdict: {error}", is_unread=True))
         return found
 
     def _prompt(self, question: Question) -> list[int]:

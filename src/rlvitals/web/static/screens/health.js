@@ -1,9 +1,10 @@
-/** Health: findings along the steps, each with its evidence, likely causes, advice and what was done about it. */
+/** Health: findings along the steps, each with its evidence, likely causes, advice and what was done about it; of a run that went wrong, what that has cost. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
 import {alarmOf, card, drawTraces} from "../parts/finding.js";
+import {hindsight} from "../parts/hindsight.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
 
@@ -21,12 +22,19 @@ export async function mount({run, root, signal}) {
   let answer = await ask("findings", {run}, signal);
   /** @type {import("../charts.js").Chart[]} */
   let charts = [];
+  const cost = el("div"); // filled when it is known: the other runs of the folder are looked at for it
+  const askCost = () => {
+    ask("hindsight", {run}, signal)
+      .then((told) => fill(cost, told.hindsight !== null && hindsight(told.hindsight)))
+      .catch(() => {});
+  };
   const newer = atMostEvery(500, () => {
     ask("findings", {run}, signal)
       .then((told) => {
         answer = told;
         draw();
         if (answer.judging) newer.ask();
+        else askCost();
       })
       .catch(() => {});
   });
@@ -59,6 +67,7 @@ export async function mount({run, root, signal}) {
       el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),
       answer.findings.length > 0 && el("div", {class: "controls"}, filters(all, severity, rule)),
       answer.findings.length > 0 && timeline(answer, (severity === "info" ? remarks : grave).flatMap(({worst, others}) => [worst, ...others])),
+      cost,
       answer.left_out > 0 && el("p", {class: "faint"}, `${counted(answer.left_out, "older finding")} not shown`),
       shown.length
         ? el("div", {class: "cards"}, cards(grave), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
@@ -87,6 +96,7 @@ export async function mount({run, root, signal}) {
   };
   draw();
   if (answer.judging) newer.ask();
+  else askCost();
   let filtered = state.get("severity") + state.get("rule");
   return {
     update: () => {
