@@ -79,6 +79,23 @@ def distributed(folder: Folder, query: Query) -> contract.Distributions:
     return folder.remembered(_run(query), "distributions", lambda run: distributions(run.view))
 
 
+def images(folder: Folder, query: Query) -> contract.Images:
+    """Which images were logged."""
+    from rlvitals.views.images import image_list
+
+    return folder.remembered(_run(query), "images", lambda run: image_list(run.view))
+
+
+def image(folder: Folder, query: Query) -> contract.ImageFacts:
+    """One image. It travels as text in JSON: a browser is never handed foreign bytes under an address."""
+    from rlvitals.views.images import one_image
+
+    step = query.whole("step")
+    if step is None:
+        raise ConfigError("the question needs 'step'")
+    return one_image(folder.view(_run(query)), query.needed("name"), step)
+
+
 def explain(folder: Folder, query: Query) -> contract.Explained:
     """The catalogue's entry for a name, in the run's framework where one is named."""
     name = query.needed("name")
@@ -261,6 +278,8 @@ ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "metrics": metrics,
     "series": series,
     "distributions": distributed,
+    "images": images,
+    "image": image,
     "explain": explain,
     "findings": findings,
     "performance": speed,

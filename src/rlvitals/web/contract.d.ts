@@ -8,6 +8,8 @@ export interface Answers {
   metrics: Metrics;
   series: Lines;
   distributions: Distributions;
+  images: Images;
+  image: ImageFacts;
   explain: Explained;
   findings: Findings;
   performance: Performance;
@@ -191,6 +193,7 @@ export interface Metrics {
   essentials: string[];
   texts: string[];
   has_distributions: boolean;
+  has_images: boolean;
   left_out: number;
 }
 
@@ -286,6 +289,32 @@ export interface LoggedText {
   name: string;
   step: number;
   text: string;
+}
+
+/** Every image of a run. */
+export interface Images {
+  images: ImageSeries[];
+}
+
+/** The images under one name, in the order of their steps. */
+export interface ImageSeries {
+  name: string;
+  images: ListedImage[];
+}
+
+/** An image of one step, without its pixels. */
+export interface ListedImage {
+  step: number;
+  width: number;
+  height: number;
+  caption: string;
+}
+
+/** One image. */
+export interface ImageFacts {
+  name: string;
+  step: number;
+  png: string;
 }
 
 /** The catalogue's entry for a name, as `rlvitals explain --json` prints it. */

@@ -244,6 +244,12 @@ def _columns(sources: Sources) -> Iterator[Question]:
     yield from ([("column", column), ("choices", "1")] for column in columns)
 
 
+def _images(sources: Sources) -> Iterator[Question]:
+    for run in sources.runs:
+        for image in sources.folder.view(run).images:
+            yield [("run", run), ("name", image.name), ("step", str(image.step))]
+
+
 def _sweeps(sources: Sources) -> Iterator[Question]:
     """All runs, by their own target and by every vital sign."""
     if len(sources.runs) < 2:
@@ -296,6 +302,8 @@ SHARED: dict[str, Shared] = {
     "sweep": Shared(_sweeps, missing="A shared copy holds the sweep of all its runs, in the order of the list."),
     "marks": Shared(_once),
     "distributions": Shared(of_each_run()),
+    "images": Shared(of_each_run()),
+    "image": Shared(_images, missing="A shared copy holds some of the images."),
 }
 """Every address that a page asks with GET, and how; those that the server does not have are passed over."""
 

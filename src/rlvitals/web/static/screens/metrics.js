@@ -12,6 +12,7 @@ import {boardBar} from "../parts/boards.js";
 import {byName, chosen, folded, paired} from "../parts/choice.js";
 import {back, constantFold, focused, signature, zoom, zoomTo} from "../parts/metricsview.js";
 import {distributionFold} from "../parts/distributions.js";
+import {imageFold} from "../parts/images.js";
 import {overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
 import {MetricPanel} from "../parts/panel.js";
 import {pins} from "../parts/panelsettings.js";
@@ -199,6 +200,7 @@ export async function mount({run, root, signal, again}) {
   bar.node.append(over.node);
   const boards = boardBar();
   const spread = answer.has_distributions || answer.texts.length ? distributionFold(run, root, signal) : null;
+  const pictures = answer.has_images ? imageFold(run, signal) : null;
   fill(
     root,
     el("h1", {class: "unseen"}, "Metrics"),
@@ -206,7 +208,7 @@ export async function mount({run, root, signal, again}) {
       "div",
       {class: "with-tree"},
       tree(alone),
-      el("div", {class: "stage"}, bar.node, boards.node, problem, top, spread?.node, area),
+      el("div", {class: "stage"}, bar.node, boards.node, problem, top, spread?.node, pictures?.node, area),
     ),
   );
   look(true);
@@ -218,6 +220,7 @@ export async function mount({run, root, signal, again}) {
       bar.update();
       boards.update();
       spread?.update();
+      pictures?.update();
       if (now.data !== last.data) look(true);
       else if (now.list !== last.list || now.look !== last.look) look(false);
       over.update(grouping);
@@ -226,6 +229,7 @@ export async function mount({run, root, signal, again}) {
     live: ({kind, facts}) => {
       if (kind !== "rows") return;
       for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
+      pictures?.heard();
       if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) anew.ask();
       else newer.ask();
     },
@@ -234,6 +238,7 @@ export async function mount({run, root, signal, again}) {
       boards.stop();
       over.stop();
       spread?.stop();
+      pictures?.stop();
       grid.stop();
       large?.remove();
     },
