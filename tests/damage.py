@@ -466,7 +466,7 @@ def questions(bad: str, good: str) -> list[tuple[str, dict[str, Any]]]:
     both = {"run": [good, bad]}
     asked = [(address, question | {"run": bad}) for address, question in QUESTIONS]
     asked += [("sweep", both), ("compare", both), ("compare", {"run": [bad, good]})]
-    asked += [("overlay", both | {"name": "reward"})]
+    asked += [("overlay", both | {"name": "reward"}), ("others", both), ("others", {"run": [bad, good]})]
     asked += [("overlays", both | {"name": ["reward", "loss"], "by": by}) for by in ("", "seed", "lr")]
     return [("runs", {}), *asked, ("run", {"run": good}), ("findings", {"run": good}), ("runs", {})]
 

@@ -241,6 +241,23 @@ class Metrics(TypedDict):
     left_out: int
 
 
+# /api/others
+
+
+class OtherMetric(ListedMetric):
+    """A metric that the first of several runs does not log, as the first of the others has it."""
+
+    logged_by: list[str]
+    """The runs that do."""
+
+
+class Others(TypedDict):
+    """What only the others of several runs log. `left_out` counts those that are not listed."""
+
+    metrics: list[OtherMetric]
+    left_out: int
+
+
 # /api/distributions
 
 

@@ -236,6 +236,24 @@ def test_a_csv_holds_every_point_of_a_long_series(browser, served, folder):
         assert [(int(row["step"]), float(row["value"])) for row in table] == list(zip(*map(list, logged), strict=True))
 
 
+def test_what_only_the_runs_over_it_log_is_shown_with_which_do(browser, served):
+    with browsing(browser, served) as screen:
+        page = screen.open("metrics", run="rloo", also=["one", "rolled"])
+        assert panel(page, "signed").locator(".what").inner_text() == "only one"
+        assert "one: 40 points" in words(page, "signed")
+        assert "only rolled" in panel(page, "loss").locator(".what").inner_text()
+        assert "2 runs not drawn" in panel(page, "loss").locator(".count").inner_text()
+        assert "only" not in panel(page, "kl").locator(".what").inner_text()
+        names = {name for name in page.locator(".panel").evaluate_all("all => all.map(one => one.dataset.metric)")}
+        assert {"reward", "kl", "signed", "spiky", "loss"} <= names
+        page.get_by_role("button", name="Remove rolled").click()
+        panel(page, "loss").wait_for(state="detached")
+        panel(page, "signed").wait_for()
+        page.get_by_role("button", name="Remove one").click()
+        panel(page, "signed").wait_for(state="detached")
+        panel(page, "kl").wait_for()
+
+
 def test_images_have_a_slider_over_the_steps(browser, served):
     with browsing(browser, served) as screen:
         page = screen.open("metrics", run="rolled")

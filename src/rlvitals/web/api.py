@@ -245,6 +245,24 @@ def all_overlaid(folder: Folder, query: Query) -> contract.Overlays:
     return overlays(views, names, by, _window(query), unread)
 
 
+def others(folder: Folder, query: Query) -> contract.Others:
+    """The metrics that only the runs over the first one log. A run that cannot be read has none."""
+    from rlvitals.views.overlay import MOST_OTHERS, others
+
+    views: dict[str, RunView] = {}
+    listed: dict[str, list[contract.ListedMetric]] = {}
+    for name in _runs(query):
+        try:
+            views[name] = folder.view(name)
+            listed[name] = metrics(folder, Query([("run", name)]))["metrics"] if len(views) > 1 else []
+        except RlvitalsError:
+            if not views:
+                raise
+            views.pop(name, None)
+    found = others(views, listed)
+    return {"metrics": found[:MOST_OTHERS], "left_out": max(len(found) - MOST_OTHERS, 0)}
+
+
 def marks(folder: Folder, query: Query) -> contract.Marks:
     """Names, tags and notes of runs, which are archived or deleted, and boards; whether they may be changed."""
     return _marks(folder, folder.marks.read)
@@ -289,6 +307,7 @@ ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "sweep": swept,
     "overlay": overlaid,
     "overlays": all_overlaid,
+    "others": others,
     "marks": marks,
 }
 

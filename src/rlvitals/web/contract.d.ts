@@ -19,6 +19,7 @@ export interface Answers {
   sweep: Sweep;
   overlay: Overlay;
   overlays: Overlays;
+  others: Others;
   marks: Marks;
 }
 
@@ -852,6 +853,30 @@ export interface Overlays {
 export interface RunGroup {
   label: string;
   runs: string[];
+}
+
+/** What only the others of several runs log. `left_out` counts those that are not listed. */
+export interface Others {
+  metrics: OtherMetric[];
+  left_out: number;
+}
+
+/** A metric that the first of several runs does not log, as the first of the others has it. */
+export interface OtherMetric {
+  name: string;
+  concept: string | null;
+  title: string;
+  unit: string;
+  direction: string;
+  stream: "train" | "eval";
+  group: string;
+  has_band: boolean;
+  points: number | null;
+  last: number | null;
+  is_constant: boolean;
+  slice: SliceFacts | null;
+  held_out_of: string | null;
+  logged_by: string[];
 }
 
 /** Every mark in the folder, by run, and the boards by name. */

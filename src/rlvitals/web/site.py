@@ -216,12 +216,18 @@ def _overlays(sources: Sources) -> Iterator[Question]:
     for run in runs:
         for name in sources.metrics(run):
             counts[name] = counts.get(name, 0) + 1
-    names = [name for name, count in counts.items() if count > 1][:MOST_METRICS]
+    names = sorted(counts, key=lambda name: counts[name] < 2)[:MOST_METRICS]  # what several runs log comes first
     points = str(min(map(sources.points, runs)))
     for base in runs:
         order = [("run", run) for run in [base, *(other for other in runs if other != base)]]
         for x in sources.axes(base):
             yield from ([*order, ("name", name), ("x", x), ("points", points)] for name in names)
+
+
+def _everyone(sources: Sources) -> Iterator[Question]:
+    """All runs, beginning with each of them."""
+    for base in sources.runs if len(sources.runs) > 1 else []:
+        yield [("run", run) for run in [base, *(other for other in sources.runs if other != base)]]
 
 
 def _overlays_by(sources: Sources) -> Iterator[Question]:
@@ -290,8 +296,9 @@ SHARED: dict[str, Shared] = {
         each="name",
         appended=("overlays",),
         narrowed=True,
-        missing="A shared copy holds the metrics that two of its runs have in common, grouped by the first settings.",
+        missing="A shared copy holds the first metrics of its runs, grouped by the first settings.",
     ),
+    "others": Shared(_everyone, narrowed=True),
     "table": Shared(
         _columns,
         ("choices", "hidden"),

@@ -13,7 +13,7 @@ import {byName, chosen, folded, paired} from "../parts/choice.js";
 import {back, constantFold, focused, signature, zoom, zoomTo} from "../parts/metricsview.js";
 import {distributionFold} from "../parts/distributions.js";
 import {imageFold} from "../parts/images.js";
-import {overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
+import {othersOf, overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
 import {MetricPanel} from "../parts/panel.js";
 import {pins} from "../parts/panelsettings.js";
 import {SeriesStore} from "../series.js";
@@ -42,9 +42,22 @@ export async function mount({run, root, signal, again}) {
       },
     };
   }
-  const joined = paired(all);
+  let joined = paired(all);
   const alone = folded(joined);
   const isAlone = () => runsShown().length < 2;
+  let joinedRuns = ""; // the runs whose own metrics are among the joined ones
+  /** What only the runs over this one log becomes panels too, once it is known. */
+  async function joinOthers() {
+    const runs = runsShown();
+    const asked = runs.join("\n");
+    if (asked === joinedRuns) return;
+    joinedRuns = asked;
+    const found = runs.length < 2 ? [] : await othersOf(runs, signal).catch(() => []);
+    if (joinedRuns !== asked || signal.aborted) return;
+    const before = joined.length;
+    joined = paired(byName([...answer.metrics, ...found]));
+    if (joined.length !== before || found.length) look(false);
+  }
   const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is a panel of its own
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
@@ -168,6 +181,7 @@ export async function mount({run, root, signal, again}) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
       store.setView({x: state.get("x") || "step", from, to}, runsShown(), state.get("by"));
+      void joinOthers();
     }
     const found = chosen(metrics(), {
       filter: state.get("filter"),
