@@ -51,7 +51,8 @@ EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}}
 
 def make_run(path: Path, *, packed: bool = False) -> Path:
     """Rows of two attempts and two ranks, evaluations with files and a control, findings with requests and answers,
-    rollouts, images, distributions, epochs, phases, samples of the machine, trackers, a checkpoint, an index, and the lock of a dead writer.
+    rollouts, images, distributions, epochs, phases, samples of the machine, trackers, a checkpoint, an index, and the
+    lock of a dead writer.
     """
     quiet: dict[str, Any] = {"display": "none", "hardware": False, "algorithm": "grpo", "total_steps": 400}
     config = {"lr": 1e-6, "num_generations": 4, "nested": {"deep": {"er": [1, 2]}}}
@@ -451,7 +452,8 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
 
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": 1}), ("findings", {}), ("performance", {}), ("evaluations", {}),
+    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": 1}),
+    ("findings", {}), ("performance", {}), ("evaluations", {}),
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),
     ("rollouts", {}), ("rollouts", {"step": 100}), ("rollouts", {"step": 100, "group": "1"}),

@@ -244,7 +244,7 @@ def test_what_only_the_runs_over_it_log_is_shown_with_which_do(browser, served):
         assert "only rolled" in panel(page, "loss").locator(".what").inner_text()
         assert "2 runs not drawn" in panel(page, "loss").locator(".count").inner_text()
         assert "only" not in panel(page, "kl").locator(".what").inner_text()
-        names = {name for name in page.locator(".panel").evaluate_all("all => all.map(one => one.dataset.metric)")}
+        names = set(page.locator(".panel").evaluate_all("all => all.map(one => one.dataset.metric)"))
         assert {"reward", "kl", "signed", "spiky", "loss"} <= names
         page.get_by_role("button", name="Remove rolled").click()
         panel(page, "loss").wait_for(state="detached")
@@ -267,7 +267,8 @@ def test_images_have_a_slider_over_the_steps(browser, served):
         page.wait_for_selector('img.picture[alt*="at step 3"]')
         assert shade(page) == 120
         assert "images=3" in page.url
-        assert page.locator(".pictures figcaption").inner_text().split("\n")[-1].strip() == "step 3 · 6 × 4 · <b>3</b>"
+        caption = page.locator(".pictures figcaption").inner_text()
+        assert caption.split("\n")[-1].strip() == "step 3 · 6 \u00d7 4 · <b>3</b>"
         assert picture.get_attribute("src").startswith("data:image/png;base64,")
         screen.settled()
         assert not axe_violations(page)

@@ -1,5 +1,6 @@
 """TensorBoard event files: scalars of all tags, merged by step, histograms, and images that are PNGs. Numbers are
-float32, as TensorBoard keeps them. PyTorch writes histograms and images in fields of their own, TensorFlow 2 in tensors.
+float32, as TensorBoard keeps them. PyTorch writes histograms and images in fields of their own, TensorFlow 2 in
+tensors.
 
 A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
 `add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run

@@ -28,8 +28,8 @@ from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
 from rlvitals.store.distributions import Logged, read_distributions
-from rlvitals.store.images import Image, read_images
 from rlvitals.store.findings import read_events
+from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
@@ -453,8 +453,7 @@ class StoredRun:
 
     @cached_property
     def images(self) -> list[Image]:
-        """The images that rank 0 logged on the living line, in order; kept, as a slider asks for one after the other.
-        """
+        """The images that rank 0 logged on the living line, in order. Kept: a slider asks for one after the other."""
         return [one for one in self._read_images() if not self._lineage.is_abandoned(one.attempt, one.step)]
 
     def _read_images(self) -> Iterable[Image]:
