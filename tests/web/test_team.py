@@ -181,7 +181,7 @@ def caddy(block: str, own: int, folder: Path) -> list[str]:
         pytest.skip("the test of this proxy needs caddy: apt-get install caddy")
     names = f"https://runs.example.org:{own}, https://localhost:{own}"
     said = block.replace("runs.example.org {", f"{names} {{\n    bind 127.0.0.1", 1)
-    own_places = f"admin off\n    persist_config off\n    storage file_system {folder}/caddy"
+    own_places = f"admin off\n    storage file_system {folder}/caddy"
     configuration = folder / "Caddyfile"
     configuration.write_text(f"{{\n    {own_places}\n    auto_https disable_redirects\n}}\n{said}")
     return [program, "run", "--config", str(configuration), "--adapter", "caddyfile"]
