@@ -25,7 +25,7 @@ from rlvitals.views.folder_list import FolderList, Line
 
 AGAIN_SECONDS = 2.0
 WIDTHS = {"status": 11, "algorithm": 10, "step": 13, "updated": 9}
-LEAST_NAME, LEAST_REASON = 18, 24
+LEAST_NAME, LEAST_REASON = 18, 60
 
 
 class Choices(Widget):
@@ -51,6 +51,12 @@ class Choices(Widget):
     def chosen(self) -> Path | None:
         shown = self.shown
         return shown[self.selected].path if shown else None
+
+    @property
+    def reason(self) -> str:
+        """What is said of the selected one."""
+        shown = self.shown
+        return shown[self.selected].facts["reason"] if shown else ""
 
     def move(self, by: int) -> None:
         shown = self.shown
@@ -185,7 +191,9 @@ class ChoosingApp(App[Path]):
         running = sum(line.facts["status"] == "running" for line in lines)
         told += [f"{running} running"] if running else []
         head = Text(cut("  ".join(told), width), style="bold", no_wrap=True)
-        self.query_one("#head", Static).update(head)
+        reason = Text(visible(self._choices.reason), no_wrap=True)
+        reason.truncate(width, overflow="ellipsis")
+        self.query_one("#head", Static).update(Text("\n").join([head, reason]))
         hints = [f"filter {self._choices.filter!r}" if self._choices.filter else "", self._listed.note]
         words = "  ".join(
             visible(hint) for hint in [*hints, "Enter watch  j/k move  / filter  t theme  q quit"] if hint
@@ -194,6 +202,7 @@ class ChoosingApp(App[Path]):
 
     def action_move(self, by: int) -> None:
         self._choices.move(by)
+        self._draw()
 
     def action_choose(self) -> None:
         if (chosen := self._choices.chosen) is not None:

@@ -21,8 +21,8 @@ def progress(facts: Headline) -> str:
 
 
 def moment_ago(then: float | None) -> str:
-    """How long ago something was."""
-    return "-" if then is None else duration(max(time.time() - then, 0.0))
+    """How long ago something was, in its largest unit."""
+    return "-" if then is None else " ".join(duration(max(time.time() - then, 0.0)).split()[:2])
 
 
 def fitting(lines: Sequence[Line], words: str) -> list[Line]:
