@@ -36,7 +36,7 @@ export function rowsOf(how) {
         ...["run", ...keys].map((key) => {
           const column = columnOf(key);
           const value = column.value(line);
-          const isNumber = typeof value === "number" || (value === null && key !== "run" && !WORDS.includes(key));
+          const isNumber = key !== "run" && !WORDS.includes(key) && (value === null || typeof value === "number");
           const sign =
             key === "run" ? [own.name, line.run.reason] : [value, line.run.status_note, line.run.total_steps];
           const isChanged = marks.now().editable && ["run", "tags", "note"].includes(key);
