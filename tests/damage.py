@@ -51,7 +51,8 @@ EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}}
 
 def make_run(path: Path, *, packed: bool = False) -> Path:
     """Rows of two attempts and two ranks, evaluations with files and a control, findings with requests and answers,
-    rollouts, epochs, phases, samples of the machine, trackers, a checkpoint, an index, and the lock of a dead writer.
+    rollouts, images, distributions, epochs, phases, samples of the machine, trackers, a checkpoint, an index, and the
+    lock of a dead writer.
     """
     quiet: dict[str, Any] = {"display": "none", "hardware": False, "algorithm": "grpo", "total_steps": 400}
     config = {"lr": 1e-6, "num_generations": 4, "nested": {"deep": {"er": [1, 2]}}}
@@ -62,6 +63,9 @@ def make_run(path: Path, *, packed: bool = False) -> Path:
                 with run.phase("generate") as phase:
                     phase.tokens(100)
             run.log(_row(step), step=step)
+            if step == 1:
+                run.log_image("grid", [[0, 255], [255, 0]], step=step)
+                run.log_distribution({"entropy": [0.5, 1.0, 2.0]}, step=step)
             if (request := run.request()) is not None:
                 request.done("lr halved")
             if step % 100 == 0:
@@ -448,8 +452,8 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
 
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("run", {}), ("metrics", {}), ("distributions", {}), ("findings", {}), ("hindsight", {}),
-    ("performance", {}), ("evaluations", {}),
+    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": 1}),
+    ("findings", {}), ("hindsight", {}), ("performance", {}), ("evaluations", {}),
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),
     ("rollouts", {}), ("rollouts", {"step": 100}), ("rollouts", {"step": 100, "group": "1"}),
@@ -464,7 +468,7 @@ def questions(bad: str, good: str) -> list[tuple[str, dict[str, Any]]]:
     both = {"run": [good, bad]}
     asked = [(address, question | {"run": bad}) for address, question in QUESTIONS]
     asked += [("sweep", both), ("compare", both), ("compare", {"run": [bad, good]})]
-    asked += [("overlay", both | {"name": "reward"})]
+    asked += [("overlay", both | {"name": "reward"}), ("others", both), ("others", {"run": [bad, good]})]
     asked += [("overlays", both | {"name": ["reward", "loss"], "by": by}) for by in ("", "seed", "lr")]
     return [("runs", {}), *asked, ("run", {"run": good}), ("findings", {"run": good}), ("runs", {})]
 

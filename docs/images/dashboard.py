@@ -1,9 +1,7 @@
 """Takes the pictures of docs/dashboard.md in both themes: `python docs/images/dashboard.py RUNS [PICTURE ...]`.
 
-RUNS is a folder with the runs `kto` and `kto-failing` (out/demo and out/demo-failing of `make demo`), `grpo` and
-`grpo-failing` (`rlvitals train grpo`, the second with --learning-rate 0.02), and `ppo` (`rlvitals train ppo`, on a
-GPU). The pictures `runs`, `metrics`, `overlay` and `compare` need `sweep/lrRATE-seedSEED` alone:
-`examples/numpy_grpo.py` with --steps 150, rates 0.001, 0.003, 0.01 and 0.1, seeds 0, 1 and 2.
+RUNS is a folder with the runs `grpo` (`rlvitals train grpo`) and `sweep/lrRATE-seedSEED`: `examples/numpy_grpo.py` with
+--steps 150, rates 0.001, 0.003, 0.01 and 0.1, seeds 0, 1 and 2. The picture `runs` is of a folder with the sweep alone.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ SWEEP = [f"sweep/lr{rate}-seed{seed}" for rate in ("0.001", "0.003", "0.01", "0.
 COLUMNS = ["verdict", "reward.last", "reward.best", "kl.last", "learning_rate", "seed", "duration"]
 SCREENS = {
     "runs": (f"#runs?{urlencode({'column': COLUMNS, 'group': 'seeds'}, doseq=True)}", "tr.bundle"),
-    "vitals": ("#vitals?run=kto-failing", ".tiles canvas, .tiles svg"),
+    "vitals": (f"#vitals?{urlencode({'run': SWEEP[-2]})}", ".tiles canvas, .tiles svg"),
     "metrics": (f"#metrics?{urlencode({'run': SWEEP[-1], 'explain': 'kl'})}", ".panel canvas"),
     "overlay": (
         f"#metrics?{urlencode({'run': SWEEP[0], 'also': SWEEP[1:], 'by': 'learning_rate'}, doseq=True)}&smooth=5x",
         ".panel canvas",
     ),
     "distributions": ("#metrics?run=grpo&spread=bands", ".distributed canvas"),
-    "health": ("#health?run=grpo-failing", ".finding canvas"),
+    "health": (f"#health?{urlencode({'run': SWEEP[-2]})}", ".finding canvas"),
     "rollouts": ("#rollouts?run=grpo&group=2", ".heat"),
     "tokens": ("#rollouts?run=grpo&step=1&group=3&rollout=1&tokens=probability", ".tokens"),
     "compare": (f"#compare?{urlencode({'run': SWEEP[0], 'with': SWEEP[1:]}, doseq=True)}", ".sweep .way"),
-    "performance": ("#performance?run=ppo", ".waterfall"),
-    "evaluations": ("#evaluations?run=ppo", "canvas"),
+    "performance": ("#performance?run=grpo", ".waterfall"),
+    "evaluations": ("#evaluations?run=grpo", "canvas"),
 }
 """Picture -> where it is taken, and what must be there first."""
 

@@ -78,6 +78,22 @@ async def draw_watch(name: str, path: str, size: tuple[int, int]) -> None:
         save_svg(name, app.export_screenshot())
 
 
+async def draw_choices(name: str, folder: str, size: tuple[int, int]) -> None:
+    """The list of a folder's runs and logs."""
+    from rlvitals.tui.choosing import ChoosingApp
+    from rlvitals.views.folder_list import FolderList
+
+    listed = FolderList(Path(folder))
+    count = len(listed.lines(wait=True))
+    app = ChoosingApp(listed)
+    async with app.run_test(size=size) as pilot:
+        while len(app.query_one("#choices").lines) < count:  # type: ignore[attr-defined]
+            await pilot.pause(0.1)
+        await pilot.press("j", "j")
+        await pilot.pause(0.3)
+        save_svg(name, app.export_screenshot())
+
+
 def main() -> None:
     titles = {framework.id: framework.title for framework in catalog.frameworks()}
     metric = catalog.explain("frac_reward_zero_std", "trl_grpo")
@@ -89,6 +105,7 @@ def main() -> None:
     draw_plot("comparison", comparison(runs, compare_runs(runs)))
     draw_report("report", "out/demo-failing")
     asyncio.run(draw_watch("watch", "out/demo-failing", (100, 26)))
+    asyncio.run(draw_choices("watch-list", "out", (110, 20)))
 
 
 if __name__ == "__main__":

@@ -236,6 +236,25 @@ class Metrics(TypedDict):
     texts: list[str]
     has_distributions: bool
     """Whether `/api/distributions` has any."""
+    has_images: bool
+    """Whether `/api/images` has any."""
+    left_out: int
+
+
+# /api/others
+
+
+class OtherMetric(ListedMetric):
+    """A metric that the first of several runs does not log, as the first of the others has it."""
+
+    logged_by: list[str]
+    """The runs that do."""
+
+
+class Others(TypedDict):
+    """What only the others of several runs log. `left_out` counts those that are not listed."""
+
+    metrics: list[OtherMetric]
     left_out: int
 
 
@@ -274,6 +293,40 @@ class Distributions(TypedDict):
 
     distributions: list[Distribution]
     texts: list[LoggedText]
+
+
+# /api/images, /api/image
+
+
+class ListedImage(TypedDict):
+    """An image of one step, without its pixels."""
+
+    step: int
+    width: int
+    height: int
+    caption: str
+
+
+class ImageSeries(TypedDict):
+    """The images under one name, in the order of their steps."""
+
+    name: str
+    images: list[ListedImage]
+
+
+class Images(TypedDict):
+    """Every image of a run."""
+
+    images: list[ImageSeries]
+
+
+class ImageFacts(TypedDict):
+    """One image."""
+
+    name: str
+    step: int
+    png: str
+    """A PNG as base64."""
 
 
 # /api/series, /api/overlay, /api/overlays

@@ -17,7 +17,7 @@ from rlvitals.errors import MissingDependency
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torchrun"), pytest.mark.filterwarnings("ignore")]
 
 RANK = """
-import json, os, sys
+import json, os, sys, time
 sys.path.insert(0, sys.argv[1])
 import datasets
 import tiny_trainers
@@ -36,7 +36,13 @@ jobs |= {
     "too_high": ("kto", {"learning_rate": 1.0, "max_steps": 60}, {}),
     "cut": ("trainer", {"lr_scheduler_type": "constant"}, {"rules": [cut]}),
     "back": ("trainer", {"save_strategy": "steps", "save_steps": 1}, {"rules": [back]}),
+    "again": ("grpo", {"max_steps": 2}, {}),
+    "again once more": ("grpo", {"max_steps": 3}, {}),
 }
+class Late(TrainerCallback):  # the main process comes last to where the run is opened
+    def on_train_begin(self, *given, **named):
+        if rank == 0:
+            time.sleep(1.5)
 for job, (name, settings, more) in jobs.items():
     seen = []
     def judged(completions, seen=seen, **_):
@@ -46,7 +52,8 @@ for job, (name, settings, more) in jobs.items():
     if name in ("grpo", "rloo", "online_dpo"):
         settings = {**settings, "rewards": judged}
     callback = VitalsCallback(hardware=False, actions="act", **more)
-    trainer = tiny_trainers.make(name, f"{folder}/{job}", [callback], **settings)
+    callbacks = [Late(), callback] if job.startswith("again") else [callback]
+    trainer = tiny_trainers.make(name, f"{folder}/{job.split()[0]}", callbacks, **settings)
     trainer.train()
     told = {
         "history": trainer.state.log_history,
@@ -170,6 +177,22 @@ def test_several_processes_do_not_go_back_in_place(jobs):
     assert "several processes" in answer["text"]
     assert "resume_from_checkpoint" in answer["text"]
     assert first["steps"] == second["steps"] == answer["step"] < 6
+
+
+def test_training_again_into_a_folder_with_a_finished_run_goes_on_beside_it_on_both_processes(jobs):
+    for folder, job, steps in (("again", "again", 2), ("again-2", "again once more", 3)):
+        place = jobs.folder / folder
+        view = rlvitals.open_run(place)
+        assert (view.status, view.rows, len(view.attempts)) == ("finished", steps, 1)
+        names = sorted(path.name for path in (place / "logs" / "rollouts").iterdir())
+        assert names == sorted(
+            f"step-{step:06d}{rank}.jsonl" for step in range(1, steps + 1) for rank in ("", "-rank-1")
+        )
+        for step in range(1, steps + 1):
+            shown = [one for told in jobs(job) for one in told["seen"][step - 1]]
+            recorded = [one for group in told_of(place, step) for one in group]
+            assert recorded == [(text, pytest.approx(said, rel=1e-6)) for text, said in shown]
+    assert not (jobs.folder / "again-3").exists()
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch):

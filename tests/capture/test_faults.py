@@ -1075,6 +1075,7 @@ CALLS = """
             "log_eval": lambda run: run.log_eval({"accuracy": -1.0}),
             "log_groups": lambda run: run.log_groups([{"prompt": "p", "rollouts": [{"text": "t", "reward": 1.0}]}]),
             "log_distribution": lambda run: run.log_distribution({"entropy": [1.0, 2.0]}),
+            "log_image": lambda run: run.log_image("grid", [[0, 255], [255, 0]]),
             "flush": lambda run: run.flush(),
             "request": lambda run: run.request(everywhere=False),
             "take_findings": lambda run: run.take_findings(list(run.findings), []),

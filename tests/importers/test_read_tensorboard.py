@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import sys
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorboard", reason="needs the tensorboard package")
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DataType
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 import rlvitals
@@ -261,3 +266,74 @@ def test_histograms_are_distributions(tmp_path):
         quantiles = dict(zip(told["levels"], told["quantiles"], strict=True))
         assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
         assert quantiles[1.0] == [20, 40]
+
+
+def tensor_value(tag: str, plugin: str, tensor: TensorProto) -> Summary.Value:
+    """A summary as TensorFlow 2 writes it: `tensorboard.compat` has the same messages, and no writer for them."""
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+    return Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+
+
+def buckets_of(rows: list[tuple[float, float, float]], *, packed: bool) -> TensorProto:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(rows)), TensorShapeProto.Dim(size=3)])
+    numbers = np.array(rows, dtype=np.float64)
+    if packed:
+        return TensorProto(dtype=DataType.DT_DOUBLE, tensor_shape=shape, tensor_content=numbers.tobytes())
+    return TensorProto(dtype=DataType.DT_DOUBLE, tensor_shape=shape, double_val=numbers.flatten().tolist())
+
+
+def test_histograms_of_tensorflow_2_are_distributions(tmp_path):
+    writer = EventFileWriter(str(tmp_path / "log"))
+    for step in (1, 2):
+        rows = [(0.0, 10.0 * step, 50.0), (10.0 * step, 20.0 * step, 50.0), (20.0 * step, 30.0 * step, 0.0)]
+        values = [
+            Summary.Value(tag="loss", simple_value=1.0),
+            tensor_value("grads", "histograms", buckets_of(rows, packed=step == 1)),
+            tensor_value("empty", "histograms", buckets_of([], packed=True)),
+            tensor_value("none", "histograms", buckets_of([(0.0, 1.0, 0.0)], packed=True)),
+            tensor_value("texts", "text", TensorProto(dtype=DataType.DT_STRING, string_val=[b"x"])),
+        ]
+        for value in values:
+            writer.add_event(Event(wall_time=1.0, step=step, summary=Summary(value=[value])))
+    writer.close()
+    log = read_log(tmp_path / "log")
+    assert log.rows[0].keys() == {"step", "timestamp", "loss"}
+    assert not any("damaged" in note for note in log.notes)
+    (told,) = distributions(open_any(tmp_path / "log"))["distributions"]
+    assert (told["name"], told["steps"], told["counts"]) == ("grads", [1, 2], [100, 100])
+    quantiles = dict(zip(told["levels"], told["quantiles"], strict=True))
+    assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
+    assert (quantiles[0.0], quantiles[1.0]) == ([0, 0], [20, 40])  # the last bucket holds nothing
+    assert log.distributions[0].sketch.mean == pytest.approx(10)
+
+
+def test_images_that_are_pngs_are_read_from_both_kinds_of_writers(tmp_path):
+    torch_writer = pytest.importorskip("torch.utils.tensorboard", reason="needs torch").SummaryWriter
+    pixels = np.random.default_rng(0).integers(0, 256, size=(4, 6, 3), dtype=np.uint8)
+    with torch_writer(str(tmp_path / "log")) as writer:
+        for step in (1, 2):
+            writer.add_scalar("loss", 1.0, step)
+            writer.add_image("grid", pixels + step, step, dataformats="HWC")
+    png = read_log(tmp_path / "log").images[0].png.data
+    other = EventFileWriter(str(tmp_path / "two"))
+    strings = TensorProto(dtype=DataType.DT_STRING, string_val=[b"6", b"4", png, png])
+    jpeg = TensorProto(dtype=DataType.DT_STRING, string_val=[b"6", b"4", b"\xff\xd8\xff a jpeg"])
+    values = [tensor_value("pair", "images", strings), tensor_value("photo", "images", jpeg)]
+    for value in (Summary.Value(tag="loss", simple_value=1.0), *values):
+        other.add_event(Event(wall_time=1.0, step=7, summary=Summary(value=[value])))
+    other.close()
+    assert main(["import", str(tmp_path / "log"), "--to", str(tmp_path / "run")]) == 0
+    for place in (open_any(tmp_path / "log"), rlvitals.open_run(tmp_path / "run")):
+        assert place.has_images
+        assert [(image.name, image.step) for image in place.images] == [("grid", 1), ("grid", 2)]
+        assert np.array_equal(as_pixels(place.images[1].png.data), pixels + 2)
+    two = open_any(tmp_path / "two")
+    assert [(image.name, image.step) for image in two.images] == [("pair/0", 7), ("pair/1", 7)]
+    assert two.images[0].png.data == png
+    assert any("1 images were not read" in note for note in two.problems)
+
+
+def as_pixels(png: bytes) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)))

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("wandb", reason="needs the wandb package")
 
+import numpy
 import wandb
 
 from conftest import until
@@ -199,3 +200,51 @@ def test_a_folder_that_holds_only_the_console_output_is_read(tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "output.log").write_text("{'loss': 0.5, 'epoch': 1}\n")
     assert read_log(tmp_path).rows == [{"step": 1, "loss": 0.5, "epoch": 1}]
+
+
+def test_histograms_are_distributions(tmp_path, monkeypatch):
+    for name in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    settings = wandb.Settings(console="off", x_disable_stats=True)
+    run = wandb.init(project="p", mode="offline", dir=str(tmp_path), settings=settings)
+    drawn = [numpy.random.default_rng(step).normal(step, 2.0, size=5000) for step in range(3)]
+    for step, values in enumerate(drawn):
+        made = wandb.Histogram(values, num_bins=200)
+        run.log({"loss": 1.0, "train/global_step": 10 * step, "grads": made, "deep": {"inner": made}})
+    run.finish()
+    (path,) = tmp_path.glob("wandb/offline-run-*")
+    (file,) = path.glob("*.wandb")
+    until(lambda: len(set(_sizes(file))) == 1)
+    log = read_log(path)
+    assert log.rows[0].keys() == {"step", "timestamp", "loss", "train/global_step"}
+    assert [(one.name, one.step) for one in log.distributions if one.name == "grads"] == [
+        ("grads", 0), ("grads", 10), ("grads", 20)
+    ]  # fmt: skip
+    assert {one.name for one in log.distributions} == {"grads", "deep/inner"}
+    for one, values in zip([one for one in log.distributions if one.name == "grads"], drawn, strict=True):
+        width = numpy.ptp(values) / 200
+        assert one.sketch.count == 5000
+        assert one.sketch.mean == pytest.approx(values.mean(), abs=width)
+        assert one.sketch.quantiles == pytest.approx(numpy.quantile(values, numpy.linspace(0, 1, 21)), abs=width)
+
+
+def test_histograms_of_an_older_history_flat_packed_and_damaged(tmp_path):
+    rows = [
+        {"_step": 1, "loss": 1.0, "a": {"_type": "histogram", "bins": [0, 1, 3], "values": [1, 1]}},
+        {"_step": 2, "loss": 1.0, "a/_type": "histogram", "a/bins": [0, 2], "a/values": [4]},
+        {"_step": 3, "loss": 1.0, "p": {"_type": "histogram", "packedBins": {"min": 1, "size": 2, "count": 2},
+                                        "values": [0, 8]}},
+        *({"_step": 4, "loss": 1.0, "bad": {"_type": "histogram"} | told}
+          for told in ({}, {"bins": [1], "values": [1]}, {"bins": "ab", "values": [1]}, {"bins": [1, 2], "values": [0]},
+                       {"bins": [2, 1], "values": [3]}, {"bins": [None, 1], "values": [3]},
+                       {"packedBins": {"count": 1}, "values": [3]}, {"bins": [0, 1], "values": ["x"]})),
+    ]  # fmt: skip
+    (tmp_path / "wandb-history.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    log = read_log(tmp_path)
+    found = {(one.name, one.step): (one.sketch.count, one.sketch.quantiles[::10]) for one in log.distributions}
+    assert found == {
+        ("a", 1): (2, (0.0, 1.0, 3.0)),
+        ("a", 2): (4, (0.0, 1.0, 2.0)),
+        ("p", 3): (8, (3.0, 4.0, 5.0)),
+    }
+    assert all(row.keys() <= {"step", "timestamp", "loss"} for row in log.rows)

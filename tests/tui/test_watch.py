@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,15 +20,18 @@ from rlvitals.compute import groups
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.render.charts import Series
 from rlvitals.render.numbers import number
+from rlvitals.store.marks import Marks
 from rlvitals.tui.drawing import chart_lines, step_bar
 from rlvitals.tui.plain import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
+from rlvitals.views.folder_list import FolderList
 
 pytestmark = pytest.mark.slow
 
 textual = pytest.importorskip("textual")
 
 from rlvitals.tui.app import KEYS, WatchApp  # noqa: E402
+from rlvitals.tui.choosing import ChoosingApp  # noqa: E402
 from rlvitals.tui.panes import ChartsPane, FindingsPane  # noqa: E402
 from rlvitals.tui.rollouts import RolloutsPane  # noqa: E402
 
@@ -434,11 +439,123 @@ def test_a_terminal_without_textual_is_told_what_to_install(tmp_path, capsys, mo
 
 
 def test_wrong_usage_is_one_line(tmp_path, capsys):
-    for name in ("a", "b"):
-        write_jsonl(tmp_path / f"{name}.jsonl", healthy_rows(10))
-    assert main(["watch", str(tmp_path)]) == 64
-    assert "name one of them" in capsys.readouterr().err
-    assert main(["watch", str(tmp_path / "a.jsonl"), "--interval", "0"]) == 64
+    log = write_jsonl(tmp_path / "a.jsonl", healthy_rows(10))
+    assert main(["watch", str(log), "--interval", "0"]) == 64
+    assert "--interval" in capsys.readouterr().err
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A folder with a run that fails, one that goes on, and a log of another tool."""
+    with rlvitals.start(tmp_path / "bad", algorithm="grpo", display="none", hardware=False) as run:
+        for row in dying_rows():
+            log_row(run, row)
+    going = rlvitals.start(tmp_path / "deep" / "going", algorithm="grpo", display="none", hardware=False)
+    for row in healthy_rows(30):
+        log_row(going, row)
+    log = write_jsonl(tmp_path / "train_log.jsonl", dying_rows())
+    os.utime(log, (time.time() - 3600, time.time() - 3600))  # else it counts as being written
+    (tmp_path / "notes.txt").write_text("nothing of interest")
+    yield tmp_path
+    going.finish()
+
+
+def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several):
+    async def go(size, keys):
+        app = ChoosingApp(FolderList(several))
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot, shows(app, "bad", "going", "train_log.jsonl", "3 runs and logs", "2 act"))
+            rows = [
+                line for line in screen(app).splitlines() if any(name in line for name in ("bad ", "going", "train_"))
+            ]
+            assert "going" in rows[0]  # what is being written comes first
+            assert "healthy" in rows[0]
+            assert "running" in rows[0]
+            assert all("act" in row for row in rows[1:])
+            await pilot.press(*keys)
+            await settled(app, pilot, lambda: app.return_value is not None or not app.is_running)
+        return app.return_value
+
+    going, bad, log = several / "deep" / "going", several / "bad", several / "train_log.jsonl"
+    assert asyncio.run(go(LARGE, ["enter"])) == going
+    assert asyncio.run(go(SMALL, ["down", "up", "up", "enter"])) == going
+    assert asyncio.run(go(SMALL, ["j", "enter"])) == bad
+    assert asyncio.run(go(SMALL, ["j", "j", "j", "enter"])) == log
+    assert asyncio.run(go(SMALL, ["slash", *"bad", "enter", "enter"])) == bad
+
+
+def test_the_list_is_left_and_come_back_to(several, monkeypatch, capsys):
+    """The loop of the command: a run is chosen, left for the list, and the list is left."""
+    shown = []
+
+    class Chosen:
+        def __init__(self, listed, selected=None):
+            self.selected = selected
+
+        def run(self):
+            shown.append(("list", self.selected))
+            return several / "bad" if len(shown) == 1 else None
+
+    async def look(app):
+        async with app.run_test(size=SMALL) as pilot:
+            await settled(app, pilot, shows(app, "ACT", "l list"))
+            await pilot.press("l")
+        shown.append(("watch", app.watched.path))
+        return app.return_value
+
+    monkeypatch.setattr("rlvitals.tui.choosing.ChoosingApp", Chosen)
+    monkeypatch.setattr(WatchApp, "run", lambda app: asyncio.run(look(app)))
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(["watch", str(several)]) == 0
+    assert shown == [("list", None), ("watch", several / "bad"), ("list", several / "bad")]
+
+
+def test_a_run_that_was_named_has_no_list_to_go_back_to(tmp_path):
+    async def go(app, pilot):
+        await settled(app, pilot, shows(app, "step 70"))
+        assert "l list" not in screen(app)
+        await pilot.press("l")
+        await pilot.pause(0.1)
+        assert app.is_running
+
+    drive(write_jsonl(tmp_path / "log.jsonl", dying_rows()), SMALL, go)
+
+
+def test_in_a_pipe_the_list_is_lines(several, capsys):
+    assert main(["watch", str(several)]) == 0
+    told = capsys.readouterr()
+    lines = [text.split(" | ") for text in told.out.splitlines()]
+    assert len(lines) == 3
+    assert lines[0][:4] == ["healthy", str(several / "deep" / "going"), "running", "step 30"]
+    assert {(line[0], line[1]) for line in lines[1:]} == {
+        ("act", str(several / "bad")), ("act", str(several / "train_log.jsonl")),
+    }  # fmt: skip
+    assert "name one of them to follow it" in told.err
+    assert main(["watch", str(several), "--json"]) == 0
+    events = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(event["type"], event["verdict"]) for event in events] == [
+        ("run", "healthy"),
+        ("run", "act"),
+        ("run", "act"),
+    ]
+    Marks(several).mark("bad", {"archived": True})
+    assert main(["watch", str(several)]) == 0
+    assert "bad" not in capsys.readouterr().out.replace("train_log", "")
+
+
+def test_a_list_shows_foreign_names_as_text(tmp_path):
+    for name in ("a\x1b[31mred", "b"):
+        with rlvitals.start(tmp_path / name, display="none", hardware=False, monitor=False) as run:
+            run.log({"loss": 1.0}, step=1)
+
+    async def go():
+        app = ChoosingApp(FolderList(tmp_path))
+        async with app.run_test(size=SMALL) as pilot:
+            await settled(app, pilot, shows(app, "red", "2 runs"))
+            assert "\x1b" not in screen(app)
+
+    asyncio.run(go())
 
 
 def test_findings_details_can_be_scrolled_where_they_do_not_fit(tmp_path):

@@ -49,6 +49,23 @@ def test_logged_distributions_are_percentiles_over_the_steps(tmp_path, caplog):
     assert np.count_nonzero(entropy["shares"][0]) < np.count_nonzero(entropy["shares"][2])  # a third as wide
 
 
+def test_histograms_of_quantiles_have_the_shares_of_the_values_and_no_holes(tmp_path):
+    drawn = np.random.default_rng(0).gamma(2.0, 1.0, size=20_000)
+    with start(tmp_path / "run") as run:
+        run.log({"loss": 1.0}, step=1)
+        run.log_distribution({"gamma": drawn, "one": [3.0] * 50}, step=1)
+    told = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
+    shares, edges = np.array(told["gamma"]["shares"][0]), np.array(told["gamma"]["edges"])
+    assert (shares > 0).all()
+    within = (drawn >= edges[0]) & (drawn <= edges[-1])
+    expected = np.histogram(drawn[within], edges)[0] / len(drawn)
+    assert np.cumsum(shares)[:-1] == pytest.approx(np.cumsum(expected)[:-1] + (drawn < edges[0]).mean(), abs=0.03)
+    one = told["one"]
+    (place,) = np.flatnonzero(one["shares"][0])  # all in the bin that holds it
+    assert one["edges"][place] <= 3.0 <= one["edges"][place + 1]
+    assert one["shares"][0][place] == 1
+
+
 def test_what_a_resumed_run_overtook_and_torn_lines_are_left_out(tmp_path):
     path = tmp_path / "run"
     with start(path) as run:

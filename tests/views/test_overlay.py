@@ -6,7 +6,8 @@ import pytest
 
 import rlvitals
 from rlvitals.views.chart_lines import Window
-from rlvitals.views.overlay import differing_settings, overlays, run_groups
+from rlvitals.views.overlay import differing_settings, others, overlays, run_groups
+from rlvitals.views.tree import metric_list
 
 RUNS = {"a": (1e-6, 1, 1.0), "b": (1e-6, 2, 3.0), "c": (5e-6, 1, 10.0)}
 """Learning rate, seed, and how fast the reward rises."""
@@ -54,9 +55,9 @@ def test_a_group_is_its_mean_and_band_and_a_run_alone_stays_a_line(views):
 
 
 def test_what_is_no_such_quantity_is_refused_and_takes_no_part_in_a_band(views, tmp_path):
-    others = {"rloo": write(tmp_path / "rloo", "rloo"), "short": write(tmp_path / "short", steps=3)}
+    further = {"rloo": write(tmp_path / "rloo", "rloo"), "short": write(tmp_path / "short", steps=3)}
     told = overlays(
-        views | others, ["kl", "reward"], "", Window("step", None, None, 2), [{"run": "gone", "reason": "?"}]
+        views | further, ["kl", "reward"], "", Window("step", None, None, 2), [{"run": "gone", "reason": "?"}]
     )
     kl, reward = told["overlays"]
     assert [refusal["run"] for refusal in kl["refused"]] == ["gone", "rloo"]
@@ -64,8 +65,39 @@ def test_what_is_no_such_quantity_is_refused_and_takes_no_part_in_a_band(views, 
     assert [line["run"] for line in kl["lines"]] == ["a", "b", "c", "short"]
     assert (reward["lines"][0]["shown"], reward["lines"][0]["total"]) == (2, 5)
     assert reward["lines"][0]["high"] == [3, 5]
-    grouped = overlays(views | others, ["kl"], "never set", Window())["overlays"][0]
+    grouped = overlays(views | further, ["kl"], "never set", Window())["overlays"][0]
     assert grouped["bands"][0]["runs"] == ["a", "b", "c", "short"]
     assert overlays(views, ["reward"], "", Window("epoch"))["overlays"][0]["refused"][0]["reason"].startswith(
         "this run has no epoch axis"
     )
+
+
+def test_what_only_the_others_log_is_told_with_which_do(tmp_path):
+    rows = {
+        "first": {"reward": 1.0, "kl": 0.1},
+        "same": {"reward": 1.0, "kl": 0.1},
+        "more": {"reward": 1.0, "entropy": 0.5, "mine/own": 1.0},
+        "most": {"mine/own": 2.0, "clip_ratio/region_mean": 0.1},
+        "verl": {"critic/score/mean": 1.0, "actor/entropy": 0.5, "actor/pg_clipfrac": 0.2},
+    }
+    views = {}
+    for name, row in rows.items():
+        framework = "verl" if name == "verl" else "trl_grpo"
+        quiet = {"display": "none", "hardware": False, "monitor": False}
+        with rlvitals.start(tmp_path / name, framework=framework, algorithm="grpo", **quiet) as run:
+            for step in range(1, 4):
+                run.log(row, step=step)
+        views[name] = rlvitals.open_run(tmp_path / name)
+    listed = {name: metric_list(view)["metrics"] for name, view in views.items()}
+    told = {one["name"]: one["logged_by"] for one in others(views, listed)}
+    # verl's names for the reward and the entropy are in the panels of TRL's: an overlay resolves them to one quantity.
+    assert told["mine/own"] == ["more", "most"]
+    assert told["entropy"] == ["more", "verl"]
+    assert told["clip_ratio/region_mean"] == ["most", "verl"]
+    assert told.keys() == {"mine/own", "entropy", "clip_ratio/region_mean"}
+    for name, runs in told.items():  # as the panel will draw it
+        (panel,) = overlays(views, [name], "", Window(points=5))["overlays"]
+        drawn = {line["run"] for line in panel["lines"]}
+        assert drawn | {one["run"] for one in panel["refused"]} == set(runs)
+        assert runs[0] in drawn
+    assert others({"first": views["first"], "same": views["same"]}, listed) == []

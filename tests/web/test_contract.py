@@ -78,6 +78,7 @@ def odd(path) -> None:
             [Group("p", (told, Rollout(error="gone")), kept=False, reason="r", meta={"a": 1}, max_turns=3)], step=29
         )
         run.log_eval({"accuracy": math.nan, "samples": [{"q": "a"}]}, step=29)
+        run.log_image("grid", [[0, 255]], step=1, caption="c")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,9 @@ def test_a_question_mark_lists_the_keys_of_the_screen(screen):
     listed = page.locator("dialog").inner_text()
     for words in ("Everywhere", "This screen", "light or dark", "log scale", "next panel", "Ctrl"):
         assert words in listed
+    drawn = [key.strip() for key in page.locator("dialog kbd").all_inner_texts()]
+    assert all(drawn)
+    assert {"Ctrl", "k", "+", "-", "←", "Esc", "?", "/", "1"} <= set(drawn)
     page.keyboard.press("Escape")
     page.locator("dialog").wait_for(state="detached")
 

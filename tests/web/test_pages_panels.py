@@ -57,6 +57,8 @@ def folder(tmp_path_factory):
             rewards = [Rollout(reward=float(number * step)) for number in range(5)]
             run.log_groups([Group("p", tuple(rewards))], step=step)
             run.log_distribution({"entropies": list(range(step * 10 + 1))}, step=step)
+            if step % 2:
+                run.log_image("samples/<i>grid</i>", [[step * 40] * 6] * 4, step=step, caption=f"<b>{step}</b>")
             run.log({"loss": 1 / step, "note": "<b>odd</b>"}, step=step)
     with start(folder / "long", monitor=False) as run:
         for step in range(1, LONG + 1):
@@ -232,6 +234,65 @@ def test_a_csv_holds_every_point_of_a_long_series(browser, served, folder):
         table = list(csv.DictReader(saved(page, "CSV").decode().splitlines()))
         logged = rlvitals.open_run(folder / "long").series("wave")
         assert [(int(row["step"]), float(row["value"])) for row in table] == list(zip(*map(list, logged), strict=True))
+
+
+def test_what_only_the_runs_over_it_log_is_shown_with_which_do(browser, served):
+    with browsing(browser, served) as screen:
+        page = screen.open("metrics", run="rloo", also=["one", "rolled"])
+        assert panel(page, "signed").locator(".what").inner_text() == "only one"
+        assert "one: 40 points" in words(page, "signed")
+        assert "only rolled" in panel(page, "loss").locator(".what").inner_text()
+        assert "2 runs not drawn" in panel(page, "loss").locator(".count").inner_text()
+        assert "only" not in panel(page, "kl").locator(".what").inner_text()
+        names = set(page.locator(".panel").evaluate_all("all => all.map(one => one.dataset.metric)"))
+        assert {"reward", "kl", "signed", "spiky", "loss"} <= names
+        page.get_by_role("button", name="Remove rolled").click()
+        panel(page, "loss").wait_for(state="detached")
+        panel(page, "signed").wait_for()
+        page.get_by_role("button", name="Remove one").click()
+        panel(page, "signed").wait_for(state="detached")
+        panel(page, "kl").wait_for()
+
+
+def test_images_have_a_slider_over_the_steps(browser, served):
+    with browsing(browser, served) as screen:
+        page = screen.open("metrics", run="rolled")
+        page.get_by_text("Images", exact=True).click()
+        picture = page.locator("img.picture")
+        page.wait_for_selector('img.picture[alt="samples/<i>grid</i> at step 5: <b>5</b>"]')
+        assert shade(page) == 200
+        slider = page.get_by_label("Step of the images")
+        slider.focus()
+        slider.press("ArrowLeft")
+        page.wait_for_selector('img.picture[alt*="at step 3"]')
+        assert shade(page) == 120
+        assert "images=3" in page.url
+        caption = page.locator(".pictures figcaption").inner_text()
+        assert caption.split("\n")[-1].strip() == "step 3 · 6 \u00d7 4 · <b>3</b>"
+        assert picture.get_attribute("src").startswith("data:image/png;base64,")
+        screen.settled()
+        assert not axe_violations(page)
+        page = screen.open("metrics", run="rolled", images="2")  # there is none at 2: that of 1
+        page.wait_for_selector('img.picture[alt*="at step 1"]')
+        assert shade(page) == 40
+        page.get_by_text("Images", exact=True).click()
+        screen.until("() => !location.href.includes('images=')")
+        page = screen.open("metrics", run="one")
+        panel(page, "kl").locator("canvas").wait_for()
+        assert page.get_by_text("Images", exact=True).count() == 0
+
+
+def shade(page) -> int:
+    """The first pixel as the browser has decoded it."""
+    return page.evaluate(
+        """async () => {
+          const picture = document.querySelector('img.picture');
+          await picture.decode();
+          const context = document.createElement('canvas').getContext('2d');
+          context.drawImage(picture, 0, 0);
+          return context.getImageData(0, 0, 1, 1).data[0];
+        }"""
+    )
 
 
 def test_a_phone_in_the_dark_shows_the_same_and_distributions(browser, served):

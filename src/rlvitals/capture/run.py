@@ -42,6 +42,7 @@ from rlvitals.terminal import logger
 if TYPE_CHECKING:  # most runs have none of them
     from rlvitals.capture.phases import Hook, Phase, Timer
     from rlvitals.capture.progress import Progress
+    from rlvitals.store.images import Room
     from rlvitals.store.rollouts import RolloutWriter
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class Run:
         self._writers: dict[Stream | SideLog, LogWriter] = {}
         self._rollouts: dict[Stream, RolloutWriter] = {}
         self._rollout_bytes_seen = -1
+        self._image_room: Room | None = None
         self._pending = PendingRow(self._record, self._warn_once)
         self._recording = True
         self._closed_because = "the run is finished"
@@ -276,6 +278,37 @@ class Run:
                 self._leave_out(f"{len(distributions)} distributions in one call; the first {MOST_NAMES} are kept")
             if sketches and self._takes("a distribution"):
                 self._append_beside("distributions", encode_row(number, now, self._number, sketches))
+
+    def log_image(self, name: str, image: Any, step: int | None = None, *, caption: str = "") -> None:
+        """Record an image at a step: bytes of a PNG, an array or tensor of pixels (height x width, with 1, 3 or 4
+        channels; whole numbers 0 to 255 or fractions 0 to 1), an image of PIL or a figure of matplotlib.
+
+        Kept in `logs/images.jsonl`, at most 256 of a run, of 1 MiB each and 32 MiB together; the dashboard shows them
+        with a slider over the steps. What cannot be taken is left out with a warning. Each rank writes its own log;
+        the dashboard shows rank 0's.
+        """
+        from rlvitals.capture.pictures import png_of
+        from rlvitals.store.images import MOST_LETTERS, Image, Room
+
+        with guarded(partial(self._not_recorded, "an image"), but=(BadValue,)):
+            number, now = self._past_step(step), time.time()
+            try:
+                png = png_of(image)
+            except (TypeError, ValueError) as error:
+                return self._leave_out(f"the image {name!r} is left out: {words_of(error)}")
+            said = str(caption).encode("utf-8", "replace").decode()[:MOST_LETTERS]
+            key = metric_key(str(name).encode("utf-8", "replace").decode())
+            line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, said).told})
+            with self._lock:
+                if not self._takes("an image"):
+                    return None
+                self._image_room = self._image_room or Room(self._dir.log("images", self.rank))
+                refusal = self._image_room.refusal(line)
+                if not refusal:
+                    self._append_beside("images", line)
+            if refusal:
+                self._leave_out(f"the image {name!r} is left out: {refusal}")
+        return None
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.

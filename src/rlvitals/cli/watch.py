@@ -11,9 +11,11 @@ from pathlib import Path
 from rlvitals.cli.flags import add_map_flag, mapping_from
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
-from rlvitals.terminal import say
+from rlvitals.terminal import say, warn
+from rlvitals.tui.lists import listed_event, listed_line
 from rlvitals.tui.plain import Event, follow, line
 from rlvitals.tui.watched import Watched
+from rlvitals.views.folder_list import FolderList
 from rlvitals.views.places import one_place
 
 
@@ -21,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="RUN_OR_LOG",
-        help="a run, a log any other tool writes, or its dump of rollouts; it need not be there yet",
+        help="a run, a log any other tool writes, or its dump of rollouts, which need not be there yet; or a folder of "
+        "runs and logs, to choose one",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, as when it is no terminal")
     parser.add_argument(
@@ -41,20 +44,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
-    watched = Watched(
-        one_place(Path(arguments.path), "watch", dumps=True),
-        arguments.rules,
-        arguments.algorithm,
-        mapping_from(arguments.map),
-    )
+    place = Path(arguments.path)
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
-        with contextlib.suppress(KeyboardInterrupt):
-            follow(watched, tell, interval=arguments.interval, until_idle=arguments.until_idle)
-        return 0
+        return _in_lines(place, arguments)
     try:
         from rlvitals.tui.app import WatchApp
+        from rlvitals.tui.choosing import ChoosingApp
     except ImportError as error:
         raise MissingDependency("the terminal view (lines come with --plain)", "watch") from error
-    WatchApp(watched, arguments.interval).run()
+    listed = FolderList(place)
+    if not listed.holds_several:
+        WatchApp(_watched(one_place(place, "watch", dumps=True), arguments), arguments.interval).run()
+        return 0
+    chosen: Path | None = None
+    while (chosen := ChoosingApp(listed, chosen).run()) is not None:
+        if not WatchApp(_watched(chosen, arguments), arguments.interval, has_list=True).run():
+            break
     return 0
+
+
+def _in_lines(place: Path, arguments: argparse.Namespace) -> int:
+    tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
+    try:
+        watched = _watched(one_place(place, "watch", dumps=True), arguments)
+    except ConfigError:
+        listed = FolderList(place)
+        lines = listed.lines(wait=True) if listed.holds_several else []
+        if not lines:
+            raise
+        for item in lines:
+            print_json_line(listed_event(item)) if arguments.json else say(listed_line(item))
+        warn(f"{place} holds {len(lines)} runs and logs: name one of them to follow it. {listed.note}".rstrip())
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(watched, tell, interval=arguments.interval, until_idle=arguments.until_idle)
+    return 0
+
+
+def _watched(place: Path, arguments: argparse.Namespace) -> Watched:
+    return Watched(place, arguments.rules, arguments.algorithm, mapping_from(arguments.map))

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, ClassVar
 from rlvitals.errors import NotALog, RlvitalsError
 from rlvitals.store.distributions import Logged
 from rlvitals.store.files import open_regular, read_whole
+from rlvitals.store.images import Image
 from rlvitals.yaml_reader import parse_yaml
 
 Fields = dict[str, Any]
@@ -50,6 +51,7 @@ class ForeignLog:
     framework: str | None = None
     """Where the file itself says them."""
     distributions: list[Logged] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
 
     @property
     def changed(self) -> float:
@@ -82,6 +84,7 @@ class Importer(ABC):
         self.framework: str | None = None
         self.notes = Notes()
         self.distributions: list[Logged] = []
+        self.images: list[Image] = []
         self.choice = ""
         """Which run to read, where a file holds several. If empty, the importer picks one and names it in the notes."""
 

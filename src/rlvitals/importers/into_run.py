@@ -77,6 +77,8 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         replace_file(run_dir.log(stream), (encode(stored_row(row)) for kind, row in rows if kind == stream))
     if log.distributions:
         replace_file(run_dir.log("distributions"), (encode(one.stored) for one in log.distributions))
+    if log.images:
+        replace_file(run_dir.log("images"), (encode(one.stored) for one in log.images))
     sync_folder(run_dir.logs)
     info = RunInfo(
         id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",

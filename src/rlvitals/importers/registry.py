@@ -330,8 +330,9 @@ def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
     said = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
     algorithm, framework = importer.algorithm, importer.framework
     return ForeignLog(
-        place, importer.format, rows, importer.config, said, algorithm, framework, distributions=importer.distributions
-    )
+        place, importer.format, rows, importer.config, said, algorithm, framework,
+        distributions=importer.distributions, images=importer.images,
+    )  # fmt: skip
 
 
 def choose_run(importer: Importer, choice: str, place: Path) -> None:

@@ -1,5 +1,6 @@
-"""TensorBoard event files: scalars of all tags, merged by step, and PyTorch's histograms. Numbers are float32, as
-TensorBoard keeps them.
+"""TensorBoard event files: scalars of all tags, merged by step, histograms, and images that are PNGs. Numbers are
+float32, as TensorBoard keeps them. PyTorch writes histograms and images in fields of their own, TensorFlow 2 in
+tensors.
 
 A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
 `add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run
@@ -13,6 +14,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,8 @@ from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_fo
 from rlvitals.importers.points import Point, rows_of_points
 from rlvitals.importers.wire import Message, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP
-from rlvitals.store.distributions import Logged, sketch_of_histogram
+from rlvitals.store.distributions import Logged, Sketch, sketch_of_buckets, sketch_of_histogram
+from rlvitals.store.images import Image, checked_png
 from rlvitals.store.lines import metric_key
 
 PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
@@ -35,6 +38,9 @@ MOST_RESUMED = 20
 
 MOST_HISTOGRAMS = 20_000
 """Histograms of one log that are kept: those of every layer's gradients at every step would fill the memory."""
+
+MOST_IMAGES, MOST_IMAGE_BYTES = 100, 16 * 2**20
+"""Images of one log that are kept, and their bytes."""
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 10: "<?", 19: "<e"}
@@ -72,15 +78,18 @@ class TensorBoardImporter(Importer):
         return max((_written(file)[0] for file in files), default=0) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
+        kept = _Kept(self.distributions, self.images)
         found = rows_of_points(
             (
-                (point for file in files for point in _points(file, folder, self.notes, self.distributions))
+                (point for file in files for point in _points(file, folder, self.notes, kept))
                 for folder, files in _writers(path)
             ),
             self.notes,
         )
         if not found:
             raise NotALog(path, "its event files hold no scalars")
+        if kept.other_images:
+            self.notes.say(f"{kept.other_images} images were not read: they are no PNGs, or too many or too large")
         if len(self.distributions) >= MOST_HISTOGRAMS:
             self.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         return found
@@ -161,16 +170,48 @@ def _named(tag: str, folder: str) -> str:
     return f"{folder}/{tag}" if folder else tag
 
 
-def _points(file: Path, folder: str, notes: Notes, distributions: list[Logged] | None = None) -> Iterator[Point]:
-    """Every scalar; histograms are added to the distributions, where these are wanted."""
+@dataclass(slots=True)
+class _Kept:
+    """What is read beside the scalars."""
+
+    distributions: list[Logged]
+    images: list[Image]
+    image_bytes: int = 0
+    other_images: int = 0
+    """Images that are not kept."""
+
+    def add(self, values: list[Message], step: int, folder: str) -> None:
+        """The histograms and images of one event. Raises ValueError where they are damaged."""
+        if abs(step) > MAX_STEP:
+            return
+        for value in values:
+            name = metric_key(_named(text_at(value, 1), folder))
+            if len(self.distributions) < MOST_HISTOGRAMS:
+                self.distributions += [Logged(step, 1, name, sketch) for sketch in _histograms(value)]
+            pictures = _pictures(value)
+            for place, picture in enumerate(pictures):
+                self._keep(picture, step, name if len(pictures) == 1 else f"{name}/{place}")
+
+    def _keep(self, picture: bytes, step: int, name: str) -> None:
+        try:
+            if len(self.images) >= MOST_IMAGES or self.image_bytes + len(picture) > MOST_IMAGE_BYTES:
+                raise ValueError("no room")
+            self.images.append(Image(step, 1, name, checked_png(picture)))
+            self.image_bytes += len(picture)
+        except ValueError:
+            self.other_images += 1
+
+
+def _points(file: Path, folder: str, notes: Notes, kept: _Kept | None = None) -> Iterator[Point]:
+    """Every scalar; histograms and images are kept, where these are wanted."""
     for data in _records(file, notes):
         try:
             event = message(data)
             time, step = double_of(event[1][-1]) if 1 in event else 0.0, whole_at(event, 2)
             values = [value for summary in inner(event, 5) for value in inner(summary, 1)]
             scalars = [(text_at(value, 1), number) for value in values if (number := _number(value)) is not None]
-            if distributions is not None and len(distributions) < MOST_HISTOGRAMS:
-                distributions += _histograms(values, step, folder)
+            if kept is not None:
+                kept.add(values, step, folder)
         except (ValueError, struct.error):
             notes.count("1 event is damaged and was skipped", "{} events are damaged and were skipped")
             continue
@@ -193,23 +234,60 @@ def _records(file: Path, notes: Notes) -> Iterator[bytes]:
 def _number(value: Message) -> float | None:
     if 2 in value:
         return double_of(value[2][-1])
-    plugins = [text_at(plugin, 1) for metadata in inner(value, 9) for plugin in inner(metadata, 1)]
-    if 8 not in value or any(plugin not in ("", "scalars") for plugin in plugins):
+    if 8 not in value or _plugin(value) not in ("", "scalars"):
         return None
     return _scalar(inner(value, 8)[-1])
 
 
-def _histograms(values: list[Message], step: int, folder: str) -> Iterator[Logged]:
-    """What PyTorch's `add_histogram` writes: the upper bounds of buckets and how many values each holds."""
-    for value in values:
-        for told in inner(value, 5):
-            least, most, total, added = ((doubles_at(told, field) or [0.0])[-1] for field in (1, 2, 3, 4))
-            limits, counts = doubles_at(told, 6), doubles_at(told, 7)
-            if not total or len(limits) != len(counts) or abs(step) > MAX_STEP:
-                continue
-            buckets = zip([least, *limits], limits, counts, strict=False)
-            sketch = sketch_of_histogram(least, most, added / total, buckets)
-            yield Logged(step, 1, metric_key(_named(text_at(value, 1), folder)), sketch)
+def _plugin(value: Message) -> str:
+    """Which of TensorBoard's pages a summary is for; not known where it says nothing."""
+    plugins = [text_at(plugin, 1) for metadata in inner(value, 9) for plugin in inner(metadata, 1)]
+    return plugins[-1] if plugins else ""
+
+
+def _histograms(value: Message) -> Iterator[Sketch]:
+    """What PyTorch's `add_histogram` writes, the upper bounds of buckets and how many values each holds, or the tensor
+    of TensorFlow 2.
+    """
+    for told in inner(value, 5):
+        least, most, total, added = ((doubles_at(told, field) or [0.0])[-1] for field in (1, 2, 3, 4))
+        limits, counts = doubles_at(told, 6), doubles_at(told, 7)
+        if total and len(limits) == len(counts):
+            yield sketch_of_histogram(least, most, added / total, zip([least, *limits], limits, counts, strict=False))
+    if 8 in value and 5 not in value and _plugin(value) == "histograms":
+        buckets = _buckets(inner(value, 8)[-1])
+        if any(count > 0 for _, _, count in buckets):
+            yield sketch_of_buckets(buckets)
+
+
+def _buckets(tensor: Message) -> list[tuple[float, float, float]]:
+    """A tensor of n x 3 doubles: where each bucket begins and ends, and how many values it holds."""
+    sizes = [whole_at(size, 1) for shape in inner(tensor, 2) for size in inner(shape, 2)]
+    numbers = _doubles(tensor)
+    if sizes[1:] != [3] or len(numbers) != 3 * sizes[0]:
+        return []  # a histogram of nothing has no rows
+    return [(low, high, count) for low, high, count in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)]
+
+
+def _doubles(tensor: Message) -> list[float]:
+    """The numbers of a tensor of floats, however they are packed."""
+    kind = {1: "f", 2: "d"}.get(whole_at(tensor, 1))
+    if kind is None:
+        return []
+    field = 4 if 4 in tensor else 5 if kind == "f" else 6  # tensor_content, float_val, double_val
+    raw = b"".join(raw_of(part) for part in tensor.get(field, ()))
+    if len(raw) % struct.calcsize(f"<{kind}"):
+        raise ValueError("numbers were expected")
+    return [float(number) for (number,) in struct.iter_unpack(f"<{kind}", raw)]
+
+
+def _pictures(value: Message) -> list[bytes]:
+    """The encoded images of a summary: PyTorch's one, or those of TensorFlow 2, after their width and height."""
+    if 4 in value:
+        return [raw_of(encoded) for image in inner(value, 4) for encoded in image.get(4, ())]
+    if 8 not in value or _plugin(value) != "images":
+        return []
+    return [raw_of(text) for tensor in inner(value, 8) for text in tensor.get(8, ())[2:]]
 
 
 def _scalar(tensor: Message) -> float | None:

@@ -9,6 +9,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,15 @@ from rlvitals.importers.base import (
 from rlvitals.importers.console import ConsoleImporter
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
 from rlvitals.importers.wire import Message, inner, leveldb_records, message, raw_of, text_at, whole_at
+from rlvitals.records import MAX_STEP
+from rlvitals.store.distributions import Logged, sketch_of_buckets
+from rlvitals.store.lines import metric_key
 
 SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"
 ONLY_LAST = "a W&B summary holds the last value of each metric and no history"
+MOST_HISTOGRAMS = 20_000
+"""Histograms of one log that are kept, as of TensorBoard's."""
+
 MOST_PARTS = 50
 """Times that one run may have been resumed."""
 
@@ -97,11 +104,16 @@ class WandbImporter(Importer):
         earlier = _earlier_parts(path)
         for file in (*earlier, path):
             for raw in _lines(file) if file.name == LINES else _records(file, config, reader.notes):
-                row = reader.take(raw)
+                row = reader.take(without_media(raw))
                 rows += [row] if row else []
+                if len(self.distributions) < MOST_HISTOGRAMS:
+                    step = rows[-1]["step"] if rows else raw.get("_step")
+                    self.distributions += _histograms(raw, step)
         reader.finish()
         if not rows:
             raise NotALog(path, "the W&B run holds no history")
+        if len(self.distributions) >= MOST_HISTOGRAMS:
+            reader.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         if earlier:
             parts = ", ".join(file.parent.name for file in earlier)
             reader.notes.say(f"the run was resumed under its id: read after what it logged before, in {parts}")
@@ -144,6 +156,39 @@ def without_media(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _histograms(found: dict[str, Any], step: Any) -> Iterator[Logged]:
+    """The histograms of a row of W&B's, flat or nested."""
+    if type(step) is not int or abs(step) > MAX_STEP:
+        return
+    nested = {name: value for name, value in found.items() if isinstance(value, dict)}
+    for mark in [name for name in found if name.endswith("/_type")]:
+        name = mark.removesuffix("/_type")
+        parts = {key.removeprefix(f"{name}/"): value for key, value in found.items() if key.startswith(f"{name}/")}
+        nested[name] = {key: value for key, value in parts.items() if "/" not in key} | _packed_of(parts)
+    for name, value in nested.items():
+        if value.get("_type") != "histogram":
+            continue
+        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
+            yield Logged(step, 1, metric_key(name), sketch_of_buckets(_buckets(value)))
+
+
+def _packed_of(parts: dict[str, Any]) -> dict[str, Any]:
+    packed = {key.removeprefix("packedBins/"): value for key, value in parts.items() if key.startswith("packedBins/")}
+    return {"packedBins": packed} if packed else {}
+
+
+def _buckets(told: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """The edges of bins, one more than there are counts; or where even ones begin, how wide and how many they are."""
+    counts = [float(count) for count in told.get("values") or ()]
+    edges = told.get("bins")
+    packed = told.get("packedBins")
+    if edges is None and isinstance(packed, dict) and packed.get("count") == len(counts):
+        edges = [float(packed["min"]) + float(packed["size"]) * place for place in range(len(counts) + 1)]
+    if not isinstance(edges, list) or len(edges) != len(counts) + 1:
+        raise ValueError("no histogram")
+    return [(float(low), float(high), count) for (low, high), count in zip(pairwise(edges), counts, strict=True)]
+
+
 def _earlier_parts(path: Path) -> list[Path]:
     """The files of the same run from before it was resumed: its id is in their names, the time in their folders'."""
     own, known = begun_by_name(path), glob.escape(path.name)
@@ -154,7 +199,7 @@ def _earlier_parts(path: Path) -> list[Path]:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The history as older versions wrote it beside the run."""
-    return (without_media(found) for line in lines_of(path) if (found := object_in(line)) is not None)
+    return (found for line in lines_of(path) if (found := object_in(line)) is not None)
 
 
 def _records(path: Path, config: dict[str, Any], notes: Notes) -> Iterator[dict[str, Any]]:
@@ -173,7 +218,7 @@ def _records(path: Path, config: dict[str, Any], notes: Notes) -> Iterator[dict[
 
 
 def _history(history: Message) -> dict[str, Any]:
-    found = without_media(_items(inner(history, _ITEM)))
+    found = _items(inner(history, _ITEM))
     for step in inner(history, _STEP):
         found.setdefault("_step", whole_at(step, 1))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +96,21 @@ def sketch_of_histogram(
     found += [most] * (len(LEVELS) - len(found))
     inner = [min(max(value, least), most) for value in found[1:-1]]
     return Sketch(max(round(total), 1), min(max(mean, least), most), (least, *inner, most))
+
+
+def sketch_of_buckets(buckets: Sequence[tuple[float, float, float]]) -> Sketch:
+    """The sketch of a histogram that tells nothing but its buckets: the values lie between the first and the last that
+    hold any, and their mean is that of the buckets' middles. Raises ValueError where it is none.
+
+    >>> sketch_of_buckets([(0.0, 1.0, 0), (1.0, 2.0, 3), (2.0, 4.0, 1)]).mean
+    1.875
+    """
+    known = [bucket for bucket in buckets if bucket[2] > 0]
+    if not known:
+        raise ValueError("no histogram")
+    total = sum(count for _, _, count in known)
+    mean = sum((low + high) / 2 * count for low, high, count in known) / total
+    return sketch_of_histogram(known[0][0], known[-1][1], mean, known)
 
 
 def read_distributions(log: Path) -> Iterator[Logged]:

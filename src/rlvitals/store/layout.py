@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 
 from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
 
-SideLog = Literal["phases", "system", "distributions"]
+SideLog = Literal["phases", "system", "distributions", "images"]
 """Logs beside the rows, with axes of their own."""
 
 Forwarded = Stream | Literal["system"]
@@ -173,6 +173,7 @@ class RunDir:
             self.log("phases"),
             self.log("system"),
             self.log("distributions"),
+            self.log("images"),
             *(archive_of(log) for log in (self.train_log, self.eval_log, self.log("phases"), self.log("system"))),
             self.ranks,
             self.rollouts,
@@ -222,8 +223,8 @@ class EpochDir:
 
 _RUN_FILE = re.compile(
     r"run\.json|config\.json|attempts\.jsonl|run\.lock|heartbeat"
-    r"|logs/(?:training_metrics|eval_metrics|findings|phases|system)\.jsonl(?:\.archive)?"
-    r"|logs/ranks/rank-[0-9]{1,6}(?:-eval|-phases|-system)?\.jsonl(?:\.archive)?"
+    r"|logs/(?:training_metrics|eval_metrics|findings|phases|system|distributions|images)\.jsonl(?:\.archive)?"
+    r"|logs/ranks/rank-[0-9]{1,6}(?:-eval|-phases|-system|-distributions|-images)?\.jsonl(?:\.archive)?"
     r"|(?:logs|eval_logs)/rollouts/step-(?:-?[0-9]{1,19})(?:-rank-[0-9]{1,6})?\.jsonl(?:\.archive)?"
     r"|eval_logs/(?:eval_step_-?[0-9]{1,19}|control)\.json"
     r"|metrics/(?:epochs\.jsonl|training_metrics\.csv|training_metrics\.json)"

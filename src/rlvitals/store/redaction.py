@@ -9,7 +9,7 @@ not in them. Numbers stay as they are. Of texts:
   only paths below a home folder are cut;
 - settings, metrics, texts and fields of rollouts whose names match a pattern are left out, and the texts of such
   settings wherever else they occur;
-- with `texts=False` no prompt, completion, tool result or logged text is kept.
+- with `texts=False` no prompt, completion, tool result or logged text is kept, and no image: it may show any text.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts, read_config, read_info, write_config, write_info
 from rlvitals.store.files import make_folder, read_json, replace_file
 from rlvitals.store.findings import read_events
+from rlvitals.store.images import Image, read_images
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, read_nonfinite, write_nonfinite
 from rlvitals.store.rollouts import group_line
@@ -40,6 +41,9 @@ SHORTEST_NAME = 3
 
 SHORTEST_VALUE = 6
 """Characters of a redacted setting's text that is searched for elsewhere."""
+
+IMAGE_BYTES, MOST_IMAGES = 200_000, 40
+"""Of the images of one run, all together."""
 
 NO_NAMES = frozenset({"localhost", "root", "user", "users", "ubuntu", "admin", "runner", "shared", "data", "home"})
 """Names that say nothing of anybody."""
@@ -222,6 +226,9 @@ def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: 
     for side in ("phases", "system"):
         for rank in [0, *source.rank_numbers(side)]:
             _copy_lines(source.log(side, rank), target.log(side, rank), redaction.noted)
+    _copy_lines(source.log("distributions"), target.log("distributions"), redaction.row)
+    if redaction.texts:
+        _copy_images(source, target, redaction)
     _copy_lines(source.findings, target.findings, redaction.finding)
     _copy_lines(source.epochs.record, target.epochs.record, redaction.row)
     say = redaction.spoken if redaction.texts else redaction.silenced
@@ -238,6 +245,21 @@ def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: 
         make_folder(target.rollouts)
         with open(target.rollout_file(group.step), "ab") as file:
             file.write(encode(redaction.group(line)))
+
+
+def _copy_images(source: RunDir, target: RunDir, redaction: Redaction) -> None:
+    """Some of the images, spread evenly over what there is: a page must stay small."""
+    images = [image for image in read_images(source.log("images")) if not redaction.loses(image.name)]
+    sizes = [len(image.png.data) for image in images]
+    stride = max(1, -(-sum(sizes) // IMAGE_BYTES), -(-len(images) // MOST_IMAGES))
+    chosen: list[Image] = []
+    room = IMAGE_BYTES
+    for number, image in enumerate(reversed(images)):  # the newest are among them
+        if number % stride == 0 and len(image.png.data) <= room:
+            chosen.append(image._replace(name=redaction.name(image.name), caption=redaction.text(image.caption)))
+            room -= len(image.png.data)
+    if chosen:
+        replace_file(target.log("images"), [encode(image.stored) for image in reversed(chosen)])
 
 
 def _copy_lines(source: Path, target: Path, clean: Any) -> None:

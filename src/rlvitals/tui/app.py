@@ -9,13 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len
-from rich.segment import Segment
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.color import Color
 from textual.containers import VerticalScroll
 from textual.filter import LineFilter
 from textual.screen import ModalScreen
@@ -26,7 +23,7 @@ from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
+from rlvitals.tui.drawing import FAINT, VERDICTS, Harmless, cut, step_bar
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
 from rlvitals.tui.watched import Watched, status_line
@@ -43,6 +40,7 @@ KEYS = {
         ("/", "filter by a regular expression; search the rollouts' texts"),
         ("e", "explain the metric that is selected"),
         ("t", "light or dark"),
+        ("l", "back to the list of the folder's runs, where it was chosen from one"),
         ("Esc", "close, clear the filter"),
         ("?", "this list"),
         ("q", "leave; nothing is stopped, nothing was changed"),
@@ -55,22 +53,6 @@ KEYS = {
         ("Enter", "open the one that is selected in a list"),
     ],
 }
-
-
-class _Harmless(LineFilter):
-    """Takes control characters out of what is drawn, for a text that was not made visible before. The line keeps
-    its width, or the screen would be torn.
-    """
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            part if part.control or part.text.isprintable() else Segment(_drawn(part.text), part.style)
-            for part in segments
-        ]
-
-
-def _drawn(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" * cell_len(letter) for letter in text)
 
 
 class Sheet(ModalScreen[None]):
@@ -97,8 +79,8 @@ class Sheet(ModalScreen[None]):
         self.query_one(VerticalScroll).scroll_up()
 
 
-class WatchApp(App[None]):
-    """The terminal view."""
+class WatchApp(App[bool]):
+    """The terminal view. Returns True where the user wants back to the list it was chosen from."""
 
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None  # keys are commands until a filter is asked for
@@ -132,18 +114,20 @@ class WatchApp(App[None]):
         Binding("w", "worst", show=False),
         Binding("escape", "leave", show=False),
         Binding("question_mark", "help", show=False),
+        Binding("l", "list", show=False),
         Binding("q", "quit", show=False),
     ]
 
-    def __init__(self, watched: Watched, interval: float = 1.0) -> None:
+    def __init__(self, watched: Watched, interval: float = 1.0, *, has_list: bool = False) -> None:
         super().__init__()
+        self._has_list = has_list
         self.watched = watched
         self._interval = interval
         self._status = ""
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Every line of every screen passes here on its way to the terminal."""
-        return [*super().get_line_filters(), _Harmless()]
+        return [*super().get_line_filters(), Harmless()]
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -240,9 +224,14 @@ class WatchApp(App[None]):
         self.query_one("#tabs", Static).update(tabs)
         pane = self.pane
         hints = [f"filter {pane.filter!r}" if pane.filter else "", self.watched.problem or self.watched.ending]
-        hints += ["? help  / filter  e explain  y log  t theme  j/k move  q quit"]
+        back = "l list  " if self._has_list else ""
+        hints += [f"{back}? help  / filter  e explain  y log  t theme  j/k move  q quit"]
         words = "  ".join(visible(hint) for hint in hints if hint)
         self.query_one("#foot", Static).update(Text(cut(words, self.size.width - 2), style=FAINT, no_wrap=True))
+
+    def action_list(self) -> None:
+        if self._has_list:
+            self.exit(True)
 
     def action_show(self, name: str) -> None:
         self.query_one(ContentSwitcher).current = name

@@ -9,8 +9,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
+from textual.color import Color
+from textual.filter import LineFilter
 
 from rlvitals.catalog import Limits
 from rlvitals.render.charts import Series, chart
@@ -24,6 +28,22 @@ VERDICTS = {"act": ("✖", "bold red"), "watch": ("!", "bold yellow"), "healthy"
 SEVERITIES = {"critical": ("✖", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "cyan")}
 CURVE = "cyan"
 FAINT = "dim"
+
+
+class Harmless(LineFilter):
+    """Takes control characters out of what is drawn, for a text that was not made visible before. The line keeps
+    its width, or the screen would be torn.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            part if part.control or part.text.isprintable() else Segment(_drawn(part.text), part.style)
+            for part in segments
+        ]
+
+
+def _drawn(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" * cell_len(letter) for letter in text)
 
 
 def cut(text: str, width: int) -> str:

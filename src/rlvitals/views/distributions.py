@@ -68,7 +68,10 @@ def _logged(view: RunView) -> list[Distribution]:
     by_name: dict[str, list[tuple[int, Sketch]]] = {}
     for one in view.logged_distributions:
         by_name.setdefault(one.name, []).append((one.step, one.sketch))
-    return [_spread(name, view.reader.title(name), "logged", _pieces(known)) for name, known in by_name.items()]
+    return [
+        _spread(name, view.reader.title(name), "logged", _pieces(known), sorted(known, key=lambda one: one[0]))
+        for name, known in by_name.items()
+    ]
 
 
 def _pieces(known: Iterable[tuple[int, Sketch]]) -> Points:
@@ -83,7 +86,10 @@ def _pieces(known: Iterable[tuple[int, Sketch]]) -> Points:
     )
 
 
-def _spread(name: str, title: str, source: str, points: Points) -> Distribution:
+def _spread(
+    name: str, title: str, source: str, points: Points, sketches: Sequence[tuple[int, Sketch]] = ()
+) -> Distribution:
+    """`sketches` are what the points stand for, where they do, in their order."""
     steps, starts = np.unique(points.steps, return_index=True)
     chosen = starts[:: -(-len(steps) // PLACES)]
     bounds = [*chosen.tolist(), len(points.values)]
@@ -91,7 +97,10 @@ def _spread(name: str, title: str, source: str, points: Points) -> Distribution:
     inside = np.clip(points.values, edges[0], edges[-1])
     columns = [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
     quantiles = [weighted_quantiles(points.values[at], points.weights[at], SHOWN_LEVELS) for at in columns]
-    histograms = [np.histogram(inside[at], edges, weights=points.weights[at])[0] for at in columns]
+    if sketches:
+        histograms = [_counts(sketches[at.start // PIECES : at.stop // PIECES], edges) for at in columns]
+    else:
+        histograms = [np.histogram(inside[at], edges, weights=points.weights[at])[0] for at in columns]
     return {
         "name": name,
         "title": title,
@@ -103,6 +112,16 @@ def _spread(name: str, title: str, source: str, points: Points) -> Distribution:
         "edges": edges.tolist(),
         "shares": [(counts / counts.sum()).round(5).tolist() for counts in histograms],
     }
+
+
+def _counts(sketches: Iterable[tuple[int, Sketch]], edges: Array) -> Array:
+    """Values of some sketches in each bin: evenly spread between two quantiles, so that no bin among them is empty."""
+    counts = np.zeros(len(edges) - 1)
+    for _, sketch in sketches:
+        below = np.interp(edges, sketch.quantiles, LEVELS)
+        below[0], below[-1] = 0.0, 1.0  # what lies beyond is in the outermost bins
+        counts += np.diff(below) * sketch.count
+    return counts
 
 
 def _edges(points: Points) -> Array:

@@ -37,7 +37,9 @@ _SCORES = ("eval", "reward", "preference", "judging", "textscore")
 _COSTS = ("time", "throughput", "progress", "system", "memory")
 """Families of the catalogue: what an evaluation is made for, and what it took."""
 
-_SCORE = re.compile(r"accurac|reward|score|margin|pass@|success|exact_match|\bf1\b", re.IGNORECASE)
+_SCORE = re.compile(
+    r"accurac|reward|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE
+)
 AGAINST_CONTROL = ("wins", "ties", "losses")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -150,8 +152,8 @@ def _is_count(name: str) -> bool:
 def scores_first(names: Iterable[str]) -> list[str]:
     """What an evaluation is made for before what it took: scores, then other metrics, then times and counts.
 
-    >>> scores_first(["runtime", "loss", "epoch", "accuracy", "my_number"])
-    ['accuracy', 'my_number', 'loss', 'runtime', 'epoch']
+    >>> scores_first(["runtime", "loss", "epoch", "accuracy", "my_number", "pass_at_4"])
+    ['accuracy', 'pass_at_4', 'my_number', 'loss', 'runtime', 'epoch']
     """
     reader = catalog.reader(None, None)
 

@@ -20,6 +20,7 @@ from rlvitals.records import Attempt, HealthEvent, Row, RunInfo
 from rlvitals.store.chunks import from_rows
 from rlvitals.store.distributions import Logged
 from rlvitals.store.epochs import EpochRow, EpochStore
+from rlvitals.store.images import Image
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.views.discovery import is_run, near_directory
@@ -66,6 +67,16 @@ class LogView(RunView):
 
     def _read_distributions(self) -> Iterable[Logged]:
         return self.log.distributions
+
+    @property
+    def has_images(self) -> bool:
+        return bool(self.log.images)
+
+    def _read_images(self) -> Iterable[Image]:
+        return self.log.images
+
+    def _held_images(self) -> Iterable[Image]:
+        return self.log.images
 
     @property
     def health_events(self) -> list[HealthEvent]:

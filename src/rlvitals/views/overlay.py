@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlvitals import catalog
-from rlvitals.contract import OverlaidLine, Overlay, Overlays, Refusal, RunBand, RunGroup
+from rlvitals.contract import ListedMetric, OtherMetric, OverlaidLine, Overlay, Overlays, Refusal, RunBand, RunGroup
 from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.store.layout import Stream
 from rlvitals.views.chart_lines import Axis, Window, curve
@@ -27,6 +27,8 @@ group.
 
 BAND_PLACES = 400
 MOST_SETTINGS = 200
+MOST_OTHERS = 2_000
+"""Metrics that only the runs over another log, which are listed."""
 
 
 def overlay(views: Mapping[str, RunView], name: str, window: Window) -> Overlay:
@@ -48,6 +50,35 @@ def overlays(
         "settings": differing_settings(views),
         "overlays": [laid.overlay(name, groups, keep_lines=False) for name in names],
     }
+
+
+def others(views: Mapping[str, RunView], listed: Mapping[str, Sequence[ListedMetric]]) -> list[OtherMetric]:
+    """What the runs after the first log and it does not, neither under this name nor as the same quantity under
+    another: the panel of that one shows it. `listed` has the metrics of those runs.
+    """
+    first, *rest = views
+    own = views[first]
+    known = {*own.metrics, *(key for name in own.metrics if (key := _quantity(own, name)))}
+    found: dict[str | tuple[str, str], OtherMetric] = {}
+    for run in rest:
+        for metric in listed[run]:
+            name, key = metric["name"], _quantity(views[run], metric["name"])
+            if name in known or key in known:
+                continue
+            entry = found.get(name) or (found.get(key) if key else None)
+            if entry is None:
+                entry = found[name] = {**metric, "logged_by": []}
+                if key:
+                    found.setdefault(key, entry)
+            if run not in entry["logged_by"]:
+                entry["logged_by"].append(run)
+    return [entry for key, entry in found.items() if isinstance(key, str)]
+
+
+def _quantity(view: RunView, name: str) -> tuple[str, str] | None:
+    """The concept of a metric and of what it is a slice; None where the catalogue does not know it."""
+    concept = view.concept(name)
+    return (concept, repr(sorted(view.labels(name).items()))) if concept else None
 
 
 def run_groups(views: Mapping[str, RunView], by: str) -> list[RunGroup]:

@@ -29,6 +29,7 @@ from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
 from rlvitals.store.distributions import Logged, read_distributions
 from rlvitals.store.findings import read_events
+from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
@@ -470,6 +471,19 @@ class StoredRun:
     def _read_distributions(self) -> Iterable[Logged]:
         return read_distributions(self._dir.log("distributions"))
 
+    @property
+    def has_images(self) -> bool:
+        """Whether images were logged; known without reading them."""
+        return _has_bytes(self._dir.log("images"))
+
+    @cached_property
+    def images(self) -> list[Image]:
+        """The images that rank 0 logged on the living line, in order. Kept: a slider asks for one after the other."""
+        return [one for one in self._read_images() if not self._lineage.is_abandoned(one.attempt, one.step)]
+
+    def _read_images(self) -> Iterable[Image]:
+        return read_images(self._dir.log("images"))
+
     def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
         """Every rank's rows as columns, rank 0's first, each with which of them live."""
         ranks = (0, *self._dir.rank_numbers(stream))
@@ -477,8 +491,15 @@ class StoredRun:
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the columns read so far."""
-        return sum(columns.held_bytes for columns in list(self._opened.values()))
+        """The memory of the columns and images read so far."""
+        images = self._held_images()
+        return sum(columns.held_bytes for columns in list(self._opened.values())) + sum(
+            len(image.png.data) for image in images
+        )
+
+    def _held_images(self) -> Iterable[Image]:
+        held: list[Image] = self.__dict__.get("images", [])
+        return held
 
     def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The x values of every row, and which rows have one."""

@@ -75,12 +75,21 @@ def families(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for run, settings in runs.items()
     }
     told = varying(own.values())
-    return {
-        run: ", ".join(f"{key}={value_text(settings.get(key))}" for key in told[:MOST_SAID])
-        + (f" +{_digest(settings, told[MOST_SAID:])}" if len(told) > MOST_SAID else "")
-        or "the same settings"
-        for run, settings in own.items()
-    }
+    having = {key: sum(key in settings for settings in own.values()) for key in told}
+    told.sort(
+        key=lambda key: -having[key]
+    )  # what most runs have tells most; a setting of another program tells nothing
+    return {run: _label(settings, told) for run, settings in own.items()}
+
+
+def _label(settings: Mapping[str, Any], told: Sequence[str]) -> str:
+    """What a family is called. A sign stands for what the words leave out, so that no two families are called alike."""
+    if not told:
+        return "the same settings"
+    said = [f"{key}={value_text(settings[key])}" for key in told[:MOST_SAID] if key in settings]
+    if len(told) > len(said):
+        said.append(f"+{_digest(settings, told)}")
+    return ", ".join(said)
 
 
 def varying(runs: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -92,7 +101,7 @@ def varying(runs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _digest(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     """A short sign that two families differ in what their labels leave out."""
-    text = json.dumps([settings.get(key) for key in keys], default=str)
+    text = json.dumps([[key, settings[key]] for key in keys if key in settings], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 

@@ -68,6 +68,7 @@ def metric_list(view: StoredRun, essentials: Sequence[str] = ()) -> Metrics:
         "essentials": list(essentials),
         "texts": view.texts[:MOST_LISTED],
         "has_distributions": view.has_distributions,
+        "has_images": view.has_images,
         "left_out": count - len(listed),
     }
 

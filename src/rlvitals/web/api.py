@@ -79,6 +79,23 @@ def distributed(folder: Folder, query: Query) -> contract.Distributions:
     return folder.remembered(_run(query), "distributions", lambda run: distributions(run.view))
 
 
+def images(folder: Folder, query: Query) -> contract.Images:
+    """Which images were logged."""
+    from rlvitals.views.images import image_list
+
+    return folder.remembered(_run(query), "images", lambda run: image_list(run.view))
+
+
+def image(folder: Folder, query: Query) -> contract.ImageFacts:
+    """One image. It travels as text in JSON: a browser is never handed foreign bytes under an address."""
+    from rlvitals.views.images import one_image
+
+    step = query.whole("step")
+    if step is None:
+        raise ConfigError("the question needs 'step'")
+    return one_image(folder.view(_run(query)), query.needed("name"), step)
+
+
 def explain(folder: Folder, query: Query) -> contract.Explained:
     """The catalogue's entry for a name, in the run's framework where one is named."""
     name = query.needed("name")
@@ -243,6 +260,24 @@ def all_overlaid(folder: Folder, query: Query) -> contract.Overlays:
     return overlays(views, names, by, _window(query), unread)
 
 
+def others(folder: Folder, query: Query) -> contract.Others:
+    """The metrics that only the runs over the first one log. A run that cannot be read has none."""
+    from rlvitals.views.overlay import MOST_OTHERS, others
+
+    views: dict[str, RunView] = {}
+    listed: dict[str, list[contract.ListedMetric]] = {}
+    for name in _runs(query):
+        try:
+            views[name] = folder.view(name)
+            listed[name] = metrics(folder, Query([("run", name)]))["metrics"] if len(views) > 1 else []
+        except RlvitalsError:
+            if not views:
+                raise
+            views.pop(name, None)
+    found = others(views, listed)
+    return {"metrics": found[:MOST_OTHERS], "left_out": max(len(found) - MOST_OTHERS, 0)}
+
+
 def marks(folder: Folder, query: Query) -> contract.Marks:
     """Names, tags and notes of runs, which are archived or deleted, and boards; whether they may be changed."""
     return _marks(folder, folder.marks.read)
@@ -276,6 +311,8 @@ ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "metrics": metrics,
     "series": series,
     "distributions": distributed,
+    "images": images,
+    "image": image,
     "explain": explain,
     "findings": findings,
     "hindsight": in_hindsight,
@@ -286,6 +323,7 @@ ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
     "sweep": swept,
     "overlay": overlaid,
     "overlays": all_overlaid,
+    "others": others,
     "marks": marks,
 }
 

@@ -8,6 +8,8 @@ export interface Answers {
   metrics: Metrics;
   series: Lines;
   distributions: Distributions;
+  images: Images;
+  image: ImageFacts;
   explain: Explained;
   findings: Findings;
   hindsight: HindsightAnswer;
@@ -18,6 +20,7 @@ export interface Answers {
   sweep: Sweep;
   overlay: Overlay;
   overlays: Overlays;
+  others: Others;
   marks: Marks;
 }
 
@@ -192,6 +195,7 @@ export interface Metrics {
   essentials: string[];
   texts: string[];
   has_distributions: boolean;
+  has_images: boolean;
   left_out: number;
 }
 
@@ -287,6 +291,32 @@ export interface LoggedText {
   name: string;
   step: number;
   text: string;
+}
+
+/** Every image of a run. */
+export interface Images {
+  images: ImageSeries[];
+}
+
+/** The images under one name, in the order of their steps. */
+export interface ImageSeries {
+  name: string;
+  images: ListedImage[];
+}
+
+/** An image of one step, without its pixels. */
+export interface ListedImage {
+  step: number;
+  width: number;
+  height: number;
+  caption: string;
+}
+
+/** One image. */
+export interface ImageFacts {
+  name: string;
+  step: number;
+  png: string;
 }
 
 /** The catalogue's entry for a name, as `rlvitals explain --json` prints it. */
@@ -897,6 +927,30 @@ export interface Overlays {
 export interface RunGroup {
   label: string;
   runs: string[];
+}
+
+/** What only the others of several runs log. `left_out` counts those that are not listed. */
+export interface Others {
+  metrics: OtherMetric[];
+  left_out: number;
+}
+
+/** A metric that the first of several runs does not log, as the first of the others has it. */
+export interface OtherMetric {
+  name: string;
+  concept: string | null;
+  title: string;
+  unit: string;
+  direction: string;
+  stream: "train" | "eval";
+  group: string;
+  has_band: boolean;
+  points: number | null;
+  last: number | null;
+  is_constant: boolean;
+  slice: SliceFacts | null;
+  held_out_of: string | null;
+  logged_by: string[];
 }
 
 /** Every mark in the folder, by run, and the boards by name. */

@@ -440,7 +440,17 @@ def _state(path: Path) -> tuple[object, ...]:
     """What changes when a run is to be read anew."""
     run_dir = RunDir(path)
     logs = [run_dir.train_log, run_dir.eval_log]
-    files = [run_dir.info, run_dir.config, run_dir.attempts, run_dir.findings, run_dir.ranks, run_dir.lock, *logs]
+    beside = [run_dir.log("distributions"), run_dir.log("images")]
+    files = [
+        *beside,
+        run_dir.info,
+        run_dir.config,
+        run_dir.attempts,
+        run_dir.findings,
+        run_dir.ranks,
+        run_dir.lock,
+        *logs,
+    ]
     return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
 
 

@@ -216,12 +216,18 @@ def _overlays(sources: Sources) -> Iterator[Question]:
     for run in runs:
         for name in sources.metrics(run):
             counts[name] = counts.get(name, 0) + 1
-    names = [name for name, count in counts.items() if count > 1][:MOST_METRICS]
+    names = sorted(counts, key=lambda name: counts[name] < 2)[:MOST_METRICS]  # what several runs log comes first
     points = str(min(map(sources.points, runs)))
     for base in runs:
         order = [("run", run) for run in [base, *(other for other in runs if other != base)]]
         for x in sources.axes(base):
             yield from ([*order, ("name", name), ("x", x), ("points", points)] for name in names)
+
+
+def _everyone(sources: Sources) -> Iterator[Question]:
+    """All runs, beginning with each of them."""
+    for base in sources.runs if len(sources.runs) > 1 else []:
+        yield [("run", run) for run in [base, *(other for other in sources.runs if other != base)]]
 
 
 def _overlays_by(sources: Sources) -> Iterator[Question]:
@@ -242,6 +248,12 @@ def _columns(sources: Sources) -> Iterator[Question]:
     names = choices["metrics"][:MOST_COLUMNS]
     columns = [f"{name}.{kind}" for name in names for kind in ("last", "best")] + choices["settings"][:MOST_COLUMNS]
     yield from ([("column", column), ("choices", "1")] for column in columns)
+
+
+def _images(sources: Sources) -> Iterator[Question]:
+    for run in sources.runs:
+        for image in sources.folder.view(run).images:
+            yield [("run", run), ("name", image.name), ("step", str(image.step))]
 
 
 def _sweeps(sources: Sources) -> Iterator[Question]:
@@ -285,8 +297,9 @@ SHARED: dict[str, Shared] = {
         each="name",
         appended=("overlays",),
         narrowed=True,
-        missing="A shared copy holds the metrics that two of its runs have in common, grouped by the first settings.",
+        missing="A shared copy holds the first metrics of its runs, grouped by the first settings.",
     ),
+    "others": Shared(_everyone, narrowed=True),
     "table": Shared(
         _columns,
         ("choices", "hidden"),
@@ -297,6 +310,8 @@ SHARED: dict[str, Shared] = {
     "sweep": Shared(_sweeps, missing="A shared copy holds the sweep of all its runs, in the order of the list."),
     "marks": Shared(_once),
     "distributions": Shared(of_each_run()),
+    "images": Shared(of_each_run()),
+    "image": Shared(_images, missing="A shared copy holds some of the images."),
 }
 """Every address that a page asks with GET, and how; those that the server does not have are passed over."""
 

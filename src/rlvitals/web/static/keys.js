@@ -4,6 +4,9 @@ import {el, isTyping} from "./dom.js";
 
 /** @import {Key} from "../page.d.ts" */
 
+/** What moves a slider. */
+const SLIDES = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"]);
+
 /** @type {Map<string, Key[]>} keys by where they count */
 const known = new Map();
 
@@ -19,6 +22,7 @@ export function setKeys(part, keys) {
 /** @param {KeyboardEvent} event */
 function pressed(event) {
   const name = event.ctrlKey || event.metaKey ? `Ctrl+${event.key.toLowerCase()}` : event.key;
+  if (isSliding() && SLIDES.has(event.key)) return;
   if (event.altKey || (isTyping() && !name.startsWith("Ctrl+") && name !== "Escape")) return;
   if (document.querySelector("dialog[open]")) return;
   if (name === "Escape" && isTyping()) {
@@ -76,7 +80,7 @@ export function help() {
             el(
               "dt",
               {},
-              ...key.key.split("+").flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
+              ...partsOf(key.key).flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
             ),
             el("dd", {}, key.says),
           ]),
@@ -84,6 +88,17 @@ export function help() {
       ),
     );
   dialog("Keyboard", el("div", {class: "help"}, ...parts));
+}
+
+/** @returns {boolean} whether a slider has the focus */
+function isSliding() {
+  const at = document.activeElement;
+  return at instanceof HTMLInputElement && at.type === "range";
+}
+
+/** @param {string} key @returns {string[]} the keys that are pressed together */
+function partsOf(key) {
+  return key.length > 1 ? key.split("+") : [key];
 }
 
 /** @param {string} key @returns {string} */

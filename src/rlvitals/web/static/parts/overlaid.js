@@ -32,6 +32,19 @@ export function runsShown() {
   return [...new Set([run, ...state.getAll("also")])].slice(0, MOST_RUNS);
 }
 
+/**
+ * What only the runs over the first one log, each with a word on which do.
+ * @param {string[]} runs
+ * @param {AbortSignal} signal
+ */
+export async function othersOf(runs, signal) {
+  const {metrics} = await ask("others", {run: runs}, signal);
+  return metrics.flatMap((metric) => {
+    const own = metric.logged_by.filter((run) => runs.includes(run));
+    return own.length ? {...metric, onlyIn: own.map(nameOf)} : [];
+  });
+}
+
 /** @param {Grouping} grouping @returns {Overlaid | null} nothing where one run is shown alone */
 export function overlaidNow(grouping) {
   const runs = runsShown();

@@ -16,13 +16,14 @@ import {settingsOf} from "./panelsettings.js";
 import * as state from "../state.js";
 
 /** @typedef {import("./panellines.js").Part} Part */
-/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Part[]}} Metric Of both streams. */
+/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Part[], onlyIn?: string[]}} Metric Of both streams. */
 /** @typedef {import("../series.js").Series} Series */
 /** @typedef {Partial<import("../charts.js").Picture> & {overlaid: import("./overlaid.js").Overlaid | null}} How */
 
 const HEAD = 62;
 const LEGEND = 30;
 const MOST_LINES = 20;
+const MOST_NAMED = 3;
 
 /** @type {Map<string, Chart>} the chart of each panel there is: a change of the address makes panels anew */
 const drawn = new Map();
@@ -51,7 +52,13 @@ export class MetricPanel {
     this.count = el("span", {class: "faint small count"});
     this.body = el("div", {class: "plot"});
     const isNew = metric.unit !== "1" && !metric.title.toLowerCase().includes(metric.unit);
-    const what = [metric.title === metric.name ? "" : metric.title, isNew && metric.unit].filter(Boolean).join(" · ");
+    const what = [
+      metric.onlyIn && `only ${named(metric.onlyIn)}`,
+      metric.title === metric.name ? "" : metric.title,
+      isNew && metric.unit,
+    ]
+      .filter(Boolean)
+      .join(" · ");
     this.node = el(
       "article",
       {
@@ -191,6 +198,11 @@ export class MetricPanel {
     this.chart?.destroy();
     this.chart = null;
   }
+}
+
+/** @param {string[]} runs @returns {string} */
+function named(runs) {
+  return runs.length > MOST_NAMED ? `${runs.slice(0, MOST_NAMED).join(", ")} and ${runs.length - MOST_NAMED} more` : runs.join(", ");
 }
 
 /** @param {Series[]} series @returns {string} why there is nothing to draw */

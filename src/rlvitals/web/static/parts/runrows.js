@@ -10,7 +10,8 @@ import {columnOf, drawn} from "../runcolumns.js";
 /** @import {Group} from "../rungroups.js" */
 /** @import {Row} from "./runtable.js" */
 
-const WORDS = ["verdict", "tags", "note", "algorithm", "status", "name", "host"];
+/** Columns that are no numbers, whatever the runs hold. */
+export const WORDS = ["verdict", "tags", "note", "algorithm", "status", "name", "host", "framework"];
 
 /**
  * @typedef {Object} How
@@ -35,7 +36,7 @@ export function rowsOf(how) {
         ...["run", ...keys].map((key) => {
           const column = columnOf(key);
           const value = column.value(line);
-          const isNumber = typeof value === "number" && key !== "verdict";
+          const isNumber = key !== "run" && !WORDS.includes(key) && (value === null || typeof value === "number");
           const sign =
             key === "run" ? [own.name, line.run.reason] : [value, line.run.status_note, line.run.total_steps];
           const isChanged = marks.now().editable && ["run", "tags", "note"].includes(key);

@@ -12,7 +12,8 @@ import {boardBar} from "../parts/boards.js";
 import {byName, chosen, folded, paired} from "../parts/choice.js";
 import {back, constantFold, focused, signature, zoom, zoomTo} from "../parts/metricsview.js";
 import {distributionFold} from "../parts/distributions.js";
-import {overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
+import {imageFold} from "../parts/images.js";
+import {othersOf, overlaidNow, overlayBar, runsShown} from "../parts/overlaid.js";
 import {MetricPanel} from "../parts/panel.js";
 import {pins} from "../parts/panelsettings.js";
 import {SeriesStore} from "../series.js";
@@ -41,9 +42,22 @@ export async function mount({run, root, signal, again}) {
       },
     };
   }
-  const joined = paired(all);
+  let joined = paired(all);
   const alone = folded(joined);
   const isAlone = () => runsShown().length < 2;
+  let joinedRuns = ""; // the runs whose own metrics are among the joined ones
+  /** What only the runs over this one log becomes panels too, once it is known. */
+  async function joinOthers() {
+    const runs = runsShown();
+    const asked = runs.join("\n");
+    if (asked === joinedRuns) return;
+    joinedRuns = asked;
+    const found = runs.length < 2 ? [] : await othersOf(runs, signal).catch(() => []);
+    if (joinedRuns !== asked || signal.aborted) return;
+    const before = joined.length;
+    joined = paired(byName([...answer.metrics, ...found]));
+    if (joined.length !== before || found.length) look(false);
+  }
   const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is a panel of its own
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
@@ -167,6 +181,7 @@ export async function mount({run, root, signal, again}) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
       store.setView({x: state.get("x") || "step", from, to}, runsShown(), state.get("by"));
+      void joinOthers();
     }
     const found = chosen(metrics(), {
       filter: state.get("filter"),
@@ -199,6 +214,7 @@ export async function mount({run, root, signal, again}) {
   bar.node.append(over.node);
   const boards = boardBar();
   const spread = answer.has_distributions || answer.texts.length ? distributionFold(run, root, signal) : null;
+  const pictures = answer.has_images ? imageFold(run, signal) : null;
   fill(
     root,
     el("h1", {class: "unseen"}, "Metrics"),
@@ -206,7 +222,7 @@ export async function mount({run, root, signal, again}) {
       "div",
       {class: "with-tree"},
       tree(alone),
-      el("div", {class: "stage"}, bar.node, boards.node, problem, top, spread?.node, area),
+      el("div", {class: "stage"}, bar.node, boards.node, problem, top, spread?.node, pictures?.node, area),
     ),
   );
   look(true);
@@ -218,6 +234,7 @@ export async function mount({run, root, signal, again}) {
       bar.update();
       boards.update();
       spread?.update();
+      pictures?.update();
       if (now.data !== last.data) look(true);
       else if (now.list !== last.list || now.look !== last.look) look(false);
       over.update(grouping);
@@ -226,6 +243,7 @@ export async function mount({run, root, signal, again}) {
     live: ({kind, facts}) => {
       if (kind !== "rows") return;
       for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
+      pictures?.heard();
       if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) anew.ask();
       else newer.ask();
     },
@@ -234,6 +252,7 @@ export async function mount({run, root, signal, again}) {
       boards.stop();
       over.stop();
       spread?.stop();
+      pictures?.stop();
       grid.stop();
       large?.remove();
     },

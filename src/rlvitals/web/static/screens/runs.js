@@ -5,7 +5,7 @@ import {setLive} from "../bar.js";
 import {calm, el, fill} from "../dom.js";
 import * as marks from "../marks.js";
 import {counted} from "../numbers.js";
-import {rowsOf} from "../parts/runrows.js";
+import {rowsOf, WORDS} from "../parts/runrows.js";
 import {RunTable} from "../parts/runtable.js";
 import {notice, wideTable} from "../pieces.js";
 import {chosenColumns, columnOf, isAsked, newest, saidUnder, sorted} from "../runcolumns.js";
@@ -142,7 +142,7 @@ export async function mount({root, signal}) {
     if (now !== shownColumns) {
       shownColumns = now;
       table.clear();
-      drawHead(keys, () => found.map(({run}) => run.run));
+      drawHead(keys, () => found.map(({run}) => run.run), found);
     }
     const by = state.get("group");
     const items = [];
@@ -179,8 +179,10 @@ export async function mount({root, signal}) {
     fill(group, ...usual.map(([value, text]) => el("option", {value, selected: value === by}, text)));
   }
 
-  /** @param {string[]} keys @param {() => string[]} all */
-  function drawHead(keys, all) {
+  /** @param {string[]} keys @param {() => string[]} all @param {import("../runcolumns.js").Line[]} found */
+  function drawHead(keys, all, found) {
+    const isNumber = (/** @type {string} */ key) =>
+      key !== "run" && !WORDS.includes(key) && !found.some((line) => typeof columnOf(key).value(line) === "string");
     const by = state.get("sort");
     const isDown = state.get("down") === "1";
     const sort = (/** @type {string} */ key) => {
@@ -190,7 +192,7 @@ export async function mount({root, signal}) {
     const cell = (/** @type {string} */ key) =>
       el(
         "th",
-        {scope: "col", "aria-sort": by === key && (isDown ? "descending" : "ascending")},
+        {scope: "col", class: isNumber(key) ? "num" : "", "aria-sort": by === key && (isDown ? "descending" : "ascending")},
         el(
           "button",
           {class: "plain sort", on: {click: () => sort(key)}},

@@ -1,0 +1,49 @@
+"""The list of a folder's runs and logs in words: what the terminal's list and a pipe's lines share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rlvitals.contract import Headline
+from rlvitals.render.numbers import duration, number
+from rlvitals.terminal import visible
+from rlvitals.views.folder_list import Line
+
+
+def progress(facts: Headline) -> str:
+    """How far a run is."""
+    step, total = facts["last_step"], facts["total_steps"]
+    if step is None:
+        return "-"
+    return number(step) + (f"/{number(total)}" if total else "")
+
+
+def moment_ago(then: float | None) -> str:
+    """How long ago something was, in its largest unit."""
+    return "-" if then is None else " ".join(duration(max(time.time() - then, 0.0)).split()[:2])
+
+
+def fitting(lines: Sequence[Line], words: str) -> list[Line]:
+    """The lines in which every word is found."""
+    wanted = words.lower().split()
+    return [line for line in lines if all(word in _said(line) for word in wanted)]
+
+
+def _said(line: Line) -> str:
+    facts = line.facts
+    told = (line.name, facts["name"], facts["verdict"], facts["status"], facts["status_note"], facts["algorithm"] or "")
+    return " ".join(told).lower()
+
+
+def listed_line(line: Line) -> str:
+    """One line of the list for a pipe."""
+    facts = line.facts
+    told = [facts["verdict"], str(line.path), facts["status"], f"step {progress(facts)}", facts["reason"]]
+    return visible(" | ".join(word for word in told if word))
+
+
+def listed_event(line: Line) -> dict[str, Any]:
+    """The same as an event."""
+    return {"type": "run", "path": str(line.path), **line.facts}
