@@ -151,6 +151,16 @@ def put_in_order(items, seconds):
             put_into(item, work)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Ten thousand tests that stay are looked through for garbage again and again while they are made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtest_logstart():
     """What is imported stays: accelerate collects garbage with each training, which takes two seconds where the million
     objects of torch and transformers are looked at again.
