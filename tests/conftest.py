@@ -207,7 +207,7 @@ DRAFTS = pytest.StashKey[Path]()
 
 
 def pytest_configure(config):
-    config.stash[WARM] = Warm.inherited or Warm()
+    config.stash[WARM] = Warm.inherited or Warm(is_light=config.option.markexpr == "not slow")
     if not hasattr(config, "workerinput") and "TMPDIR" not in os.environ and has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
         config.stash[DRAFTS] = Path(tempfile.mkdtemp(prefix="rlv", dir=MEMORY))

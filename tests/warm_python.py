@@ -47,9 +47,9 @@ class Warm:
     inherited: Warm | None = None
     """The one a process of xdist was given when it was forked."""
 
-    def __init__(self, near: socket.socket | None = None) -> None:
-        self._near = near
-        """None until a program is started that needs it."""
+    def __init__(self, near: socket.socket | None = None, *, is_light: bool = False) -> None:
+        self._near, self._is_light = near, is_light
+        """None until a program is started that needs it. A light one has imported torch alone."""
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -75,7 +75,8 @@ class Warm:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(far.fileno())], env=self._environment, pass_fds=[far.fileno()], cwd="/",
+                [sys.executable, __file__, str(far.fileno()), *(["light"] if self._is_light else [])],
+                env=self._environment, pass_fds=[far.fileno()], cwd="/",
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         return near
@@ -233,9 +234,10 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in IMPORTS:
+        is_light = sys.argv[2:] == ["light"]
+        for name in ("torch",) if is_light else IMPORTS:
             importlib.import_module(name)
-        for name, attributes in NAMES:
+        for name, attributes in () if is_light else NAMES:
             for attribute in attributes:
                 getattr(importlib.import_module(name), attribute)
     run(serve(socket.socket(fileno=int(sys.argv[1]))))

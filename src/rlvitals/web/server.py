@@ -7,9 +7,9 @@ to accept pushes.
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import os
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
