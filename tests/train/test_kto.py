@@ -46,13 +46,13 @@ def rows_of(folder: Path, name: str = "training_metrics"):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A shorter run than the recipe's, with everything a run leaves."""
+    """A shorter run than the recipe's: half a minute, with everything a run leaves."""
     where = tmp_path_factory.mktemp("kto")
     (where / "bin").mkdir()
     (where / "bin" / "python").symlink_to(sys.executable)
     done = run_in(
-        where, "--output-dir", FOLDER, "--max-steps", 60, "--batch-size", 16, "--warm-up-steps", 90,
-        "--examples", 1000, "--eval-steps", 20, "--save-steps", 25, "--display", "plain", "--json",
+        where, "--output-dir", FOLDER, "--max-steps", 60, "--batch-size", 16, "--warm-up-steps", 250,
+        "--eval-steps", 20, "--save-steps", 25, "--display", "plain", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return where, done
@@ -90,7 +90,7 @@ def test_a_run_leaves_what_the_guide_draws(trained):
     told = json.loads(done.stdout)
     assert (told["where"], told["steps"], told["status"]) == (str(folder), 60, "finished")
     assert rlvitals.open_run(folder).info.algorithm == "kto"
-    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 90
+    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 250
 
 
 @pytest.mark.slow
