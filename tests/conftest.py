@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import gc
 import os
 import re
@@ -15,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 from warm_python import Warm
@@ -66,6 +68,34 @@ def pytest_runtest_protocol(item):
         return (yield)
     with item.config.stash[WARM].taking_over():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session):
+    """The processes of xdist are forked from that interpreter. While it imports, what all of them read is compiled."""
+    config = session.config
+    is_one_process = config.getoption("dist", "no") == "no" or hasattr(config, "workerinput")
+    if is_one_process or sys.platform != "linux" or "OMP_NUM_THREADS" not in os.environ:
+        return (yield)
+    config.stash[WARM].start()
+    if not sys.dont_write_bytecode:
+        compile_for_all(config)
+    with config.stash[WARM].taking_over():
+        return (yield)
+
+
+def compile_for_all(config):
+    """Each process would rewrite the asserts of all test files, and compile the package, for itself."""
+    for folder, _, names in os.walk(REPO / "tests"):
+        for file in (Path(folder, name) for name in names if name.endswith(".py")):
+            if not file.name.startswith("test_"):
+                compileall.compile_file(file, quiet=2)
+                continue
+            kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+            if rewrite.try_makedirs(kept.parent) and rewrite._read_pyc(file, kept) is None:
+                sources, code = rewrite._rewrite_test(file, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, sources, kept)
+    compileall.compile_dir(REPO / "src", quiet=2)
 
 
 LONGEST = Path(__file__).with_name("longest.txt")
@@ -121,6 +151,16 @@ def put_in_order(items, seconds):
             put_into(item, work)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Ten thousand tests that stay are looked through for garbage again and again while they are made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtest_logstart():
     """What is imported stays: accelerate collects garbage with each training, which takes two seconds where the million
     objects of torch and transformers are looked at again.
@@ -167,7 +207,7 @@ DRAFTS = pytest.StashKey[Path]()
 
 
 def pytest_configure(config):
-    config.stash[WARM] = Warm()
+    config.stash[WARM] = Warm.inherited or Warm(is_light=config.option.markexpr == "not slow")
     if not hasattr(config, "workerinput") and "TMPDIR" not in os.environ and has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
         config.stash[DRAFTS] = Path(tempfile.mkdtemp(prefix="rlv", dir=MEMORY))

@@ -3,7 +3,8 @@
 Those imports take eight seconds of each child process, and some tests start three at a time. `Warm` starts one such
 interpreter; while `Warm.taking_over()` lasts, `subprocess.Popen` asks it for a process instead of starting a new
 interpreter, wherever the program would import torch. The process is a real child of the caller with its own pid, that
-can be waited for and killed, and torchrun started in this way starts its ranks in the same way.
+can be waited for and killed, and torchrun started in this way starts its ranks in the same way. So are the processes
+of xdist, each with an interpreter like this one of its own: what six processes would import is imported once.
 
 What the programs have not imported themselves is there nevertheless. So one trainer is also started without this
 (`cold` in conftest.py), and tests/train/test_imports.py looks at what all of them reach by dots.
@@ -35,15 +36,20 @@ READ_AT_IMPORT = ("PYTHON", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "CUDA_")
 WRITES_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 NEEDS_TORCH = ("torch", "transformers", "trl", "rlvitals.train")
 PR_SET_CHILD_SUBREAPER = 36
+XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""What execnet lets `python` run, for a process that runs tests."""
 start_cold = subprocess.Popen._execute_child
 
 
 class Warm:
     """The end of the caller. `serve` is the other end, in a process of its own."""
 
-    def __init__(self, near: socket.socket | None = None) -> None:
-        self._near = near
-        """None until a program is started that needs it."""
+    inherited: Warm | None = None
+    """The one a process of xdist was given when it was forked."""
+
+    def __init__(self, near: socket.socket | None = None, *, is_light: bool = False) -> None:
+        self._near, self._is_light = near, is_light
+        """None until a program is started that needs it. A light one has imported torch alone."""
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -54,15 +60,23 @@ class Warm:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             near.close()
+            with open(os.devnull, "r+b") as nothing:  # whoever listens to this process shall see it end
+                os.dup2(nothing.fileno(), 0)
+                os.dup2(nothing.fileno(), 1)
             sys.exit(run(serve(far)))
         far.close()
         return cls(near)
+
+    def start(self) -> None:
+        """Let it import while the caller does something else."""
+        self._near = self._near or self._start()
 
     def _start(self) -> socket.socket:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(far.fileno())], env=self._environment, pass_fds=[far.fileno()], cwd="/",
+                [sys.executable, __file__, str(far.fileno()), *(["light"] if self._is_light else [])],
+                env=self._environment, pass_fds=[far.fileno()], cwd="/",
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         return near
@@ -101,7 +115,7 @@ class Warm:
         }  # fmt: skip
         streams = [stream if stream != -1 else own for own, stream in ((0, into), (1, out), (2, err))]
         with self._lock:
-            self._near = self._near or self._start()
+            self.start()
             # The process that forked it ends, and so the nearest ancestor that takes orphans becomes its parent.
             prctl(PR_SET_CHILD_SUBREAPER, 1)
             try:
@@ -124,6 +138,8 @@ class Warm:
 
 def needs_torch(words: list[str], cwd) -> bool:
     """Whether what follows `python` is a program that imports torch."""
+    if words == XDIST:
+        return True
     first = words[1:] if words[:1] == ["-u"] else words
     if first[:1] == ["-m"]:
         return first[1] == "torch.distributed.run" or first[1:3] == ["rlvitals.cli.main", "train"]
@@ -187,6 +203,9 @@ def run(request: dict) -> None:
     time.tzset()
     sys.dont_write_bytecode = bool(os.environ.get(WRITES_NO_BYTECODE))
     words = request["words"]
+    if words == XDIST:
+        sys.modules["warm_python"] = sys.modules[__name__]
+        Warm.inherited = Warm.fork()
     sys.orig_argv = [sys.executable, *words]
     is_unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     open_streams(is_unbuffered=is_unbuffered)
@@ -215,9 +234,10 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in IMPORTS:
+        is_light = sys.argv[2:] == ["light"]
+        for name in ("torch",) if is_light else IMPORTS:
             importlib.import_module(name)
-        for name, attributes in NAMES:
+        for name, attributes in () if is_light else NAMES:
             for attribute in attributes:
                 getattr(importlib.import_module(name), attribute)
     run(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -377,8 +377,8 @@ def test_polling_costs_what_was_added(tmp_path):
     add(path, *range(100_000))
     tail = LogTail(path)
     assert len(tail.poll().rows) == 100_000
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for step in range(50):
         add(path, 100_000 + step)
         assert steps(tail) == [100_000 + step]
-    assert time.perf_counter() - begun < 1.0
+    assert time.thread_time() - begun < 1.0

@@ -463,12 +463,12 @@ def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
 def test_a_long_line_takes_no_longer_than_its_length(tmp_path, unit):
     """Twice the length takes about twice the time: nothing is looked at again and again."""
     for size in (MAX_LINE, 2_000_000):
-        begun = time.perf_counter()
+        begun = time.thread_time()  # which does not go on while the machine does something else
         text = (unit * (size // len(unit)))[:size]
         read_pairs(text)
         cells_in(text)
         without_prefix(text)
-        assert time.perf_counter() - begun < 2
+        assert time.thread_time() - begun < 2
 
 
 def test_the_last_number_of_a_killed_process_is_not_trusted(tmp_path):

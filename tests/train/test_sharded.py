@@ -142,7 +142,7 @@ RLAIF = {
     "max_steps": 4, "eval_steps": 2, "save_steps": 2, "agreement_steps": 0, "chat": False, "display": "none",
 }  # fmt: skip
 GRPO = {
-    "groups_per_step": 3, "rollouts_per_group": 4, "held_out": 5, "max_steps": 4, "eval_steps": 2, "save_steps": 2,
+    "groups_per_step": 3, "rollouts_per_group": 2, "held_out": 3, "max_steps": 4, "eval_steps": 2, "save_steps": 2,
     "minibatch_size": 4, "microbatch_size": 2, "display": "none",
 }  # fmt: skip
 

@@ -162,4 +162,5 @@ def _shared_context(browser, how):
     known = vars(browser).setdefault("_contexts_by_look", {})
     if wanted not in known:
         known[wanted] = browser.new_context(**how)
+        known[wanted].new_page()  # stays, and with it the process that draws the tabs
     return known[wanted]

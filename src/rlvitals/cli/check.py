@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.catalog.slices import KEYS
-from rlvitals.cli.flags import add_map_flag, mapping_from
+from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
 from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
 from rlvitals.cli.reactions import Reactions
 from rlvitals.errors import ConfigError, RunError
@@ -62,12 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     """What is known of the run, and what to judge it by."""
-    parser.add_argument(
-        "--rules", action="append", metavar="RULES",
-        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
-        "the run was watched with; 'default': ours)",
-    )  # fmt: skip
-    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    add_judge_flags(parser)
     parser.add_argument("--framework", help="whose metric names these are (default: told by them)")
     parser.add_argument(
         "--config", action="append", metavar="KEY=VALUE", default=[],

@@ -20,6 +20,16 @@ class Parser(argparse.ArgumentParser):
             put(message.removesuffix("\n"), file or sys.stderr)
 
 
+def add_judge_flags(parser: argparse.ArgumentParser) -> None:
+    """`--rules` and `--algorithm`: by what a run is judged."""
+    parser.add_argument(
+        "--rules", action="append", metavar="RULES",
+        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
+        "the run was watched with; 'default': ours)",
+    )  # fmt: skip
+    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+
+
 def add_map_flag(parser: argparse.ArgumentParser) -> None:
     """`--map NAME=CONCEPT`, see `mapping_from`."""
     parser.add_argument(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlvitals.cli.flags import add_map_flag, mapping_from
+from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.terminal import say, warn
@@ -27,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs and logs, to choose one",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, as when it is no terminal")
-    parser.add_argument(
-        "--rules", action="append", metavar="RULES",
-        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
-        "the run was watched with; 'default': ours)",
-    )  # fmt: skip
-    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    add_judge_flags(parser)
     add_map_flag(parser)
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")

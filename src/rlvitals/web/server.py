@@ -7,6 +7,7 @@ to accept pushes.
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import os
 import socket
@@ -175,6 +176,13 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for listening in sockets or []:
             listening.listen(QUEUE)  # uvicorn has made it as short as what is taken in one turn
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        await asyncio.sleep(0)  # what was just cancelled comes to its end
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # a connection that is open when the loop closes stays open
 
 
 def _url(address: str, port: int) -> str:
