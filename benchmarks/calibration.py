@@ -1,7 +1,7 @@
 """What an alarm is worth: the doctor's table of reliabilities, made and tested on labelled runs.
 
-    python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--fit] [--unseen] [--per-log] [--per-rule]
-        [--peers]
+    python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--groups N] [--fit] [--unseen] [--per-log]
+        [--per-rule] [--peers]
 
 Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict, kind or failure_class, onset_step)
 beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed
@@ -9,7 +9,8 @@ what in which state of the run's outcome. From that, and from simulated runs at 
 regression estimates how likely a run with such an alarm has failed, or is at least worth watching
 (`rlvitals.health.weighing`).
 
-Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository.
+Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository
+(`--groups 16`: nor a sixteenth of the others, which is quicker).
 The repositories of `held_out_repositories.txt` are in none of it: `--unseen` adds their own table, judged by the
 shipped data. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
 
@@ -156,6 +157,12 @@ def simulated(seeds):
             name=run.name, repo="", verdict=run.verdict, kinds=run.accept, onset=run.onset, rows=run.rows,
             facts=facts | {"config": run.config}, ticks=run.ticks,
         )  # fmt: skip
+
+
+def left_out_together(repos, groups):
+    """The repositories one by one, or in so many groups."""
+    ordered = sorted(repos)
+    return [set(ordered[first::groups]) for first in range(groups)] if groups else [{repo} for repo in ordered]
 
 
 # What the rules propose
@@ -434,6 +441,7 @@ def main():
     parser.add_argument("--logs", nargs="+", type=Path, required=True)
     parser.add_argument("--corpus", default="1-4", help="seeds of the simulated runs")
     parser.add_argument("--tested", default="5-6", help="seeds of the simulated runs that rules are tried on")
+    parser.add_argument("--groups", type=int, default=0, help="leave repositories out in groups, not one by one")
     parser.add_argument("--fit", action="store_true", help="write the data file")
     parser.add_argument("--unseen", action="store_true", help="the table of the held-out repositories, too")
     parser.add_argument("--per-log", action="store_true")
@@ -448,10 +456,10 @@ def main():
     proposals = {run.name: samples_of(run) for run in runs}
     simulated_samples = [sample for run in simulated(seeds_of(asked.corpus)) for sample in samples_of(run)]
     judged = []
-    for repo in sorted({run.repo for run in runs}):
-        others = [sample for run in runs if run.repo != repo for sample in proposals[run.name]]
+    for repos in left_out_together({run.repo for run in runs}, asked.groups):
+        others = [sample for run in runs if run.repo not in repos for sample in proposals[run.name]]
         scales = Scales(fitted(others + simulated_samples), act=ACT, watch=WATCH)
-        judged += [judge(run, scales) for run in runs if run.repo == repo]
+        judged += [judge(run, scales) for run in runs if run.repo in repos]
     verdicts("Each repository judged without its own logs", judged)
     reliability("Reliability, on the same", judged)
     everything = [sample for run in runs for sample in proposals[run.name]] + simulated_samples

@@ -22,6 +22,11 @@ OF_THE_LOG = frozenset({
 })  # fmt: skip
 """Rules about how a log was written. On labelled logs they stood on healthy runs as often as on others."""
 
+OF_SPEED = frozenset({"throughput", "slow_step", "gpu_idle"})
+"""Rules about what a step costs: told, but a slow training may go well."""
+
+_UNCOUNTED = OF_THE_LOG | OF_SPEED
+
 MOST_FINDINGS = 1000
 """Findings that are kept, the newest: an alarm may come and go for ever."""
 
@@ -174,13 +179,13 @@ def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
 
 def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict findings amount to: `act` while a critical stands, `watch` while a warning does. What has recovered
-    is history: runs dip and come back. Warnings about the log itself (a step that comes twice, a share above 1) say
-    nothing of how the training goes.
+    is history: runs dip and come back. Warnings about the log itself (a step that comes twice, a share above 1) and
+    about the speed say nothing of how the training goes.
     """
     standing = {
         finding.severity
         for finding in findings
-        if is_standing(finding) and (finding.rule not in OF_THE_LOG or finding.severity == "critical")
+        if is_standing(finding) and (finding.rule not in _UNCOUNTED or finding.severity == "critical")
     }
     return "act" if "critical" in standing else "watch" if "warning" in standing else "healthy"
 

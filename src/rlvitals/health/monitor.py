@@ -31,6 +31,9 @@ CLEAR_POINTS = 20
 MOST_DOUBLINGS = 4
 """An alarm that came back must be quiet for twice as long as the time before, so many times."""
 
+OFTEN = 2
+"""A warning that has come and gone so often while the outcome is up is a remark: the run lives with it."""
+
 STORM = 8
 """Findings within `STORM_POINTS` rows after which lesser ones are counted instead of said."""
 
@@ -108,7 +111,7 @@ class Monitor:
                 self._spoken.clear()
                 for alarm, state in self._states.items():
                     state.reset()
-                    state.times = 0
+                    state.times = state.came_and_went = 0
                     self._recover(alarm, before)
             if case.changed:
                 self._bind()
@@ -189,6 +192,8 @@ class Monitor:
             state_now = outcome.state_of(self.case)
             alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
+            if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
+                alarm.severity = "info"  # the run has come through this before, and is ahead all the same
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:
             state.reset()
@@ -302,7 +307,8 @@ class _State:
     """What the monitor remembers of one rule, or of one about one slice: votes, what was said, since when it holds."""
 
     __slots__ = (
-        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "said",
+        "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "came_and_went",
+        "said",
         "since_point", "since_step", "times",
     )  # fmt: skip
 
@@ -312,6 +318,9 @@ class _State:
         self._masks = ((1 << rule.hold[1]) - 1, (1 << (rule.hold_critical or rule.hold)[1]) - 1)
         self.times = 0
         """How often it has been raised."""
+        self.said = 0
+        self.came_and_went = 0
+        """How often a warning or critical of it has recovered."""
         self.reset()
 
     def reset(self) -> None:
@@ -319,6 +328,7 @@ class _State:
         self._any = self._serious = self._critical = 0
         self._quiet = 0
         self._way_back: tuple[Signal, float] | None = None
+        self.came_and_went += self.said >= _RANK["warning"]
         self.said = 0
         self.since_point = 0
         self.since_step = 0

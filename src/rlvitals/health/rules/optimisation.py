@@ -125,6 +125,8 @@ def loss_divergence(
         base = signal.base
         if abs(signal.median5) >= doubtless * max(abs(base), 1.0):
             return beyond_doubt(critical(signal, level=signal.median5))
+        if case.family != "policy" and base == 0.0 and signal.noise_base == 0.0:
+            continue  # a buffer was being filled: nothing was trained yet, so there is no start to compare with
         # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
         noise = max(signal.noise_base, noise_share * abs(base), noise_least)
         if case.family == "policy":
@@ -254,7 +256,7 @@ def is_climbing(lr: Signal) -> bool:
 
 
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
-    """The learning rate is still climbing when a good part of the run is over."""
+    """The learning rate is still climbing when a good part of the run is over. Runs that did so learnt all the same."""
     window = lr.window
     if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
         return None
@@ -262,7 +264,7 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
     late = progress >= share if progress is not None else lr.n >= points
     if not late:
         return None
-    return info(lr, progress=math.nan) if progress is None else warning(lr, progress=progress)
+    return info(lr, progress=math.nan if progress is None else progress)
 
 
 def instability(

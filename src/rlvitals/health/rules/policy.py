@@ -252,7 +252,9 @@ def value_loss_growth(
     noises: float,
     momentum: float,
 ) -> Alarm | None:
-    """The critic's loss has grown to a multiple of its start. With growing returns it may."""
+    """The critic's loss has grown to a multiple of its start. With returns that have grown it may: errors are larger on
+    a larger scale.
+    """
     base = value_loss.base
     least = min(base, max(value_loss.bottom, base_share * base)) if value_loss.n > points else base
     now = value_loss.median5
@@ -260,6 +262,8 @@ def value_loss_growth(
         return None
     if now - base < noises * value_loss.noise_base:
         return None
+    if reward is not None and reward.won and not reward.dropped:
+        return info(value_loss, times=now / least, level=now, base=least)
     winning = reward is not None and reward.gained and reward.momentum > momentum
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least, level=now, base=least)

@@ -184,12 +184,14 @@ def log_probability_crash(
 
 
 def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float, points: float) -> Alarm | None:
-    """On held-out pairs the rejected answers are preferred, more and more: the training labels say the opposite."""
+    """On held-out pairs the rejected answers are preferred, more and more. Grave where the training margin grows at the
+    same time: then the two sets say the opposite. A few held-out pairs are below 0 by chance.
+    """
     window = eval_margin.window
     if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
         return None
     rising = margin is not None and margin.n > points and margin.gained
-    return (critical if eval_margin.n > evals or rising else warning)(eval_margin)
+    return (critical if rising else warning)(eval_margin)
 
 
 def eval_overfit(

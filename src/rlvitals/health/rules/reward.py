@@ -229,9 +229,11 @@ def not_learning(
     still: float,
     evals: float,
     eval_jumps: float,
+    early: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure.
+    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure, nor
+    one that was won within the first points and kept.
     """
     course = reward.course
     enough = reward.n >= points if case.progress is None else case.progress >= share
@@ -247,6 +249,8 @@ def not_learning(
             return None
     if difficulty is not None and difficulty.gained and not difficulty.dropped:
         return info(reward, "harder", t=reward.trend, gain=course.now - course.start)
+    if min(course.now, reward.base) - reward.start > early * max(reward.noise, reward.noise_base):
+        return info(reward, "quick", t=reward.trend, gain=course.now - reward.start)
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
@@ -275,6 +279,7 @@ def plateau(
 def groups_without_spread(
     zero_variance: Signal,
     reward: Signal | None,
+    true_score: Signal | None,
     all_pass: Signal | None,
     all_fail: Signal | None,
     truncated: Signal | None,
@@ -303,9 +308,11 @@ def groups_without_spread(
     level = (zero_variance.slow + zero_variance.fast) / 2
     now = min(zero_variance.fast, zero_variance.median5)
     size = case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt")
-    binary = reward is not None and reward.lowest >= 0 and reward.highest <= 1
+    # A reward of several parts does not say which share of the answers is right; a score beside it may.
+    right = next((score for score in (reward, true_score) if score is not None and _is_share(score)), None)
+    binary = right is not None
     chance = math.nan
-    p = reward.slow if reward is not None else math.nan
+    p = right.slow if right is not None else reward.slow if reward is not None else math.nan
     if binary and size:
         chance = p**size + (1 - p) ** size
     if size is not None and size <= small_group and (now < share_small or zero_variance.n < points_small):
@@ -339,6 +346,10 @@ def groups_without_spread(
     if reward is not None and reward.won and not reward.stalled and max(level, now) < share_critical:
         return info(zero_variance, variant, share=level, level=level, chance=chance)  # the other groups teach enough
     return warning(zero_variance, variant, share=level, level=level, chance=chance)
+
+
+def _is_share(score: Signal) -> bool:
+    return score.lowest >= 0 and score.highest <= 1
 
 
 def no_reward_spread(
