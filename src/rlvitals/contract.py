@@ -466,7 +466,7 @@ class TracedLine(DrawnLine):
 
 
 class AskedFacts(TypedDict):
-    """What was asked of the trainer because of a finding, and its answer; None: not answered."""
+    """What was asked of the trainer, because of a finding or by people, and its answer; None: not answered."""
 
     request: int
     step: int
@@ -475,6 +475,8 @@ class AskedFacts(TypedDict):
     reason: str
     answer: Answer | None
     answer_text: str
+    asked_by: str
+    """Who asked from outside; empty: the doctor."""
 
 
 class CitedFacts(TypedDict):
@@ -529,6 +531,8 @@ class Findings(TypedDict):
     judging: bool
     was_watched: bool
     findings: list[WholeFinding]
+    asked: list[AskedFacts]
+    """What people asked of the trainer from outside."""
     left_out: int
     first_step: int | None
     last_step: int | None

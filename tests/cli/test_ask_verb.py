@@ -103,6 +103,8 @@ def test_each_request_is_carried_out_and_on_record_with_who_asked_and_why(train,
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == 5
     assert listed[0] == f"step {requests[0]['step']}: checkpoint, asked by Ada: before the demo: done ({saved['text']})"
+    assert main(["show", str(folder)]) == 0
+    assert "checkpoint, asked by Ada: before the demo: done" in " ".join(capsys.readouterr().out.split())
     assert main(["ask", str(folder), "stop"]) == 64
     assert "is finished: there is no trainer to ask" in capsys.readouterr().err
 

@@ -10,6 +10,8 @@ from browsing import COLOURS, axe_violations, browsing
 from serving import serving
 
 import rlvitals
+from rlvitals.store.asks import Ask, put
+from rlvitals.store.layout import RunDir
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -22,7 +24,8 @@ STEPS = 120
 def folder(tmp_path_factory):
     """A run that was killed, with a gradient that died for a while, a remark and evaluations; a log of another tool."""
     folder = tmp_path_factory.mktemp("trust")
-    with rlvitals.start(folder / "run", algorithm="grpo", total_steps=200, display="none", hardware=False) as run:
+    how = {"algorithm": "grpo", "total_steps": 200, "actions": "asked", "display": "none", "hardware": False}
+    with rlvitals.start(folder / "run", **how) as run:
         for step in range(1, STEPS + 1):
             row = {
                 "reward": 0.3 + 0.002 * step,
@@ -33,6 +36,9 @@ def folder(tmp_path_factory):
             if 30 <= step < 60:
                 row["grad_norm"] = 0.0
             run.log(row, step=step)
+            if step == 70:
+                put(RunDir(folder / "run"), Ask("checkpoint", "Ada", attempt=1, why="<b>before</b> lunch"))
+                run.request().declined("no room")
             if step % 40 == 0:
                 scores = {"eval_runtime": 3.0, "eval_loss": 0.5, "eval_reward": 0.3 + step / 400}
                 run.log_eval(scores, step=step)
@@ -56,6 +62,8 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
             assert re.search(r"▲ 0\.1013 → 1\.784 since step 1.*; \+0\.187 over the last 24 steps", kl), kl
 
             page = screen.open("health", run="run")
+            asked = page.locator(".asked li").inner_text()
+            assert asked == "checkpoint asked at step 70, asked by Ada: <b>before</b> lunch: declined, no room"
             reason = page.locator(".reason").inner_text()
             told = rlvitals.check(folder / "run")
             assert reason == told.reason

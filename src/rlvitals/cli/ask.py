@@ -6,14 +6,16 @@ import argparse
 import getpass
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.config import ActionMode
 from rlvitals.errors import ConfigError, RunError
-from rlvitals.health.history import Asked, History
+from rlvitals.health.history import History
 from rlvitals.records import Action, HealthEvent
+from rlvitals.render.check import asked_line
 from rlvitals.store.asks import Ask, is_waiting, put, withdraw
 from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
@@ -116,18 +118,12 @@ def _tell(ask: Ask, facts: dict[str, Any], seconds: float) -> None:
 def _list(view: StoredRun, is_json: bool) -> int:
     asked = History(view.health_events).asked_by_people
     if is_json:
-        print_json([_listed(one) for one in asked])
+        print_json([asdict(one) for one in asked])
     elif not asked:
         say(f"{view.path}: nobody has asked anything of this run's trainer")
     for one in [] if is_json else asked:
-        text = f" ({one.answer_text})" if one.answer_text else ""
-        say(f"step {one.step:,}: {one.action.replace('_', ' ')}, {one.reason}: {one.answer or 'not answered'}{text}")
+        say(asked_line(asdict(one)))
     return 0
-
-
-def _listed(asked: Asked) -> dict[str, Any]:
-    told = {"request": asked.request, "step": asked.step, "action": asked.action, "asked_by": asked.asked_by}
-    return {**told, "reason": asked.reason, "answer": asked.answer, "text": asked.answer_text}
 
 
 def _account() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
-from rlvitals.render.check import hindsight_lines
+from rlvitals.render.check import asked_line, hindsight_lines
 from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
             show(_machine(facts["system"]))
         if facts["findings"]:
             show(_findings(printable(facts["findings"])))
+        if facts["asked"]:
+            show(_asked(printable(facts["asked"])))
         if facts["hindsight"]:
             for part in hindsight_lines(printable(facts["hindsight"])):
                 show(part)
@@ -61,4 +63,11 @@ def _findings(findings: list[dict[str, Any]]) -> Text:
     for finding in findings:
         said = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
         lines.append(said, style=f"not bold {SEVERITY_STYLE.get(finding['severity'], '')}".strip())
+    return lines
+
+
+def _asked(requests: list[dict[str, Any]]) -> Text:
+    lines = Text("\nAsked by people", style="bold")
+    for asked in requests:
+        lines.append(f"\n  {asked_line(asked)}", style="not bold")
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,6 +284,13 @@ def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
     recovered = finding.get("recovered_step")
     said += ", not recovered" if recovered is None else f", recovered at step {recovered}"
     return said
+
+
+def asked_line(asked: Mapping[str, Any]) -> str:
+    """What somebody asked of the trainer, and what became of it."""
+    text = f" ({asked['answer_text']})" if asked["answer_text"] else ""
+    what = asked["action"].replace("_", " ")
+    return f"step {asked['step']:,}: {what}, {asked['reason']}: {asked['answer'] or 'not answered'}{text}"
 
 
 def kind(finding: dict[str, Any]) -> str:

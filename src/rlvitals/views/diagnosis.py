@@ -114,6 +114,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
             }
             for found in told
         ],
+        "asked": [cast(AskedFacts, asdict(asked)) for asked in history.asked_by_people],
         "left_out": len(diagnosis.findings) - len(told),
         "first_step": view.first_step,
         "last_step": view.last_step,

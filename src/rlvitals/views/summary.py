@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlvitals.health.history import History
 from rlvitals.records import Row
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import diagnose_quickly
@@ -71,6 +72,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "ranks": view.ranks,
         "trackers": view.trackers,
         "findings": [asdict(finding) for finding in view.findings[-LAST_FINDINGS:]],
+        "asked": [asdict(asked) for asked in History(view.health_events).asked_by_people],
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
         "metrics": [

@@ -397,6 +397,7 @@ export interface Findings {
   judging: boolean;
   was_watched: boolean;
   findings: WholeFinding[];
+  asked: AskedFacts[];
   left_out: number;
   first_step: number | null;
   last_step: number | null;
@@ -427,7 +428,7 @@ export interface WholeFinding {
   cited: CitedFacts[];
 }
 
-/** What was asked of the trainer because of a finding, and its answer; None: not answered. */
+/** What was asked of the trainer, because of a finding or by people, and its answer; None: not answered. */
 export interface AskedFacts {
   request: number;
   step: number;
@@ -436,6 +437,7 @@ export interface AskedFacts {
   reason: string;
   answer: "done" | "declined" | "replaced" | "withdrawn" | null;
   answer_text: string;
+  asked_by: string;
 }
 
 /** A series around a finding. */

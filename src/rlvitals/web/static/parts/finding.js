@@ -8,7 +8,7 @@ import {number, range} from "../numbers.js";
 import {badge, link, styleOf} from "../pieces.js";
 import {spotOf} from "./spots.js";
 
-/** @import {WholeFinding} from "../../contract.d.ts" */
+/** @import {AskedFacts, WholeFinding} from "../../contract.d.ts" */
 /** @import {Child, Children} from "../dom.js" */
 
 const ANSWERS = /** @type {Record<string, string>} */ ({
@@ -120,26 +120,22 @@ function done(finding) {
     return finding.action !== "none"
       ? `${finding.action.replaceAll("_", " ")} would be asked of a trainer that may act`
       : "";
+  return el("ul", {}, finding.requests.map(asked));
+}
+
+/** What was asked of the trainer, and its answer. @param {AskedFacts} request */
+export function asked(request) {
+  const by = request.asked_by ? `, ${request.reason}` : "";
   return el(
-    "ul",
+    "li",
     {},
-    finding.requests.map((request) =>
-      el(
-        "li",
-        {},
-        `${(request.action ?? "").replaceAll("_", " ")} asked at step ${number(request.step)}: `,
-        el(
-          "strong",
-          {},
-          request.answer
-            ? (ANSWERS[request.answer] ?? request.answer)
-            : request.action === "warn"
-              ? "said"
-              : "no answer",
-        ),
-        request.answer_text ? `, ${request.answer_text}` : "",
-      ),
+    `${(request.action ?? "").replaceAll("_", " ")} asked at step ${number(request.step)}${by}: `,
+    el(
+      "strong",
+      {},
+      request.answer ? (ANSWERS[request.answer] ?? request.answer) : request.action === "warn" ? "said" : "no answer",
     ),
+    request.answer_text ? `, ${request.answer_text}` : "",
   );
 }
 

@@ -3,7 +3,7 @@
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
-import {alarmOf, card, drawTraces} from "../parts/finding.js";
+import {alarmOf, asked, card, drawTraces} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import * as state from "../state.js";
@@ -75,6 +75,8 @@ export async function mount({run, root, signal}) {
             answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
             answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log is judged. ${WHAT_WAS_LOOKED_FOR}`,
           ),
+      answer.asked.length > 0 &&
+        el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(asked))),
       answer.names.length > 0 && takenFor(answer.names),
     );
     for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
