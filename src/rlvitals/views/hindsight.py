@@ -238,7 +238,7 @@ def _checkpoint(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpu
     if metric is not None:
         told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
     if seconds is not None:
-        told.append(f"{_amount(seconds, gpus)} of training came after it")
+        told.append(f"Training went on for {_amount(seconds, gpus)} after it")
     if not facts["path"]:
         told.append("It is on record, and not in the folder")
     return facts | {"told": "".join(f"{sentence}. " for sentence in told).rstrip()}
