@@ -96,6 +96,7 @@ def test_settings_the_monitor_reads_are_numbers(tmp_path):
     online = tiny_trainers.make("online_dpo", tmp_path / "online", [callback()], max_steps=1)
     online.train()
     grpo = json.loads((tmp_path / "grpo" / "config.json").read_text())
+    assert (grpo["world_size"], grpo["n_gpu"]) == (trainer.args.world_size, trainer.args.n_gpu)
     assert (grpo["num_generations"], grpo["max_completion_length"], grpo["beta"]) == (4, 6, 0.05)
     assert json.loads((tmp_path / "online" / "config.json").read_text())["beta"] == 0.1
 

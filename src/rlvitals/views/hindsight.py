@@ -8,6 +8,7 @@ onset: nothing would have been saved by stopping it, and the newest checkpoint i
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -50,6 +51,9 @@ CHECKPOINT_SETTINGS = (
 
 LEAST_HOURS = 0.01
 
+IN_TRAINERS_FOLDER = "rlvitals"
+"""What a run's folder is called that lies in its trainer's."""
+
 SAVED = "checkpoint"
 """The text of a row that names the checkpoint which was saved before it."""
 
@@ -65,13 +69,14 @@ class Neighbours:
 
     @staticmethod
     def of(path: Path) -> Neighbours:
-        """Those beside a run or log. A run may be alone in its trainer's folder."""
-        return Neighbours.below(path.absolute().parent)
+        """Those beside a run or log; beside its trainer's folder, where it is the folder `rlvitals` in it."""
+        folder = path.absolute().parent
+        return Neighbours.below(folder.parent if path.name == IN_TRAINERS_FOLDER else folder)
 
     @staticmethod
     def below(folder: Path) -> Neighbours:
-        """Those in a folder; where there is but one, those of the folder that it is in."""
-        return Neighbours(_runs_near(folder))
+        """Those in a folder."""
+        return Neighbours(_runs_below(folder))
 
     def nearest(self, view: RunView) -> tuple[RunView, dict[str, list[Any]]] | None:
         """The healthy run with the fewest settings that differ, seeds and bookkeeping aside, and those that do."""
@@ -233,7 +238,7 @@ def _checkpoint(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpu
     if metric is not None:
         told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
     if seconds is not None:
-        told.append(f"{_amount(seconds, gpus)} of training came after it")
+        told.append(f"Training went on for {_amount(seconds, gpus)} after it")
     if not facts["path"]:
         told.append("It is on record, and not in the folder")
     return facts | {"told": "".join(f"{sentence}. " for sentence in told).rstrip()}
@@ -269,7 +274,7 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
     named = by_last_name(view.config)
     given = [named.get(name) for name in CHECKPOINT_SETTINGS]
     others = [Path(value) for value in given if isinstance(value, str) and value and "\0" not in value]
-    if own.name == "rlvitals" or (view.info.framework or "").startswith("trl"):
+    if own.name == IN_TRAINERS_FOLDER or (view.info.framework or "").startswith("trl"):
         others.append(own.parent)  # the run is in its trainer's folder
     begun = 0.0 if view.foreign is not None else view.info.created
     seen: set[int] = set()
@@ -354,19 +359,10 @@ def _apart(apart: Mapping[str, Any]) -> str:
     return "1 setting differs" if len(apart) == 1 else f"{len(apart)} settings differ"
 
 
-def _runs_near(folder: Path) -> Iterator[RunView]:
-    found = list(islice(_found(folder), MOST_READ))
-    if len(found) < 2 and folder.parent != folder:
-        found = list(islice(_found(folder.parent), MOST_READ))
-    for place in found:
-        try:
-            yield open_run(place)
-        except (RlvitalsError, OSError):
-            continue
-
-
-def _found(folder: Path) -> Iterator[Path]:
+def _runs_below(folder: Path) -> Iterator[RunView]:
     try:
-        yield from find_runs(folder, depth=SEARCH_DEPTH)
+        for place in find_runs(folder, depth=SEARCH_DEPTH):
+            with contextlib.suppress(RlvitalsError, OSError):
+                yield open_run(place)
     except (RlvitalsError, OSError):
         return
