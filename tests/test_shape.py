@@ -13,6 +13,7 @@ import pytest
 
 import rlvitals
 from conftest import REPO
+from warm_python import Warm
 
 SOURCE = REPO / "src" / "rlvitals"
 
@@ -192,3 +193,11 @@ def test_tests_that_share_a_fixture_of_their_module_share_a_process(request, dea
     if "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.skip("this process has no others beside it")
     assert request.node.nodeid.endswith("@test_shape.py dear")  # by which xdist keeps a group together
+
+
+def test_the_processes_of_xdist_are_forked_from_one_that_has_imported_torch():
+    """One that cannot start in this way is started anew by xdist, which nobody would notice but by the clock."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or sys.platform != "linux" or "OMP_NUM_THREADS" not in os.environ:
+        pytest.skip("this process was started by itself")
+    assert Warm.inherited is not None
+    assert "torch" in sys.modules

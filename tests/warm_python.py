@@ -41,6 +41,11 @@ XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 start_cold = subprocess.Popen._execute_child
 
 
+PLUG_INS = ("anyio",)
+"""Of pytest, imported by those libraries: in a process that runs tests it would complain that it came too late to
+rewrite their asserts."""
+
+
 class Warm:
     """The end of the caller. `serve` is the other end, in a process of its own."""
 
@@ -206,6 +211,9 @@ def run(request: dict) -> None:
     if words == XDIST:
         sys.modules["warm_python"] = sys.modules[__name__]
         Warm.inherited = Warm.fork()
+        for name in PLUG_INS:
+            if name in sys.modules:
+                sys.modules[name].__doc__ = "PYTEST_DONT_REWRITE"
     sys.orig_argv = [sys.executable, *words]
     is_unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     open_streams(is_unbuffered=is_unbuffered)

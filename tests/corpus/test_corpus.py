@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -65,9 +66,30 @@ KINDS = frozenset(
     ]
 )
 
-FAILED, FINE = failing_runs(1), healthy_runs(1)
-every_failing = pytest.mark.parametrize("run", FAILED, ids=lambda run: run.name)
-every_run = pytest.mark.parametrize("run", FAILED + FINE, ids=lambda run: run.name)
+
+@functools.cache
+def failed():
+    """Made by the process that runs the tests, not by all that list them."""
+    return failing_runs(1)
+
+
+@functools.cache
+def fine():
+    return healthy_runs(1)
+
+
+@pytest.fixture
+def run(request):
+    return (failed() + fine())[request.param]
+
+
+def over(variants):
+    names = [variant.name for variant in variants]
+    return pytest.mark.parametrize("run", range(len(names)), ids=names, indirect=True)
+
+
+every_failing = over(FAILING)
+every_run = over((*FAILING, *HEALTHY))
 
 
 def column(run, key):
@@ -92,34 +114,34 @@ def gain(values):
 
 
 def test_every_kind_fails_in_at_least_two_ways():
-    variants = {kind: {run.name for run in FAILED if run.kind == kind} for kind in KINDS}
+    variants = {kind: {run.name for run in failed() if run.kind == kind} for kind in KINDS}
     assert len(KINDS) == 44
     assert {kind for kind, names in variants.items() if len(names) < 2} == set()
-    assert {run.kind for run in FAILED} == KINDS
+    assert {run.kind for run in failed()} == KINDS
 
 
 def test_kinds_that_can_be_are_shown_in_more_than_one_trainer():
-    frameworks = {kind: {(run.framework, run.algorithm) for run in FAILED if run.kind == kind} for kind in KINDS}
+    frameworks = {kind: {(run.framework, run.algorithm) for run in failed() if run.kind == kind} for kind in KINDS}
     assert {kind for kind, seen in frameworks.items() if len(seen) < 2} <= {"early_exit"}
 
 
 def test_there_are_many_healthy_runs_and_none_has_a_label():
-    assert len(FINE) >= 30
-    assert all(run.kind is None and run.onset is None and not run.accept for run in FINE)
+    assert len(fine()) >= 30
+    assert all(run.kind is None and run.onset is None and not run.accept for run in fine())
 
 
 def test_names_are_unique():
-    names = [run.name for run in FAILED + FINE]
+    names = [run.name for run in failed() + fine()]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
     again, other = failing_runs(1), failing_runs(2)
-    for first, second, third in zip(FAILED, again, other, strict=True):
+    for first, second, third in zip(failed(), again, other, strict=True):
         assert repr(first) == repr(second)  # NaN is not equal to itself
         assert repr(first.rows) != repr(third.rows)
-    assert [repr(run) for run in healthy_runs(1)] == [repr(run) for run in FINE]
+    assert [repr(run) for run in healthy_runs(1)] == [repr(run) for run in fine()]
 
 
 @every_run
@@ -282,7 +304,7 @@ def test_accepted_kinds_of_all_variants_exist():
 
 def test_the_noise_of_rows_has_little_memory_and_heavy_tails_as_in_real_logs():
     tails, memories = [], []
-    for run in FINE:
+    for run in fine():
         keys = KEYS[family(run.framework, run.algorithm)]
         for name in ("kl", "grad", "entropy"):
             _, values = column(run, keys.get(name, ""))
