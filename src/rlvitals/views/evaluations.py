@@ -37,7 +37,9 @@ _SCORES = ("eval", "reward", "preference", "judging", "textscore")
 _COSTS = ("time", "throughput", "progress", "system", "memory")
 """Families of the catalogue: what an evaluation is made for, and what it took."""
 
-_SCORE = re.compile(r"accurac|reward|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE)
+_SCORE = re.compile(
+    r"accurac|reward|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE
+)
 AGAINST_CONTROL = ("wins", "ties", "losses")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
