@@ -58,6 +58,8 @@ def site(runs, tmp_path_factory):
     )
     run.log({HOSTILE: 1.0, "loss": 1.0, "said": HOSTILE}, step=1)
     run.log_groups([Group(HOSTILE, (Rollout((Turn(HOSTILE),), reward=1.0, outcome=HOSTILE),), id=HOSTILE)], step=1)
+    run.log_image(HOSTILE, [[0, 255], [255, 0]], step=1, caption=HOSTILE)
+    run.log_distribution({"spread": [1.0, 2.0, 3.0]}, step=1)
     run.finish()
     shared = [*(runs / name for name in ("healthy", "failing", "agent", "long")), folder / "h<b>x"]
     assert main(["share", *map(str, shared), "--to", str(folder / "site"), "--title", HOSTILE]) == 0
@@ -103,6 +105,18 @@ def test_what_files_cannot_answer_is_said(browser, site):
         page.keyboard.press("Escape")
         page = screen.open("health", run="nowhere")
         assert page.locator("#content .notice").count() == 1
+
+
+def test_images_distributions_and_what_only_others_log_come_from_files(browser, site):
+    with browsing(browser, site) as screen:
+        page = screen.open("metrics", run="h<b>x", images="last", spread="bands")
+        page.wait_for_selector("img.picture[src^='data:image/png;base64,']")
+        assert page.evaluate("async () => (await document.querySelector('img.picture').decode(), true)")
+        page.locator("figure", has_text="spread").locator("canvas").wait_for()
+        page = screen.open("metrics", run="long", also=["healthy"])
+        page.locator('.panel[data-metric="entropy"] canvas').first.wait_for()
+        assert "only healthy" in page.locator('.panel[data-metric="entropy"] .what').inner_text()
+        assert not screen.complaints
 
 
 def test_curves_zoom_and_keep_their_extremes(browser, site):

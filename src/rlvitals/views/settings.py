@@ -76,9 +76,7 @@ def families(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     }
     told = varying(own.values())
     having = {key: sum(key in settings for settings in own.values()) for key in told}
-    told.sort(
-        key=lambda key: -having[key]
-    )  # what most runs have tells most; a setting of another program tells nothing
+    told.sort(key=lambda key: -having[key])  # what most runs have tells most
     return {run: _label(settings, told) for run, settings in own.items()}
 
 

@@ -27,6 +27,7 @@ const HEIGHT = 232;
 const LARGE = 480;
 const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolling
 const LIVE_AGAIN = 900;
+const OTHERS_AFTER = 1000; // milliseconds, where no panel is answered before
 
 /** @typedef {import("../parts/panel.js").Metric} Metric */
 /** @typedef {import("../series.js").Series} Series */
@@ -45,6 +46,7 @@ export async function mount({run, root, signal, again}) {
   let joined = paired(all);
   const alone = folded(joined);
   const isAlone = () => runsShown().length < 2;
+  let joining = 0;
   let joinedRuns = ""; // the runs whose own metrics are among the joined ones
   /** What only the runs over this one log becomes panels too, once it is known. */
   async function joinOthers() {
@@ -80,6 +82,7 @@ export async function mount({run, root, signal, again}) {
     (found) => {
       grouping = found;
       over.update(found);
+      void joinOthers();
     },
   );
   /** @param {string} name */
@@ -181,7 +184,9 @@ export async function mount({run, root, signal, again}) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
       store.setView({x: state.get("x") || "step", from, to}, runsShown(), state.get("by"));
-      void joinOthers();
+      // After what is in view: the panels that are there already are not to wait for those that may come.
+      clearTimeout(joining);
+      joining = setTimeout(joinOthers, isAlone() ? 0 : OTHERS_AFTER);
     }
     const found = chosen(metrics(), {
       filter: state.get("filter"),
@@ -249,6 +254,7 @@ export async function mount({run, root, signal, again}) {
     },
     stop: () => {
       [newer, anew, fetching].forEach((one) => one.stop());
+      clearTimeout(joining);
       boards.stop();
       over.stop();
       spread?.stop();
