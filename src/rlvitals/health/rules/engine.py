@@ -67,6 +67,9 @@ def gap_growing(
     fading: float,
     age_times: float,
     age_least: float,
+    noises: float,
+    usual_points: float,
+    usual_least: float,
     grave: float,
 ) -> Alarm | None:
     """The gap between engine and trainer grows with every step, and faster than the age of the samples."""
@@ -78,8 +81,12 @@ def gap_growing(
     ratios = [math.log(after / before) for before, after in pairwise(gaps)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
         return None
+    before = [max(gap, none) for gap in trail.gaps[-int(rising) - int(usual_points) : -int(rising) + 1]]
+    changes = sorted(abs(math.log(b / a)) for a, b in pairwise(before))
+    if len(changes) >= usual_least and sum(ratios) < noises * changes[len(changes) // 2]:
+        return None
     added = [after - before for before, after in pairwise(gaps)]
-    if min(added[-2:]) < fading * max(added[:2]):
+    if sum(added[-2:]) < fading * sum(added[:2]):
         return None  # it settles, as the age of samples does in the first steps of asynchronous training
     ages = trail.ages[-int(rising) :]
     if not math.isnan(ages[0] + ages[-1]):
