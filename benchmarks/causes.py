@@ -4,8 +4,8 @@
 
 Runs come from `tests/corpus/gaps.py`: a small policy is really sampled by an engine and scored by a trainer, under the
 names of eight frameworks. A run's answer is the cause of the first finding that names one; it is right where that is
-the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading, counted
-at the findings about the gap. Figures of the seeds that it was fitted on are not results.
+the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading,
+counted at the findings about the gap. Figures of the seeds that it was fitted on are not results.
 """
 
 from __future__ import annotations

@@ -51,6 +51,11 @@ class DeadSync(OtherSampler):
             self.frozen = copy.deepcopy(self.inner)
         return self.frozen if self.step >= DIES_AT else self.inner
 
+    def _describe(self, played: Played) -> dict[str, Any]:
+        """The trainer takes every sample for a fresh one: it does not know that the sync failed."""
+        versions = [float(self.step)] * len(played.groups)
+        return super()._describe(played) | staleness.stats(train_version=float(self.step), versions=versions)
+
 
 class StaleSampler(OtherSampler):
     """Rollouts come from weights that are more and more steps old, up to eight, and say so."""

@@ -61,6 +61,8 @@ def gap_growing(
     *,
     rising: float,
     none: float,
+    none_signed: float,
+    level: float,
     least: float,
     times: float,
     one_jump: float,
@@ -74,9 +76,12 @@ def gap_growing(
 ) -> Alarm | None:
     """The gap between engine and trainer grows with every step, and faster than the age of the samples."""
     trail = case.trail
+    # k1 keeps the sign: of a small gap it is noise around 0.
+    is_signed = mismatch_gap is None and mismatch_kl is not None and "mismatch_k3" not in case.signals
+    none = none_signed if is_signed else none
     gaps = [max(gap, none) for gap in trail.gaps[-int(rising) :]]
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
-    if signal is None or len(gaps) < rising or not gaps[-1] > times * gaps[0]:
+    if signal is None or len(gaps) < rising or not gaps[-1] > max(level, times * gaps[0]):
         return None
     ratios = [math.log(after / before) for before, after in pairwise(gaps)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
