@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import REPO
 from corpus import gaps
 from rlvitals.compute.token_gap import token_gap
 from rlvitals.health import gap
@@ -303,3 +305,12 @@ def test_rules_of_experts_and_distillation(rule: str, key: str, bad: list[float]
 
     assert rule in rules_of(bad)
     assert rule not in rules_of(good)
+
+
+def test_the_examples_of_the_page_print_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPO / "docs" / "causes.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 3
+    for code, shown in examples:
+        exec(compile(code, "docs/causes.md", "exec"), {})
+        assert capsys.readouterr().out == shown

@@ -81,7 +81,9 @@ def gap_growing(
     none = none_signed if is_signed else none
     gaps = [max(gap, none) for gap in trail.gaps[-int(rising) :]]
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
-    if signal is None or len(gaps) < rising or not gaps[-1] > max(level, times * gaps[0]):
+    if signal is None or len(gaps) < rising or math.isnan(sum(gaps)):
+        return None
+    if not gaps[-1] > max(level, times * gaps[0]):
         return None
     ratios = [math.log(after / before) for before, after in pairwise(gaps)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
