@@ -387,6 +387,10 @@ class TokenEvidence:
         """How the gap of the steps that were recorded went."""
         return _went(self._trail)
 
+    def experts(self) -> Seen | None:
+        """Tokens do not say whether the model is a mixture of experts, and other causes leave few tokens far out, too."""
+        return Seen("none_seen")
+
     def tokens_scaled(self) -> Seen | None:
         """Whether the gap goes with the log-prob, as a temperature makes it."""
         seen = self._seen
