@@ -4,8 +4,8 @@
 
 Runs come from `tests/corpus/gaps.py`: a small policy is really sampled by an engine and scored by a trainer, under the
 names of eight frameworks. A run's answer is the cause of the first finding that names one; it is right where that is
-the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading, counted
-at the findings about the gap. Figures of the seeds that it was fitted on are not results.
+the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading,
+counted at the findings about the gap. Figures of the seeds that it was fitted on are not results.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rlvitals.health import gap
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.health.rulebook import causes, shipped
+from rlvitals.health.rules.tokens import recorded_gap
 from rlvitals.health.trail import Trail
 from rlvitals.records import CAUSES, Recheck
 
@@ -82,13 +83,14 @@ def fit(seeds, cache):
         for readings in seen:
             for feature, (reading, _) in readings.items():
                 counts[feature][run.cause][reading] += 1 / len(seen)
+    limits = shipped().rules["recorded_gap"].numbers
     for seed in seeds:
         for trouble in TRACED:
             trail = Trail()
             for groups in gaps.traced(trouble, seed):
                 seen = token_gap(groups)
                 trail.add(groups[0].step, seen.mean, math.nan if seen.age is None else seen.age)
-                if seen.mean > shipped().rules["recorded_gap"].numbers["gap"]:
+                if recorded_gap(Recheck(groups[0].step, 40, (), True, gap=seen), **limits) is not None:
                     for feature, (reading, _) in gap.token_readings(seen, trail).items():
                         if feature in gap.TOKEN_ONLY:
                             counts[feature][trouble.cause][reading] += 1

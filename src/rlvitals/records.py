@@ -515,6 +515,8 @@ class TokenGap:
     worst: float
     k1: float
     """The mean of the engine's log-prob minus the trainer's."""
+    k3: float
+    """The same KL by the estimator that is never negative."""
     scaling: float | None
     """Correlation of the gap with the engine's log-prob: a temperature multiplies log-probs."""
     slope: float | None

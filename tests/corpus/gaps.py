@@ -190,7 +190,7 @@ class Pair:
         rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # some tokens come out of longer sums
         theirs = theirs + self.floor * rough * rng.standard_t(4, theirs.shape) / 1.7
         if self.noise and is_off:
-            grown = ((step - at + 1) / max(self.points - at, 1)) ** 1.5 if trouble.creeping else 1.0
+            grown = 0.12 + 0.88 * ((step - at) / max(self.points - at, 1)) ** 1.5 if trouble.creeping else 1.0
             theirs = theirs + self.noise * grown * rng.standard_t(8, theirs.shape) / 1.15
         if trouble.experts:
             share = self.flipped * (0.6 + 0.8 * step / self.points) if self.flipped and is_off else 0.001

@@ -51,7 +51,7 @@ LOGGED = {
         "clip_ratio/region_mean": "clip", "clip_ratio/low_mean": "clip_low", "clip_ratio/high_mean": "clip_high",
         "clip_ratio/low_min": None, "clip_ratio/high_max": None, "step_time": "step_time",
         "tools/call_frequency": "tool_calls", "tools/failure_frequency": "tool_failures", "eval_reward": "eval_score",
-        "sampling/sampling_logp_difference/mean": "mismatch_gap", "sampling/sampling_logp_difference/max": None,
+        "sampling/sampling_logp_difference/mean": "mismatch_gap", "sampling/sampling_logp_difference/max": "gap_max",
         "sampling/importance_sampling_ratio/mean": "mismatch_weight",
     },
     "trl_dpo": {**TRL, **PAIRS, "rewards/accuracies": "pair_accuracy", "eval_rewards/accuracies": None},

@@ -61,6 +61,7 @@ def token_gap(groups: Iterable[Group]) -> TokenGap | None:
         mean=float(size.mean()),
         worst=float(size.max()),
         k1=float(-apart.mean()),
+        k3=float((np.expm1(apart) - apart).mean()),
         scaling=scaling,
         slope=None if scaling is None else float(scaling * apart.std() / engine.std()),
         in_few=float(worst.sum() / size.sum()) if size.sum() > 0 else 0.0,

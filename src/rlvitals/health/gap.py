@@ -32,7 +32,7 @@ KINDS = frozenset({"logprob_mismatch", "staleness", "ratio_off"})
 PLACES = 40
 """Places at which a change of the course is looked for."""
 
-PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2)
 """How much a gap that grows adds at each block, in units of what it was before."""
 
 LEAST_POINTS = 4
@@ -386,6 +386,10 @@ class TokenEvidence:
     def went(self) -> Seen | None:
         """How the gap of the steps that were recorded went."""
         return _went(self._trail)
+
+    def experts(self) -> Seen | None:
+        """Tokens do not say whether the model is a mixture of experts, and other causes leave few tokens far out, too."""
+        return Seen("none_seen")
 
     def tokens_scaled(self) -> Seen | None:
         """Whether the gap goes with the log-prob, as a temperature makes it."""

@@ -61,25 +61,39 @@ def gap_growing(
     *,
     rising: float,
     none: float,
+    none_signed: float,
+    level: float,
     least: float,
     times: float,
     one_jump: float,
     fading: float,
     age_times: float,
     age_least: float,
+    noises: float,
+    usual_points: float,
+    usual_least: float,
     grave: float,
 ) -> Alarm | None:
     """The gap between engine and trainer grows with every step, and faster than the age of the samples."""
     trail = case.trail
+    # k1 keeps the sign: of a small gap it is noise around 0.
+    is_signed = mismatch_gap is None and mismatch_kl is not None and "mismatch_k3" not in case.signals
+    none = none_signed if is_signed else none
     gaps = [max(gap, none) for gap in trail.gaps[-int(rising) :]]
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
-    if signal is None or len(gaps) < rising or not gaps[-1] > times * gaps[0]:
+    if signal is None or len(gaps) < rising or math.isnan(sum(gaps)):
+        return None
+    if not gaps[-1] > max(level, times * gaps[0]):
         return None
     ratios = [math.log(after / before) for before, after in pairwise(gaps)]
     if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
         return None
+    before = [max(gap, none) for gap in trail.gaps[-int(rising) - int(usual_points) : -int(rising) + 1]]
+    changes = sorted(abs(math.log(b / a)) for a, b in pairwise(before))
+    if len(changes) >= usual_least and sum(ratios) < noises * changes[len(changes) // 2]:
+        return None
     added = [after - before for before, after in pairwise(gaps)]
-    if min(added[-2:]) < fading * max(added[:2]):
+    if sum(added[-2:]) < fading * sum(added[:2]):
         return None  # it settles, as the age of samples does in the first steps of asynchronous training
     ages = trail.ages[-int(rising) :]
     if not math.isnan(ages[0] + ages[-1]):

@@ -40,13 +40,15 @@ def recomputed_not_explained(recheck: Recheck, *, told: float, confidence_in_par
     return _alarm(recheck, warning if recheck.is_whole else info, told, confidence_in_part)
 
 
-def recorded_gap(recheck: Recheck, *, gap: float, gap_critical: float, least: float) -> Alarm | None:
+def recorded_gap(
+    recheck: Recheck, *, gap: float, gap_critical: float, kl: float, kl_critical: float, least: float
+) -> Alarm | None:
     """Engine and trainer disagree about the recorded tokens."""
     seen = recheck.gap
-    if seen is None or seen.tokens < least or not seen.mean > gap:
+    if seen is None or seen.tokens < least or not (seen.mean > gap or seen.k3 > kl):
         return None
-    found = (critical if seen.mean > gap_critical else warning)(
-        None, level=seen.mean, worst=seen.worst, k1=seen.k1, tokens=float(seen.tokens)
+    found = (critical if seen.mean > gap_critical or seen.k3 > kl_critical else warning)(
+        None, level=seen.mean, worst=seen.worst, k1=seen.k1, k3=seen.k3, tokens=float(seen.tokens)
     )
     told = {"by_length": seen.by_length, "later_over_earlier": seen.later, "fresh_over_old": seen.fresh}
     found.evidence |= {name: value for name, value in told.items() if value is not None}
