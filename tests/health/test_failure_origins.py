@@ -30,7 +30,7 @@ def rows(
         total += round(64 * failing)
         level = (0.35 + 0.002 * min(step, 60)) * (1 - cost * share(step, falls_from))
         row = {"step": step, "loss": noise.gauss(0, 0.01), "reward": level + noise.gauss(0, 0.02),
-               "entropy": 0.5 + noise.gauss(0, 0.01), "completions/mean_length": (length or (lambda _: 200.0))(step)}  # fmt: skip
+               "entropy": 0.5 + noise.gauss(0, 0.01), "completions/mean_length": length(step) if length else 200.0}  # fmt: skip
         yield row | {name: {"share": failing, "total": total, "success": 1 - failing}[form]}
 
 
