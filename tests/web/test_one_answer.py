@@ -272,7 +272,7 @@ def everyone_tells(folder, client, name, live, *, rows):
 
     assert live[0][1] in card
     grave = [finding for finding in view.findings if finding.severity != "info"]
-    assert all(finding.title in card for finding in grave[-1:])  # the newest are shown
+    assert not grave or any(finding.title in card for finding in grave)  # some of many are shown
 
     signs = [tile["name"] for tile in vitals["tiles"]]
     assert signs
