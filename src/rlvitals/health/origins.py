@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rlvitals.health.alarm import Alarm, since
 from rlvitals.health.statistics import Signal
 
 CAUSES: dict[str, str] = {
@@ -20,13 +21,14 @@ CAUSES: dict[str, str] = {
     "failed_time_out": "time_out",
     "failed_context": "context_limit",
     "failed_tool": "tool",
+    "failed_call": "tool",
     "failed_parsing": "parsing",
     "truncated": "context_limit",
     "failed_any": "",
 }
 """Signals that count failures, with what each is the cause of. Those that say more come first."""
 
-WRITTEN = frozenset({"failed_context", "failed_tool", "failed_parsing", "truncated"})
+WRITTEN = frozenset({"failed_context", "failed_tool", "failed_call", "failed_parsing", "truncated"})
 """What a policy can do by what it writes: calls that do not parse, answers without end. There only a jump that nothing
 in the policy explains is somebody else's."""
 
@@ -222,3 +224,33 @@ class Origins:
             ):
                 return rise.cause
         return ""
+
+
+KINDS = {
+    "sandbox": "tool_errors",
+    "tool": "tool_errors",
+    "time_out": "tool_errors",
+    "": "tool_errors",
+    "context_limit": "truncation",
+    "verifier": "data",
+    "parsing": "data",
+}
+"""The kind of trouble that each cause is: rollouts that could not do their work, answers that were cut off, and scores
+that are wrong."""
+
+
+def caused(alarm: Alarm, found: Origins) -> Alarm | None:
+    """What a rule about the reward's fall says: nothing while failures have just begun; that they are the reason where
+    they are; else what it would have said.
+    """
+    proven = found.proven
+    if proven is None:
+        return None if found.is_watching and found.is_open else alarm
+    alarm.cause, alarm.kind, alarm.variant = proven.cause, KINDS[proven.cause], "failures"
+    alarm.evidence |= {"failures": proven.signal.key, "failing": told(proven)}
+    return since(proven.step, alarm)
+
+
+def told(rise: Rise) -> str:
+    """How many fail, in words."""
+    return f"{rise.now:.0f} a row" if rise.is_count else f"{rise.now:.0%}"
