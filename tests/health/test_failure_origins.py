@@ -29,8 +29,8 @@ def rows(
         failing = max(0.02 + share(step, fails_from) + noise.gauss(0, 0.01), 0.0)
         total += round(64 * failing)
         level = (0.35 + 0.002 * min(step, 60)) * (1 - cost * share(step, falls_from))
-        row = {"step": step, "loss": noise.gauss(0, 0.01), "reward": level + noise.gauss(0, 0.02),
-               "entropy": 0.5 + noise.gauss(0, 0.01), "completions/mean_length": (length or (lambda _: 200.0))(step)}  # fmt: skip
+        row = {"step": step, "loss": noise.gauss(0, 0.01), "reward": level + noise.gauss(0, 0.02)}
+        row |= {"entropy": 0.5 + noise.gauss(0, 0.01), "completions/mean_length": length(step) if length else 200.0}
         yield row | {name: {"share": failing, "total": total, "success": 1 - failing}[form]}
 
 

@@ -175,3 +175,14 @@ def test_twenty_healthy_slices_are_quiet_in_generated_runs():
                 monitor.update(row)
             loud += [(framework, seed)] if of_slices(monitor) else []
     assert len(loud) <= 1, loud
+
+
+def test_a_metric_in_the_place_of_a_label_is_no_slice():
+    """Stable-Baselines logs eval/mean_reward beside eval/mean_ep_length; slime would call two data sets so."""
+    named = {"eval/code": "eval/mean_reward", "eval/math": "eval/mean_ep_length"}
+    some = (
+        {named.get(name, name): value for name, value in row.items()}
+        for row in rows(["code"], name="eval/{}", envs=("code", "math"), whole=False)
+    )
+    monitor, _ = judged(some)
+    assert of_slices(monitor) == []

@@ -147,7 +147,8 @@ def test_names_as_notebooks_and_exports_write_them_are_known():
         "loss": "Training Loss",
     }  # fmt: skip
     held_out = fed([{"Validation Loss": 0.6, "data/val-core/gsm8k/acc/mean@1": 0.4}] * 3)
-    assert keys(held_out) == {"eval_loss": "Validation Loss", "eval_score": "data/val-core/gsm8k/acc/mean@1"}
+    score = "data/val-core/gsm8k/acc/mean@1"
+    assert keys(held_out) == {"eval_loss": "Validation Loss", "eval_score": score, "pass_one": score}
     parts = fed([{"rewards / check_answer / mean": 0.1, "rewards / xml_func": 0.1}] * 3).parts
     assert parts.keys() == {"check_answer", "xml_func"}
 

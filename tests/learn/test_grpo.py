@@ -9,6 +9,8 @@ import pytest
 
 import rlvitals
 from rlvitals.train import grpo, recipe
+from rlvitals.train.grpo import trainer
+from rlvitals.train.mailbox.store import Mailbox
 
 STEPS = 30
 
@@ -55,3 +57,34 @@ def test_a_doctor_who_may_act_stops_the_collapse(tmp_path: Path) -> None:
     assert outcome.status == "stopped"
     assert outcome.steps < STEPS / 2
     assert "the doctor asked for it" in outcome.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_mailbox_that_dies_is_named_and_not_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database of every mailbox is closed from step 15 on: searches fail, and answers are wrong."""
+    died_at = 15
+    is_dead = False
+    ask, play = Mailbox._rows, trainer.Trainer._one_step
+
+    def ask_a_dead_one(self: Mailbox, *query: object) -> object:
+        if is_dead:
+            self.close()
+        return ask(self, *query)  # type: ignore[arg-type]
+
+    def play_on(self: trainer.Trainer) -> dict[str, object]:
+        nonlocal is_dead
+        is_dead = self.step >= died_at
+        return play(self)
+
+    monkeypatch.setattr(Mailbox, "_rows", ask_a_dead_one)
+    monkeypatch.setattr(trainer.Trainer, "_one_step", play_on)
+    small = {"groups_per_step": 5, "rollouts_per_group": 5, "held_out": 10, "eval_steps": 100}
+    train(tmp_path, max_steps=24, early_stopping=0, **small)
+    findings = rlvitals.open_run(tmp_path).findings
+    found = next(finding for finding in findings if finding.cause)
+    print(f"found at step {found.step}: {found.title}")
+    assert (found.rule, found.cause, found.severity) == ("lost_to_failures", "tool", "critical")
+    assert found.onset_step == died_at
+    assert found.step <= died_at + 6
+    assert not [finding for finding in findings if finding.kind == "reward_collapse" and not finding.cause]

@@ -150,7 +150,7 @@ def test_slices_beyond_the_most_are_counted(folder, monkeypatch, capsys):
     monkeypatch.setattr(slice_check, "MOST_JUDGED", 1)
     told = check_slices(folder / "ours", "env")
     assert ([one.label for one in told], told.left_out) == (["env=math"], 2)
-    assert main(["check", str(folder / "ours"), "--by", "env"]) == 0
+    assert main(["check", str(folder / "ours"), "--by", "env"]) == 1  # the whole run has a warning about env=code
     assert "and 2 more that were not judged" in capsys.readouterr().out
 
 
@@ -202,7 +202,8 @@ def test_a_slice_that_is_not_there_is_refused_with_those_that_are(folder, ask, s
 def test_the_verb_tells_the_slices(folder, capsys):
     assert main(["check", str(folder / "ours"), "--by", "env"]) == 2
     lines = capsys.readouterr().out.splitlines()
-    [broken] = [line for line in lines if "env=code" in line]
+    whole, broken = [line for line in lines if "env=code" in line]
+    assert "WATCH" in whole
     assert "ACT" in broken
     assert lines.index(broken) < next(place for place, line in enumerate(lines) if "env=math" in line)
     assert main(["check", str(folder / "ours"), "--by", "env", "--json"]) == 2

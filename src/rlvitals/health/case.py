@@ -401,7 +401,12 @@ class Case:
         return self._reading(key, claim, signal)
 
     def _slice(self, key: str, claim: Claim) -> _Reading | None:
-        """Let a slice feed a series of its own, unless a better spelling does already."""
+        """Let a slice feed a series of its own, unless a better spelling does already. A label that names a metric is
+        none: `eval/mean_reward` is not the score of a data set of that name.
+        """
+        labels = claim.slice.labels.values() if claim.slice is not None and "=" not in key else ()
+        if any(catalog.vocabulary().recognise(label, [], pairs=False) is not None for label in labels):
+            return None
         signal, over = self.slices.take(key, claim)
         if over:
             self._let_go(over)

@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rlvitals.health.statistics import Signal
+from rlvitals.health.alarm import Alarm, since
+from rlvitals.health.statistics import HEAD, Signal
 
 CAUSES: dict[str, str] = {
     "failed_sandbox": "sandbox",
@@ -20,13 +21,14 @@ CAUSES: dict[str, str] = {
     "failed_time_out": "time_out",
     "failed_context": "context_limit",
     "failed_tool": "tool",
+    "failed_call": "tool",
     "failed_parsing": "parsing",
     "truncated": "context_limit",
     "failed_any": "",
 }
 """Signals that count failures, with what each is the cause of. Those that say more come first."""
 
-WRITTEN = frozenset({"failed_context", "failed_tool", "failed_parsing", "truncated"})
+WRITTEN = frozenset({"failed_context", "failed_tool", "failed_call", "failed_parsing", "truncated"})
 """What a policy can do by what it writes: calls that do not parse, answers without end. There only a jump that nothing
 in the policy explains is somebody else's."""
 
@@ -53,6 +55,11 @@ JUMP = 4
 """Values after the onset within which failures that jumped are where they stay."""
 
 
+Levels = tuple[float, ...]
+"""How a run stands: the reward, its best level, and fast and usual level of entropy, length and turns in turn, then the
+length and its baseline. As they are: this is kept of every row, and seldom looked at."""
+
+
 class Before(NamedTuple):
     """How the run stood in the row before the failures began."""
 
@@ -65,11 +72,19 @@ class Before(NamedTuple):
     grown: float
     """The length over that of the run's start."""
 
+    @classmethod
+    def of(cls, last: Levels) -> Before:
+        """What the levels of a row come to."""
+        reward, best, *moves = last
+        shares = [now / usual if usual > 0 else 1.0 for now, usual in zip(moves[::2], moves[1::2], strict=True)]
+        return cls(reward, best, *(1.0 if math.isnan(share) else share for share in shares))
+
 
 class Rise:
     """One share of failures: its old level, and where it left it."""
 
     __slots__ = (
+        "_limit",
         "before",
         "cause",
         "early",
@@ -91,6 +106,7 @@ class Rise:
         """The row in which its name first came."""
         self.level = 0.0
         """What was usual."""
+        self._limit = -math.inf
         self.clear()
 
     def clear(self) -> None:
@@ -130,19 +146,23 @@ class Rise:
         """Whether most of it came within the first values."""
         return self.early - self.level >= 0.6 * (self.now - self.level)
 
-    def take(self, before: Before, step: int) -> None:
+    def take(self, last: Levels, step: int) -> None:
         """The signal has a new value."""
         signal = self.signal
+        if self.before is None and signal.last <= self._limit:  # which nearly every value is
+            return
         if self.first_point > LATE:
             self.level, noise = 0.0, 0.0
         else:
             self.level, noise = min(signal.base, signal.start), signal.noise_base
         least = LEAST_COUNT if self.is_count else LEAST_RISE
-        is_up = signal.last - self.level > max(least, NOISES * noise if self.before is None else least)
+        limit = self.level + max(least, NOISES * noise if self.before is None else least)
+        self._limit = limit if signal.n > HEAD else -math.inf  # until then the usual level is not known
+        is_up = signal.last > limit
         if self.before is None:
             if not is_up:
                 return
-            self.point, self.step, self.before = signal.n, step, before
+            self.point, self.step, self.before = signal.n, step, Before.of(last)
         self.quiet = 0 if is_up else self.quiet + 1
         if self.points <= JUMP:
             self.early = max(self.early, signal.last)
@@ -150,8 +170,8 @@ class Rise:
             self.clear()
 
 
-def _move(signal: Signal | None) -> float:
-    return signal.fast / signal.slow if signal is not None and signal.n and signal.slow > 0 else 1.0
+_STILL = Signal("still")
+"""In place of what is not logged: it has no levels, so it does not move."""
 
 
 class Origins:
@@ -159,9 +179,9 @@ class Origins:
 
     def __init__(self) -> None:
         self._rises: dict[str, Rise] = {}
-        self._last = Before(math.nan, math.nan, 1.0, 1.0, 1.0, 1.0)
+        self._last: Levels = (math.nan,) * 10
         self._reward: Signal | None = None
-        self._beside: tuple[Signal | None, ...] = (None, None, None)
+        self._beside = (_STILL, _STILL, _STILL)
         self.is_watching = False
         """Whether the run logs any failures."""
 
@@ -175,7 +195,11 @@ class Origins:
             elif known is None or known.signal is not signal:
                 self._rises[name] = Rise(signal, point)
         self._reward = signals.get("reward")
-        self._beside = (signals.get("entropy"), signals.get("length"), signals.get("turns"))
+        self._beside = (
+            signals.get("entropy", _STILL),
+            signals.get("length", _STILL),
+            signals.get("turns", _STILL),
+        )
         self.is_watching = bool(self._rises) and self._reward is not None
 
     def reset(self) -> None:
@@ -194,8 +218,10 @@ class Origins:
         reward = self._reward
         if reward is not None and reward.seen_at == point:
             entropy, length, turns = self._beside
-            grown = length.fast / length.base if length is not None and length.n and length.base > 0 else 1.0
-            self._last = Before(reward.fast, reward.top, _move(entropy), _move(length), _move(turns), grown)
+            self._last = (
+                reward.fast, reward.top, entropy.fast, entropy.slow, length.fast, length.slow, turns.fast, turns.slow,
+                length.fast, length.base,
+            )  # fmt: skip
 
     @property
     def risen(self) -> list[Rise]:
@@ -222,3 +248,33 @@ class Origins:
             ):
                 return rise.cause
         return ""
+
+
+KINDS = {
+    "sandbox": "tool_errors",
+    "tool": "tool_errors",
+    "time_out": "tool_errors",
+    "": "tool_errors",
+    "context_limit": "truncation",
+    "verifier": "data",
+    "parsing": "data",
+}
+"""The kind of trouble that each cause is: rollouts that could not do their work, answers that were cut off, and scores
+that are wrong."""
+
+
+def caused(alarm: Alarm, found: Origins) -> Alarm | None:
+    """What a rule about the reward's fall says: nothing while failures have just begun; that they are the reason where
+    they are; else what it would have said.
+    """
+    proven = found.proven
+    if proven is None:
+        return None if found.is_watching and found.is_open else alarm
+    alarm.cause, alarm.kind, alarm.variant = proven.cause, KINDS[proven.cause], "failures"
+    alarm.evidence |= {"failures": proven.signal.key, "failing": told(proven)}
+    return since(proven.step, alarm)
+
+
+def told(rise: Rise) -> str:
+    """How many fail, in words."""
+    return f"{rise.now:.0f} a row" if rise.is_count else f"{rise.now:.0%}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from rlvitals.health import origins
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.origins import JUMP, LONG, WRITTEN, Rise
@@ -19,18 +20,6 @@ SETTLED = 8
 MEDIAN_SHARE = 0.54
 """How much of one value's noise is left in the median of five."""
 
-KINDS = {
-    "sandbox": "tool_errors",
-    "tool": "tool_errors",
-    "time_out": "tool_errors",
-    "": "tool_errors",
-    "context_limit": "truncation",
-    "verifier": "data",
-    "parsing": "data",
-}
-"""The kind of trouble that each cause is: rollouts that could not do their work, answers that were cut off, and scores
-that are wrong."""
-
 
 def lost_to_failures(
     reward: Signal,
@@ -40,6 +29,7 @@ def lost_to_failures(
     failed_time_out: Signal | None,
     failed_context: Signal | None,
     failed_tool: Signal | None,
+    failed_call: Signal | None,
     failed_parsing: Signal | None,
     failed_any: Signal | None,
     truncated: Signal | None,
@@ -85,29 +75,13 @@ def lost_to_failures(
         return None
     proven.is_grave = proven.is_grave or fall > critical_share * height
     found = (critical if proven.is_grave else warning)(
-        reward, proven.cause or "unknown", failing=_told(proven), failures=proven.signal.key,
+        reward, proven.cause or "unknown", failing=origins.told(proven), failures=proven.signal.key,
         before=proven.before.reward, now=proven.before.reward - fall, lost=fall,
     )  # fmt: skip
     if not proven.is_count:
         found.evidence |= {"share": proven.now, "expected": _explains(proven, lowest, tool_calls, calls, calls_most)}
-    found.cause, found.kind = proven.cause, KINDS[proven.cause]
+    found.cause, found.kind = proven.cause, origins.KINDS[proven.cause]
     return since(proven.step, found)
-
-
-def caused(alarm: Alarm, case: Case) -> Alarm | None:
-    """What a rule about the reward's fall says: nothing while failures have just begun; that they are the reason where
-    they are; else what it would have said.
-    """
-    proven = case.origins.proven
-    if proven is None:
-        return None if case.origins.is_watching and case.origins.is_open else alarm
-    alarm.cause, alarm.kind, alarm.variant = proven.cause, KINDS[proven.cause], "failures"
-    alarm.evidence |= {"failures": proven.signal.key, "failing": _told(proven)}
-    return since(proven.step, alarm)
-
-
-def _told(rise: Rise) -> str:
-    return f"{rise.now:.0f} a row" if rise.is_count else f"{rise.now:.0%}"
 
 
 def _floor(case: Case, reward: Signal) -> float:
@@ -147,7 +121,10 @@ def _can_be(rise: Rise, moved: float, grown: float) -> bool:
         return False
     if rise.name in LONG and before.grown > grown:
         return False
-    return all(1.0 / moved < move < moved for move in (before.entropy, before.length, before.turns))
+    # Entropy falls where a policy learns, and faster than lengths change.
+    return 1.0 / (moved * moved) < before.entropy < moved and all(
+        1.0 / moved < move < moved for move in (before.length, before.turns)
+    )
 
 
 def _explains(rise: Rise, lowest: float, tool_calls: Signal | None, calls: float, calls_most: float) -> float:
@@ -155,7 +132,7 @@ def _explains(rise: Rise, lowest: float, tool_calls: Signal | None, calls: float
     may spoil a whole rollout.
     """
     share = min(max(rise.now - rise.level, 0.0) / max(1.0 - rise.level, NEAR_ZERO), 1.0)
-    if rise.name == "failed_tool":
+    if rise.name == "failed_call":
         of_one = tool_calls.fast if tool_calls is not None and tool_calls.n else calls
         share = 1.0 - (1.0 - share) ** min(max(of_one, 1.0), calls_most)
     return share * _height(rise, lowest)

@@ -6,10 +6,10 @@ import math
 import re
 from itertools import pairwise
 
+from rlvitals.health import origins
 from rlvitals.health.alarm import Alarm, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
-from rlvitals.health.rules.failures import caused
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
@@ -86,7 +86,7 @@ def reward_constant(
     if gained and not flat_always and reward.last > 0:
         return info(reward, "settled", spread=spread)
     alive = reward_std is not None and reward_std.slow > std_alive * scale and reward_std.zero_share < zeros_alive
-    return caused((warning if alive and not flat_now else critical)(reward, spread=spread), case)
+    return origins.caused((warning if alive and not flat_now else critical)(reward, spread=spread), case.origins)
 
 
 def reward_at_floor(
@@ -103,7 +103,7 @@ def reward_at_floor(
     if reward.rising > rising or reward.trend > trend:
         return None  # small, and on its way up
     above = (reward.slow - floor) / span
-    return caused((critical if reward.n >= points_critical else warning)(reward, above=above), case)
+    return origins.caused((critical if reward.n >= points_critical else warning)(reward, above=above), case.origins)
 
 
 def reward_collapse(
@@ -170,7 +170,7 @@ def reward_collapse(
         reward, drop=reward.drop, best=reward.top, companions=companions
     )
     found.back_at = reward.fast + back * reward.drop
-    return caused(since(reward.top_step, found), case)
+    return origins.caused(since(reward.top_step, found), case.origins)
 
 
 def kl_unit(case: Case) -> float:
@@ -206,7 +206,9 @@ def reward_below_start(
         if start - course.now < least * max(abs(start), score.travelled):
             continue
         alarm = critical if fallen > errors_critical else warning
-        return caused(alarm(score, "" if score is reward else "right", start=start, now=course.now), case)
+        return origins.caused(
+            alarm(score, "" if score is reward else "right", start=start, now=course.now), case.origins
+        )
     return None
 
 

@@ -37,6 +37,7 @@ def slice_collapse(
     sparse: float,
     noises_few: float,
     lost_few: float,
+    flat: float,
 ) -> Alarm | None:
     """A slice has lost most of what it had, by more than its noise, and most of the others have not."""
     score = one_slice.signal
@@ -69,9 +70,11 @@ def slice_collapse(
     found = (critical if is_most else warning)(
         score, "most" if is_most else "", drop=best - now, best=best, slices=float(count)
     )
+    if not score.top_at:
+        return found
     # A flat slice was at its best at any time; where it left its starting band later, it fell then.
-    left = score.onset_step if score.is_out else 0
-    return since(max(score.top_step, left), found) if score.top_at else found
+    is_flat = score.is_out and best - score.base < flat * (best - now)
+    return since(max(score.top_step, score.onset_step) if is_flat else score.top_step, found)
 
 
 def _of_evaluations(one_slice: Slice) -> tuple[float, float, float]:

@@ -205,7 +205,7 @@ class Episode:
             return _Done(records.ToolCall(call.name, given), None, self._take_answer(result))
         outcome = self._take_search(result) if result.tool == "search_emails" else self._take_read(result)
         shown = Observation(result.tool, self._shown(result), call.id)
-        return _Done(records.ToolCall(call.name, given, shown.content), shown, outcome)
+        return _Done(records.ToolCall(call.name, given, shown.content, error=result.failure), shown, outcome)
 
     def _pass_over(self, call: ToolCall) -> _Done:
         why = "too many calls in one message"

@@ -203,6 +203,8 @@ class ToolResult:
     """What the model is shown, as JSON holds it."""
     message_ids: tuple[str, ...] = ()
     """The messages a search listed, or the one that was read."""
+    failure: str = ""
+    """Why the tool itself could not answer, through no fault of the caller's."""
 
 
 class Toolbox:
@@ -223,7 +225,8 @@ class Toolbox:
                 return self._read(taken)
             return ToolResult(name, taken, {"ok": True}, tuple(taken["source_message_ids"]))
         except sqlite3.Error as error:
-            return ToolResult(name, taken, {"error": f"the mailbox cannot answer: {error}"})
+            why = f"the mailbox cannot answer: {error}"
+            return ToolResult(name, taken, {"error": why}, failure=why)
 
     def _search(self, taken: dict[str, Any]) -> ToolResult:
         hits = self._mailbox.search(
