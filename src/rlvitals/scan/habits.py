@@ -23,7 +23,7 @@ REPEATED_SHARE = 0.6
 LOOPED_CHARACTERS, LOOPED_TIMES = 100, 4
 """Length of a tail that is one short piece again and again, and how often it must be there."""
 LONGEST_PERIOD = 100
-BABBLED_WORDS, BABBLED_KINDS = 30, 4
+BABBLED_WORDS, BABBLED_KINDS = 16, 5
 """So many words at the end that are only so many different ones."""
 
 OTHER_SCRIPT_LETTERS, OTHER_SCRIPT_SHARE = 8, 0.05
