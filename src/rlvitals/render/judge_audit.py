@@ -50,7 +50,9 @@ def headline(facts: dict[str, Any]) -> str:
         if p is not None and p < SURE:
             told.append(words)
     for key, words in _TRENDS.items():
-        trend = facts["drift"][key] if facts["drift"] is not None else {"p": None}
+        if facts["drift"] is None:
+            break
+        trend = facts["drift"][key]
         if trend["p"] is not None and trend["p"] < SURE:
             told.append(f"{words} {'rise' if trend['z'] > 0 else 'fall'} over the run")
     return ", ".join(told)

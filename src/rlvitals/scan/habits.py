@@ -20,9 +20,11 @@ FEWEST_WORDS = 40
 """Words that a text must have before its repetition is judged."""
 REPEATED_SHARE = 0.6
 """Share of four-word sequences that were said before. Tables and code stay below."""
-LOOPED_CHARACTERS = 200
-"""Length of a tail that is one short piece again and again."""
+LOOPED_CHARACTERS, LOOPED_TIMES = 100, 4
+"""Length of a tail that is one short piece again and again, and how often it must be there."""
 LONGEST_PERIOD = 100
+BABBLED_WORDS, BABBLED_KINDS = 16, 5
+"""So many words at the end that are only so many different ones."""
 
 OTHER_SCRIPT_LETTERS, OTHER_SCRIPT_SHARE = 8, 0.05
 STOP_WORDS, STOP_WORD_SHARE = 8, 0.12
@@ -142,7 +144,7 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
         if part.name != TEXT:
             continue
         words = words_of(part.text)
-        if len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE:
+        if _babbles(words) or (len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE):
             yield Span(part.turn, TEXT, _second_time(part.text), len(part.text))
     said = Counter((part.name, part.text) for part in reading.parts if len(part.text) >= FEWEST_WORDS)
     for (name, text), times in said.items():
@@ -151,20 +153,26 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
             yield Span(last.turn, name, 0, len(text))
 
 
+def _babbles(words: list[str]) -> bool:
+    """Whether the last words are the same few again and again, in any order; numbers do not count."""
+    last = [word for word in words[-2 * BABBLED_WORDS :] if word.isalpha()][-BABBLED_WORDS:]
+    return len(last) == BABBLED_WORDS and len(set(last)) <= BABBLED_KINDS
+
+
 def _loop(text: str) -> int | None:
     """Where the loop begins that a text ends in; None where it ends in none."""
-    tail = text.rstrip()[-LOOPED_CHARACTERS:]
-    if len(tail) < LOOPED_CHARACTERS:
-        return None
+    end = len(text.rstrip())
     for period in range(1, LONGEST_PERIOD + 1):
-        if tail[-1] == tail[-1 - period] and tail[period:] == tail[:-period]:
-            if not tail[:period].strip(" \n-=_.*|~+#"):  # rules and dotted lines
-                return None
-            end = len(text.rstrip())
-            start = end - len(tail)
-            while start > 0 and text[start - 1] == text[start - 1 + period]:
-                start -= 1
-            return start
+        start = end - max(LOOPED_CHARACTERS, LOOPED_TIMES * period)
+        if start < 0:
+            return None
+        if text[end - 1] != text[end - 1 - period] or text[start + period : end] != text[start : end - period]:
+            continue
+        if not text[start : start + period].strip(" \n-=_.*|~+#"):  # rules and dotted lines
+            return None
+        while start > 0 and text[start - 1] == text[start - 1 + period]:
+            start -= 1
+        return start
     return None
 
 

@@ -5,7 +5,9 @@ Results of tools and words of the environment are not the model's and are not sc
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,6 +35,8 @@ _OUTPUTS = re.compile(
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 MOST_EXPECTED = 400
+LONGEST_PROGRAM = 2_000
+"""Characters of a message that is tried as a program."""
 
 
 class Part(NamedTuple):
@@ -108,9 +112,11 @@ class Reading:
             blocks = [block for block in blocks if not any(a <= block.start() < b for a, b in thoughts)]
             if blocks:
                 found += [Code(part, block.start(1), block[1]) for block in blocks]
-            elif _LOOKS_LIKE_CODE.search(part.text):
+            else:
                 start = max((b for _, b in thoughts), default=0)
-                found.append(Code(part, start, part.text[start:]))
+                rest = part.text[start:]
+                if _LOOKS_LIKE_CODE.search(part.text) or _is_program(rest):
+                    found.append(Code(part, start, rest))
         return found
 
 
@@ -151,6 +157,20 @@ class GroupReading:
     def statement(self) -> str:
         """The prompt without the results it shows."""
         return _OUTPUTS.sub("", self.group.prompt[:LONGEST_PART])
+
+
+def _is_program(text: str) -> bool:
+    """Whether a short text is Python that does something, as a bare `exit()` is."""
+    if len(text) > LONGEST_PROGRAM or not ("(" in text or "=" in text or "raise" in text):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    acts = (ast.Call, ast.Assign, ast.Raise)
+    return any(isinstance(node, acts) for node in ast.walk(tree))
 
 
 def squeezed(text: str) -> str:

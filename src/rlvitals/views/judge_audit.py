@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_json
@@ -83,7 +84,7 @@ def _named(columns: Mapping[str, str]) -> dict[str, str]:
 def _rows(path: str | os.PathLike[str]) -> list[tuple[int, dict[str, Any]]]:
     """Line and row of each."""
     try:
-        data = read_whole(path)
+        data = read_whole(Path(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     found: list[tuple[int, dict[str, Any]]] = []
