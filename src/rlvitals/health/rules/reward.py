@@ -222,11 +222,9 @@ def not_learning(
     still: float,
     evals: float,
     eval_jumps: float,
-    early: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure, nor
-    one that was won within the first points and kept.
+    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure.
     """
     course = reward.course
     enough = reward.n >= points if case.progress is None else case.progress >= share
@@ -240,8 +238,6 @@ def not_learning(
             return None
     if difficulty is not None and difficulty.gained and not difficulty.dropped:
         return info(reward, "harder", t=reward.trend, gain=course.now - course.start)
-    if min(course.now, reward.base) - reward.start > early * max(reward.noise, reward.noise_base):
-        return info(reward, "quick", t=reward.trend, gain=course.now - reward.start)
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
