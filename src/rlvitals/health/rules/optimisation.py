@@ -126,7 +126,7 @@ def loss_divergence(
         base = signal.base
         if abs(signal.median5) >= doubtless * max(abs(base), 1.0):
             return beyond_doubt(critical(signal, level=signal.median5))
-        if case.family != "policy" and base == 0.0 and signal.noise_base == 0.0:
+        if case.family != "policy" and not any(signal.head):
             continue  # a buffer was being filled: nothing was trained yet, so there is no start to compare with
         # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
         noise = max(signal.noise_base, noise_share * abs(base), noise_least)
