@@ -260,8 +260,10 @@ def is_climbing(lr: Signal) -> bool:
     return lr.last >= lr.highest and len(window) > 1 and window[-1] > window[0]
 
 
-def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
-    """The learning rate is still climbing when a good part of the run is over. Runs that did so learnt all the same."""
+def warm_up_without_end(lr: Signal, case: Case, *, share: float, share_warning: float, points: float) -> Alarm | None:
+    """The learning rate is still climbing when a good part of the run is over: a remark, or a warning where hardly
+    anything is left. A second data set begins a warm-up of its own.
+    """
     window = lr.window
     if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
         return None
@@ -269,7 +271,9 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
     late = progress >= share if progress is not None else lr.n >= points
     if not late:
         return None
-    return info(lr, progress=math.nan if progress is None else progress)
+    if progress is None:
+        return info(lr, progress=math.nan)
+    return (warning if progress >= share_warning else info)(lr, progress=progress)
 
 
 def instability(
