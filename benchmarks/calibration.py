@@ -49,7 +49,7 @@ from rlvitals.views.sources import RowSource, new_monitor
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "src" / "rlvitals" / "health" / "data" / "reliability.json"
-ACT, WATCH = 0.7, 0.55
+ACT, WATCH = 0.65, 0.55
 """The chances an alarm needs to be heard as critical, and as a warning."""
 
 UNSEEN_PARTS = {"unseen"}
