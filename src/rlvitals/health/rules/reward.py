@@ -6,7 +6,7 @@ import math
 import re
 from itertools import pairwise
 
-from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
@@ -443,7 +443,8 @@ def eval_falls(
     slides = window[-1] < slide_share * window[0] and all(later < earlier for earlier, later in pairwise(window))
     if climbs and slides:
         alarm = critical if len(window) > evals else warning
-        return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+        found = alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+        return beyond_doubt(found) if alarm is critical else found
     fallen = best - max(window[-2:])
     if climbs and fallen > noises * noise:
         deep = best - max(window[-3:]) > noises * noise or fallen > deep_times * noises * noise
