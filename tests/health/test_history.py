@@ -139,3 +139,11 @@ def test_a_restart_within_a_log_ends_the_alarms_of_the_run_before():
     monitor.update({"step": 1, "x": 1.0})
     assert [(event.type, event.step) for event in monitor.events] == [("recovered", 11)]
     assert [finding.recovered_step for finding in monitor.findings] == [11]
+
+
+@pytest.mark.parametrize("rule", ["throughput", "gpu_idle", "steps_repeated"])
+def test_what_a_step_costs_and_how_a_log_was_written_is_told_and_does_not_count(rule):
+    slow = replace(WARNING, rule=rule)
+    assert verdict_of([slow], FEW_ROWS)[0] == "healthy"
+    assert verdict_of([slow, WARNING], FEW_ROWS)[0] == "watch"
+    assert verdict_of([replace(slow, severity="critical")], FEW_ROWS)[0] == "act"

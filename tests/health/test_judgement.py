@@ -11,6 +11,7 @@ import random
 import pytest
 
 from rlvitals.health.monitor import Monitor
+from rlvitals.health.weighing import Chances, Scales
 
 
 def judged(rows, **facts):
@@ -234,3 +235,83 @@ def test_groups_that_all_pass_as_the_task_is_learnt_are_no_alarm_and_groups_that
         found = judged([{"reward": reward, "frac_reward_zero_std": share, "loss": 0.0} for reward, share in values])
         said = {finding.severity for finding in found if finding.rule == "groups_without_spread"}
         assert bool(said - {"info"}) == is_told
+
+
+# What is no alarm while the run is ahead
+
+
+def severities(rule, findings):
+    return {finding.severity for finding in findings if finding.rule == rule}
+
+
+def test_a_loss_that_was_zero_while_a_buffer_was_filled_has_no_start_to_climb_from():
+    monitor = Monitor()
+    losses = [0.0] * 20 + noisy([8.0 - 0.05 * step for step in range(130)], 0.3)
+    for step, (loss, score) in enumerate(zip(losses, noisy(climb(0.5, 0.4, 150), 0.02), strict=True), 1):
+        monitor.update({"step": step, "loss": loss, "eval_accuracy": score})
+    assert not severities("loss_divergence", monitor.findings)
+
+
+def test_a_critic_s_loss_may_grow_with_the_returns_but_not_without_them():
+    losses = noisy(climb(1.0, 12.0, 160), 0.1)
+    ahead = noisy(climb(1.0, 9.0, 160), 0.3)
+    level = noisy([1.0] * 160, 0.3)
+
+    def proposed(rewards):
+        monitor = Monitor("ppo", "sb3")
+        monitor.scales = Scales({}, act=0.0, watch=0.0)  # as the rule proposes it
+        for step, (loss, reward) in enumerate(zip(losses, rewards, strict=True), 1):
+            monitor.update({"step": step, "train/value_loss": loss, "rollout/ep_rew_mean": reward})
+        return monitor.case.raised["value_loss_growth"][0]
+
+    assert proposed(ahead) == "info"
+    assert proposed(level) in {"warning", "critical"}
+
+
+@pytest.mark.parametrize(("accuracy", "speaks"), [(0.85, False), (0.5, True)])
+def test_groups_that_agree_because_they_are_right_are_told_by_the_accuracy(accuracy, speaks):
+    """The reward has several parts and goes to 1.5: by itself it does not say which share of the answers is right."""
+    zeros = noisy(climb(0.2, 0.82, 200), 0.03)
+    right = noisy(climb(accuracy - 0.3, accuracy, 200), 0.02)
+    rows = [
+        {"reward": 1.5 * share, "accuracy": share, "frac_reward_zero_std": zero}
+        for zero, share in zip(zeros, right, strict=True)
+    ]
+    # The reward stands still at the end, so that there is nothing else to excuse it.
+    rows += [{**row, "frac_reward_zero_std": 0.85} for row in rows[-1:] * 40]
+    found = severities("groups_without_spread", judged(rows, config={"num_generations": 8}))
+    assert bool(found & {"warning", "critical"}) == speaks
+
+
+def test_a_few_held_out_pairs_below_zero_are_a_warning_at_most():
+    monitor = Monitor("orpo", "trl")
+    for step, margin in enumerate([-0.009, -0.011, -0.012, -0.013], 1):
+        monitor.update({"step": 10 * step, "eval_rewards/margins": margin, "eval_loss": 1.6 - 0.1 * step})
+    assert severities("eval_margin_inversion", monitor.findings) == {"warning"}
+
+
+@pytest.mark.parametrize(("reward", "speaks"), [((0.1, 0.9), False), ((0.4, 0.4), True)])
+def test_answers_may_grow_where_the_reward_grows_by_more(reward, speaks):
+    rows = [
+        {"reward": score, "completions/mean_length": length}
+        for score, length in zip(noisy(climb(*reward, 150), 0.02), noisy(climb(100, 320, 150), 5), strict=True)
+    ]
+    assert bool(severities("length_explosion", judged(rows)) & {"warning", "critical"}) == speaks
+
+
+def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead():
+    """Three times most ratios are clipped, each time gone for long enough to have recovered."""
+    calm, burst = [0.05], [0.95] * 40
+    clipped = calm * 40 + burst + calm * 100 + burst + calm * 200 + burst
+    always = {f"clip_saturation {proposed} {state}": Chances(0.0, 0.9)
+              for proposed in ("warning", "critical") for state in ("up", "flat", "down", "early")}  # fmt: skip
+
+    def said(rewards):
+        monitor = Monitor("ppo", "sb3")
+        monitor.scales = Scales(always, act=0.7, watch=0.5)
+        for step, (share, reward) in enumerate(zip(clipped, rewards, strict=True), 1):
+            monitor.update({"step": step, "train/clip_fraction": share, "rollout/ep_rew_mean": reward})
+        return [finding.severity for finding in monitor.findings if finding.rule == "clip_saturation"]
+
+    assert said(noisy(climb(0.1, 0.9, len(clipped)), 0.02)) == ["warning", "warning", "info"]
+    assert said(noisy([0.5] * len(clipped), 0.02)) == ["warning"] * 3

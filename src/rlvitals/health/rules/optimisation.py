@@ -117,27 +117,32 @@ def loss_divergence(
     doubtless: float,
 ) -> Alarm | None:
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
-    a departure far beyond its own noise counts.
+    a departure far beyond its own noise counts; a remark while the reward is ahead.
     """
+    ahead = reward is not None and reward.won and not reward.dropped
     for signal in (loss, policy_loss):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
         base = signal.base
         if abs(signal.median5) >= doubtless * max(abs(base), 1.0):
             return beyond_doubt(critical(signal, level=signal.median5))
-        if case.family != "policy" and base == 0.0 and signal.noise_base == 0.0:
+        if case.family != "policy" and not any(signal.head):
             continue  # a buffer was being filled: nothing was trained yet, so there is no start to compare with
         # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
         noise = max(signal.noise_base, noise_share * abs(base), noise_least)
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
             if away > policy_times * noises and abs(signal.median5) > policy_times * abs(base):
+                if ahead:
+                    return info(signal, away=away)
                 hurt = reward is not None and (reward.dropped or reward.lost)
                 return (critical if hurt or away > policy_critical * noises else warning)(signal, away=away)
             continue
         up = min(signal.fast, signal.median5) - base
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
+        if ahead:
+            return info(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)  # errors on larger returns
         grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
         return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)
     return None
@@ -255,8 +260,10 @@ def is_climbing(lr: Signal) -> bool:
     return lr.last >= lr.highest and len(window) > 1 and window[-1] > window[0]
 
 
-def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) -> Alarm | None:
-    """The learning rate is still climbing when a good part of the run is over. Runs that did so learnt all the same."""
+def warm_up_without_end(lr: Signal, case: Case, *, share: float, share_warning: float, points: float) -> Alarm | None:
+    """The learning rate is still climbing when a good part of the run is over: a remark, or a warning where hardly
+    anything is left. A second data set begins a warm-up of its own.
+    """
     window = lr.window
     if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
         return None
@@ -264,7 +271,9 @@ def warm_up_without_end(lr: Signal, case: Case, *, share: float, points: float) 
     late = progress >= share if progress is not None else lr.n >= points
     if not late:
         return None
-    return info(lr, progress=math.nan if progress is None else progress)
+    if progress is None:
+        return info(lr, progress=math.nan)
+    return (warning if progress >= share_warning else info)(lr, progress=progress)
 
 
 def instability(

@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 
 from rlvitals.health import origins
-from rlvitals.health.alarm import Alarm, critical, info, since, warning
+from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
@@ -231,11 +231,9 @@ def not_learning(
     still: float,
     evals: float,
     eval_jumps: float,
-    early: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure, nor
-    one that was won within the first points and kept.
+    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure.
     """
     course = reward.course
     enough = reward.n >= points if case.progress is None else case.progress >= share
@@ -251,8 +249,6 @@ def not_learning(
             return None
     if difficulty is not None and difficulty.gained and not difficulty.dropped:
         return info(reward, "harder", t=reward.trend, gain=course.now - course.start)
-    if min(course.now, reward.base) - reward.start > early * max(reward.noise, reward.noise_base):
-        return info(reward, "quick", t=reward.trend, gain=course.now - reward.start)
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late and reward.n >= points
     grave = over or (case.progress is None and reward.n >= (points_idle if idle else points_critical))
@@ -459,7 +455,8 @@ def eval_falls(
     slides = window[-1] < slide_share * window[0] and all(later < earlier for earlier, later in pairwise(window))
     if climbs and slides:
         alarm = critical if len(window) > evals else warning
-        return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+        found = alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
+        return beyond_doubt(found) if alarm is critical else found
     fallen = best - max(window[-2:])
     if climbs and fallen > noises * noise:
         deep = best - max(window[-3:]) > noises * noise or fallen > deep_times * noises * noise

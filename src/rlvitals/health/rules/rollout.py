@@ -36,8 +36,8 @@ def length_explosion(
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
-    if reward is not None and reward.won and not reward.dropped and not cut:
-        return info(length, times=now, level=length.median5)  # longer, better, and none of it cut off
+    if reward is not None and reward.won and not cut and reward.slow > now * reward.base > 0:
+        return info(length, times=now, level=length.median5)  # it pays: the reward has grown by more, and none is cut
     if now > times and (hurt or (now > times_critical and not climbing) or (cut and not climbing)):
         return critical(length, times=now, level=length.median5)
     return warning(length, times=now, level=length.median5)
