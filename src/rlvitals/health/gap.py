@@ -388,7 +388,7 @@ class TokenEvidence:
         return _went(self._trail)
 
     def experts(self) -> Seen | None:
-        """Tokens do not say whether the model is a mixture of experts, and other causes leave few tokens far out, too."""
+        """Tokens do not say whether the model is a mixture of experts: other causes leave few tokens far out, too."""
         return Seen("none_seen")
 
     def tokens_scaled(self) -> Seen | None:
