@@ -138,6 +138,7 @@ def test_loops_are_found_with_their_beginning():
     assert "repeats_itself" in hits(lines)
     assert "repeats_itself" in hits("Well, " + "so then the so the then so " * 4)
     assert "repeats_itself" not in hits("Yes or no? " + " ".join(map(str, range(90))))
+    assert "repeats_itself" in hits("and" * 30 + "numbers" + "and" * 12)
     assert "repeats_itself" not in hits("| - " * 5 + "-" * 300)
     prose = "The quick brown fox jumps over a lazy dog while seven wizards pack my box with five dozen liquor jugs. "
     assert "repeats_itself" not in hits(prose)

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from rlvitals.compute.repetition import ngram_repetition
+from rlvitals.compute.repetition import compression_ratio, ngram_repetition
 from rlvitals.scan.reading import TEXT, Part, Reading, Span, words_of
 
 
@@ -23,6 +23,8 @@ REPEATED_SHARE = 0.6
 LOOPED_CHARACTERS, LOOPED_TIMES = 100, 4
 """Length of a tail that is one short piece again and again, and how often it must be there."""
 LONGEST_PERIOD = 100
+DENSE_LENGTHS, DENSE_RATIO = (100, 400), 3.5
+"""Prose of a few hundred characters compresses less than twice."""
 BABBLED_WORDS, BABBLED_KINDS = 16, 5
 """So many words at the end that are only so many different ones."""
 
@@ -144,7 +146,11 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
         if part.name != TEXT:
             continue
         words = words_of(part.text)
-        if _babbles(words) or (len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE):
+        if (
+            _babbles(words)
+            or _is_dense(part.text)
+            or (len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE)
+        ):
             yield Span(part.turn, TEXT, _second_time(part.text), len(part.text))
     said = Counter((part.name, part.text) for part in reading.parts if len(part.text) >= FEWEST_WORDS)
     for (name, text), times in said.items():
@@ -157,6 +163,13 @@ def _babbles(words: list[str]) -> bool:
     """Whether the last words are the same few again and again, in any order; numbers do not count."""
     last = [word for word in words[-2 * BABBLED_WORDS :] if word.isalpha()][-BABBLED_WORDS:]
     return len(last) == BABBLED_WORDS and len(set(last)) <= BABBLED_KINDS
+
+
+def _is_dense(text: str) -> bool:
+    """Whether a short text of letters compresses as no prose does: pieces without blanks between them, say."""
+    if not DENSE_LENGTHS[0] <= len(text) <= DENSE_LENGTHS[1] or sum(map(str.isalpha, text)) < len(text) / 2:
+        return False
+    return (compression_ratio(text) or 0.0) >= DENSE_RATIO
 
 
 def _loop(text: str) -> int | None:
