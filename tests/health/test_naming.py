@@ -162,3 +162,17 @@ def test_verls_core_variable_is_the_evaluation_score_whatever_comes_first():
 def test_a_text_in_place_of_a_name_takes_no_time_and_is_nothing():
     texts = ["x" * 500_000, "reward_" * 50_000, "奖励" * 50_000, "_" * 500_000 + "x", "rewards/" * 50_000]
     assert keys(fed([dict.fromkeys(texts, 0.5)] * 3)) == {}
+
+
+def test_an_evaluation_s_reward_is_not_averaged_with_the_length_of_its_episodes():
+    """Loops of stable-baselines3 name things as slime does, where `eval/` and a word is the score on a data set."""
+    row = {
+        "rollout/ep_rew_mean": 10.0, "rollout/ep_len_mean": 90.0, "train/loss": 0.3, "train/entropy_loss": -0.5,
+        "train/learning_rate": 3e-4, "train/value_loss": 2.0, "time/fps": 800.0, "eval/mean_reward": 12.0,
+        "eval/mean_ep_length": 95.0,
+    }  # fmt: skip
+    for order in (row, dict(reversed(row.items()))):
+        case = fed([order] * 15)
+        assert case.framework is None
+        assert case.signals["eval_score"].key == "eval/mean_reward"
+        assert case.signals["eval_score"].last == 12.0

@@ -86,6 +86,10 @@ _ANYBODYS = frozenset({
 })  # fmt: skip
 """Names that any hand-written loop logs: they alone do not tell whose log it is."""
 
+_OF_EPISODES = re.compile(r"(^|/)(ep_(rew|len)_mean|mean_ep_length|total_timesteps|episodic_(return|length))$")
+"""Names of loops that play episodes in an environment (stable-baselines3, CleanRL), which are nobody's here. Their
+`eval/mean_reward` and `eval/mean_ep_length` would else be the scores of two data sets."""
+
 _MEASURED = re.compile(
     r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
     r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+|System/.+"
@@ -254,6 +258,8 @@ class Catalog:
         known: Counter[str] = Counter()
         counted = 0
         given = list(islice(names, MOST_RECOGNISED))
+        if any(_OF_EPISODES.search(name) for name in given):
+            return Recognised(None, None)
         telling: set[str] = set()
         for name in [name for name in given if not _MEASURED.fullmatch(name)] or given:
             owners = self._owners(name)
