@@ -183,7 +183,7 @@ def test_one_level_kl_alone_has_several_explanations_and_none_is_named() -> None
     for cause in CAUSES[:6]
 ], ids=lambda trouble: trouble.cause)  # fmt: skip
 def test_each_cause_is_named_on_a_run_that_logs_our_own_numbers(trouble: gaps.Trouble) -> None:
-    run = gaps.make_gap(trouble, 77)
+    run = gaps.make_gap(trouble, 80)  # sampled at temperature 1: at 0.97 that may be the cause as well
     found = judged(run.rows, framework=run.framework, config=run.config)
     named = next(one for one in found if one.cause)
     assert named.cause == trouble.cause

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from rlvitals.health.entries import Rule
+from rlvitals.health.entries import Rule, parameters
 from rlvitals.health.outcome import State
 from rlvitals.health.rules import ON_TICK
 from rlvitals.records import Severity
@@ -41,14 +41,25 @@ _WEIGH_THEMSELVES = frozenset({
 """Functions whose evidence is the outcome itself, of a part of the run or together with what explains it: how the whole
 stands says nothing more about them."""
 
+_UNSEEN = frozenset({
+    "sync_without_effect", "gap_growing", "routes_differ", "experts_unbalanced", "experts_idle",
+    "teacher_not_approached", "student_leaves_teacher",
+})  # fmt: skip
+"""Functions that read what no labelled log holds: nothing can be said of how often they are right."""
+
+_RECORDED = frozenset({"recheck", "scanned"})
+"""What rules about recorded rollouts ask for: they see no rows."""
+
 _TABLE = Path(__file__).parent / "data" / "reliability.json"
 
 
 def is_weighed(rule: Rule) -> bool:
-    """Whether alarms of one of our own rules are weighed: not those of the clock, the machine and the log, nor those
-    that weigh the outcome themselves.
+    """Whether alarms of one of our own rules are weighed: not those of the clock, the machine, the log and recorded
+    rollouts, nor those that weigh the outcome themselves, nor those that no labelled log could speak for.
     """
-    return rule.kind not in _UNWEIGHED_KINDS and rule.function not in ON_TICK | _WEIGH_THEMSELVES
+    if rule.kind in _UNWEIGHED_KINDS or rule.function in ON_TICK | _WEIGH_THEMSELVES | _UNSEEN:
+        return False
+    return bool(rule.when) or _RECORDED.isdisjoint(name for name, _ in parameters(rule.function).signals)
 
 
 class Chances(NamedTuple):
