@@ -165,7 +165,7 @@ def test_every_verb_in_the_readme_exists():
     from rlvitals.cli.main import VERBS
 
     shells = "\n".join(re.findall(r"```bash\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL))
-    named = set(re.findall(r"^rlvitals (\w+)", shells, re.MULTILINE))
+    named = set(re.findall(r"^rlvitals ([\w-]+)", shells, re.MULTILINE))
     assert named
     assert named <= set(VERBS)
 

@@ -1084,6 +1084,8 @@ CALLS = """
             "timer": lambda run: entered(run.timer("score")),
             "count": lambda run: run.count(tokens=5, samples=1),
             "place": lambda run: run.place(),
+            "ends_by_steps": lambda run: run.ends_by_steps,
+            "finish_by_steps": lambda run: run.finish_by_steps(),
             "finish": lambda run: run.finish("failed"),
             "_repr_html_": lambda run: run._repr_html_(),
             "with": lambda run: entered(run),

@@ -87,7 +87,7 @@ def test_a_switch_takes_no_value_or_one(word, lora, capsys):
         (["kto", "--lora=maybe"], "lora must be true or false, not 'maybe'"),
         (["kto", "nothing.yaml"], "cannot read 'nothing.yaml'"),
         (["kto", "--dataset", "bad.jsonl"], "bad.jsonl, line 2: label must be true or false (or 1 or 0), not 'yes'"),
-        (["kto", "--actions", "do"], "actions must be 'advise' or 'act', not 'do'"),
+        (["kto", "--actions", "do"], "actions must be 'advise' or 'asked' or 'act', not 'do'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_64(tmp_path, words, complaint, capsys):

@@ -164,10 +164,10 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
         yield "</table>"
     if facts["names"]:
         yield "<h2>What the names were taken for</h2><details><summary>"
-        yield f"{escape(by_words(facts['names'])) or 'The catalogue knows all of them.'}</summary><table>"
+        yield f"{escape(visible(by_words(facts['names']))) or 'The catalogue knows all of them.'}</summary><table>"
         for taken in facts["names"]:
             cells = (taken["signal"], taken["name"], taken["concept"], f"{taken['sureness']}: {taken['why']}")
-            yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+            yield f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in cells)}</tr>"
         yield "</table></details>"
     if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
         yield "<h2>Worth knowing about the log</h2>"
