@@ -66,7 +66,8 @@ def test_a_learning_rate_far_too_high_is_named_and_stops_the_run(name, ruined, t
 
 @pytest.mark.parametrize("name", ["kto", "dpo", "grpo"])
 def test_its_healthy_twin_is_left_alone(name, tmp_path):
-    trainer = tiny_trainers.make(name, tmp_path, [callback()], learning_rate=1e-3, max_steps=60)
+    recorder = callback(rules=[{"rule": "throughput", "enabled": False}])  # the machine may be busy with other tests
+    trainer = tiny_trainers.make(name, tmp_path, [recorder], learning_rate=1e-3, max_steps=60)
     trainer.train()
     assert trainer.state.global_step == 60
     assert not told(tmp_path, "request")

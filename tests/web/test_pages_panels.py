@@ -212,7 +212,7 @@ def test_a_panel_has_a_title_an_evaluation_and_files_of_its_own(browser, served,
         page.get_by_label("Board", exact=True).select_option("mine")
         screen.until("() => document.querySelectorAll('.panel').length === 2")
         assert [one.get_attribute("data-metric") for one in page.locator(".panel").all()] == ["kl", "spiky"]
-        assert "by hand" in panel(page, "spiky").locator(".count").inner_text()
+        page.wait_for_selector('[data-metric="spiky"] .count:has-text("by hand")')
 
         # Smoothing by a time constant: the kernel is exp(-distance / 5 steps).
         page = screen.open("metrics", run="one", filter="^signed$", smooth="5x", panel="symlog;signed")
