@@ -86,7 +86,7 @@ def test_columns_sorting_filters_and_groups(browser, sweep):
         page.locator("tr.bundle .fold").first.click()
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 6")
         page.reload()  # the address holds columns, order and groups
-        page.wait_for_selector("tr.bundle")
+        screen.until("() => document.querySelectorAll('tr.bundle').length === 4")
         assert page.locator("th[aria-sort=descending]").count() == 1
         page.locator("tr.bundle input").first.check()
         overlay = page.get_by_role("link", name="Overlay on Metrics").get_attribute("href")
