@@ -275,7 +275,7 @@ def test_compare_shows_what_differs_and_curves_over_each_other(screen):
     assert "0.003" in settings
     assert "0.1" in settings
     page.wait_for_selector(".figure canvas")
-    label = page.locator(".figure .plot").first.get_attribute("aria-label")
+    label = page.locator(".figure .plot[aria-label]").first.get_attribute("aria-label")  # waits until it is drawn
     assert "healthy" in label
     assert "failing" in label
     assert "first common step that differs" in page.locator("#content").inner_text()
