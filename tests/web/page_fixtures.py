@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from _pytest.runner import runtestprotocol
 from browsing import FLAGS, REPO, browsing, chromium
 from page_runs import make_runs
 from serving import serving
@@ -22,6 +23,28 @@ def pytest_collection_modifyitems(items):
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("browser"))
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """While other tests keep the processors busy, a page may answer later than a test has foreseen. A test of a page
+    that fails is run once more, and that is told; what fails twice has failed.
+    """
+    if "browser" not in getattr(item, "fixturenames", ()):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if failed := next((report for report in reports if report.failed), None):
+        with item.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(
+                f"\n{item.nodeid} failed and is run again:\n{failed.longreprtext[-2000:]}", file=sys.stderr, flush=True
+            )
+        item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 class Opened:
