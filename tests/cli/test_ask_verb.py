@@ -202,3 +202,13 @@ def test_a_shared_copy_does_not_tell_who_asked(tmp_path):
     shared = Redaction.of(RunDir(tmp_path)).finding(events(tmp_path, "request")[0])
     assert "Lovelace" not in json.dumps(shared)
     assert "gamed" in shared["reason"]
+
+
+def test_a_secret_in_a_reason_is_masked_on_record(tmp_path):
+    secret = "sk-1234567890abcdefXYZ"
+    how = {"config": {"api_key": secret}, "actions": "asked", "hardware": False, "display": "none"}
+    with rlvitals.start(tmp_path, **how) as run:
+        run.log({"loss": 1.0}, step=1)
+        put(RunDir(tmp_path), Ask("stop", "Ada", attempt=1, why=f"the key {secret} leaked"))
+        run.request().done()
+    assert secret not in (tmp_path / "logs" / "findings.jsonl").read_text()

@@ -488,7 +488,8 @@ class LiveMonitor:
         for ask in self._asks.waiting():
             if ask.attempt == self._attempt.number:
                 now, checkpoints = time.time(), self._checkpoints() if ask.action == "revert" else {}
-                request = policy.ask(_request_of(ask, self._step, checkpoints))
+                masked = replace(ask, why=mask_text(ask.why, with_secrets(self._settings)))
+                request = policy.ask(_request_of(masked, self._step, checkpoints))
                 self._write(self._line("request", request_facts(request) | {"ask": ask.id}, now))
                 if ask.action == "revert" and request.checkpoint is None:
                     policy.settle(request, "declined")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import parse_shallow
-from rlvitals.records import MAX_ATTEMPT, MAX_STEP
+from rlvitals.store.lines import read_side_line
 from rlvitals.store.reader import read_blocks
 
 LEVELS = tuple(level / 20 for level in range(21))
@@ -121,16 +120,8 @@ def read_distributions(log: Path) -> Iterator[Logged]:
 
 
 def _parsed(line: bytes) -> Iterator[Logged]:
-    try:
-        raw = parse_shallow(line)
-    except ValueError:
-        return
-    if not isinstance(raw, dict):
-        return
-    step, attempt = raw.pop("step", None), raw.pop("attempt", 1)
-    if type(step) is not int or abs(step) > MAX_STEP or type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
-        return
-    for name, told in raw.items():
+    step, attempt, told_by_name = read_side_line(line)
+    for name, told in told_by_name.items():
         if (sketch := _sketch(told)) is not None:
             yield Logged(step, attempt, name, sketch)
 

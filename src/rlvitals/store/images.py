@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import parse_shallow
-from rlvitals.records import MAX_ATTEMPT, MAX_STEP
 from rlvitals.store.files import open_regular
+from rlvitals.store.lines import read_side_line
 from rlvitals.store.reader import read_blocks
 
 MOST_IMAGES = 256
@@ -171,16 +170,8 @@ def read_images(log: Path) -> Iterator[Image]:
 
 
 def _parsed(line: bytes) -> Iterator[Image]:
-    try:
-        raw = parse_shallow(line)
-    except ValueError:
-        return
-    if not isinstance(raw, dict):
-        return
-    step, attempt = raw.pop("step", None), raw.pop("attempt", 1)
-    if type(step) is not int or abs(step) > MAX_STEP or type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
-        return
-    for name, told in raw.items():
+    step, attempt, told_by_name = read_side_line(line)
+    for name, told in told_by_name.items():
         encoded = told.get("png") if isinstance(told, dict) else None
         if not isinstance(encoded, str):
             continue

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.codec import NEWLINE, dumps, parse_json
+from rlvitals.codec import NEWLINE, dumps, parse_json, parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Row
 from rlvitals.values import Value
 
@@ -179,3 +179,19 @@ def _time(stamp: Any) -> float:
         except (ValueError, OverflowError, OSError):
             return math.nan
     return math.nan
+
+
+def read_side_line(line: bytes) -> tuple[int, int, dict[str, Any]]:
+    """A line of a log beside the rows: its step, its attempt and what it holds by name; nothing where it is torn or
+    foreign.
+    """
+    try:
+        raw = parse_shallow(line)
+    except ValueError:
+        return 0, 1, {}
+    if not isinstance(raw, dict):
+        return 0, 1, {}
+    step, attempt = raw.pop("step", None), raw.pop("attempt", 1)
+    if type(step) is not int or abs(step) > MAX_STEP or type(attempt) is not int or not 0 < attempt <= MAX_ATTEMPT:
+        return 0, 1, {}
+    return step, attempt, raw
