@@ -7,6 +7,7 @@ run. `check` and `scan` have their own: 0 healthy, 1 watch, 2 act, 3 cannot judg
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -25,6 +26,9 @@ EXIT_NO = 1
 EXIT_USAGE = 64
 EXIT_DEFECT = 1
 """As Python's own for an exception nobody caught."""
+
+OBJECTS_BETWEEN_COLLECTIONS = 100_000
+"""Python's own 700 make it search for garbage all through the imports: 0.07 s of the dashboard's start."""
 
 VERBS = {
     "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
@@ -105,6 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The console script."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     code = EXIT_DEFECT
     try:
         with guarded(_tell_defect, but=(BrokenPipeError,)):

@@ -42,6 +42,9 @@ BEING_WRITTEN = 300.0
 AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
 """A folder is looked through again after so long, and after so many times as long as it took."""
 
+FIRST_LOOK = 0.3
+"""Seconds before the first look, in which the first page is there."""
+
 MOST_FILES = 200
 """Files of a log that is a folder which are looked at for changes and links."""
 
@@ -164,7 +167,8 @@ class RawLogs:
         """Those that are judged so far. Starts another look where one is due."""
         with self._lock:
             if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._look, name="rlvitals-logs", daemon=True)
+                self._thread = threading.Timer(0.0 if self._due else FIRST_LOOK, self._look)
+                self._thread.daemon = True
                 self._thread.start()
             return {place: line for place, (_, line) in self._lines.items() if line is not None}
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -52,6 +53,9 @@ FRESH_SECONDS = 5.0
 
 JUDGING_PAUSE = 20
 """A log that is judged while it grows is judged again after so many times as long as judging took."""
+
+ANSWERS_FIRST = 1.0
+"""Seconds that judging waits at most for answers that are being worked out, before it takes its next rows."""
 
 PATIENCE = 0.5
 """Seconds a page waits for a diagnosis before it is shown without one."""
@@ -99,21 +103,58 @@ class Served(NamedTuple):
         return RunTail(self.path, place, view.linked_rollouts)
 
 
+class Turns:
+    """Answers go first. Judging would take the interpreter from an answer hundreds of times, for 5 ms each."""
+
+    def __init__(self) -> None:
+        self._answers = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While an answer is being worked out."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While an answer waits for the judging itself."""
+        self._count(-1)
+        try:
+            yield
+        finally:
+            self._count(1)
+
+    def let_pass(self) -> None:
+        """Wait until nothing is being answered."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers <= 0, ANSWERS_FIRST)
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._answers += change
+            self._changed.notify_all()
+
+
 class Judging:
     """The doctor at work on a run, in a thread of its own: a long log that nobody watched takes seconds."""
 
-    def __init__(self, view: RunView) -> None:
+    def __init__(self, view: RunView, turns: Turns) -> None:
         self.diagnosis: Diagnosis | None = None
         self.good_until = math.inf
         """How long it is good for when rows are added meanwhile."""
-        self._view = view
+        self._view, self._turns = view, turns
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._judge, name="rlvitals-judge", daemon=True)
         self._thread.start()
 
     def wait(self) -> Diagnosis:
         """The diagnosis; after PATIENCE that there is none yet."""
-        self._thread.join(PATIENCE)
+        with self._turns.waiting():
+            self._thread.join(PATIENCE)
         if self._error is not None:
             raise self._error
         rows = f"{self._view.rows:,} rows are being judged; this page will tell"
@@ -122,7 +163,7 @@ class Judging:
     def _judge(self) -> None:
         began = time.monotonic()
         with guarded(self._fail):
-            found = diagnose(self._view)
+            found = diagnose(self._view, self._turns.let_pass)
             pause = 0.0 if is_on_record(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
             self.good_until = time.monotonic() + pause
             self.diagnosis = found
@@ -134,9 +175,10 @@ class Judging:
 class Open:
     """One run as it was opened, and what was worked out of it."""
 
-    def __init__(self, state: object, view: RunView) -> None:
+    def __init__(self, state: object, view: RunView, turns: Turns) -> None:
         self.state = state
         self.view = view
+        self._turns = turns
         self.opened = time.monotonic()
         self._judging: Judging | None = None
         self._answers: dict[str, Any] = {}
@@ -144,14 +186,14 @@ class Open:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """What the doctor said, if he has been asked and has answered."""
+        """The diagnosis, where one was asked for and is ready."""
         return None if self._judging is None else self._judging.diagnosis
 
     def diagnosed(self) -> Diagnosis:
         """What the doctor says of it, worked out once."""
         with self._lock_of("the diagnosis"):
             if self._judging is None:
-                self._judging = Judging(self.view)
+                self._judging = Judging(self.view, self._turns)
         return self._judging.wait()
 
     def answer(self, name: str, make: Callable[[Open], T]) -> T:
@@ -188,6 +230,7 @@ class Folder:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise RunNotFound(f"{root} is no directory")
+        self.turns = Turns()
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._reading = threading.Lock()
@@ -213,6 +256,7 @@ class Folder:
         gone = set() if hidden else self.marks.put_away()
         with self._listing:
             entries = [entry for entry in self._entries() if not gone or self._named(entry) not in gone]
+            self._headlines.begin()
             told: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
         for entry, line in zip(entries, told, strict=True):
             known = self._open.get(entry)
@@ -346,7 +390,7 @@ class Folder:
             state = entry.state
             known = self._open.get(entry)
             if known is None or not known.is_current(state):
-                fresh = Open(state, entry.open(self.root))
+                fresh = Open(state, entry.open(self.root), self.turns)
                 if known is not None:
                     fresh.take_over(known)
                 for stream in STREAMS:

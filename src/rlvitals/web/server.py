@@ -195,7 +195,8 @@ def _url(address: str, port: int) -> str:
 
 def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, object]]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
+        with folder.turns.answering():
+            return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
 
     return respond
 
