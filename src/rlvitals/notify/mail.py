@@ -19,6 +19,8 @@ from rlvitals.terminal import cut_middle
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
 LOCAL = ("localhost", "127.0.0.1", "::1")
 LONGEST_SUBJECT = 200
+LONGEST_LINE = 400
+"""Of a header; ids that are broken over two lines are not found again by every reader of mail."""
 TRANSIENT = range(400, 500)
 OF_THE_MESSAGE = (552, 554)
 """Codes of SMTP that speak of a message's size or content."""
@@ -76,7 +78,7 @@ class Mail(Service):
 
     def compose(self, message: Message, reference: str = "") -> EmailMessage:
         """The message as it goes over the line."""
-        mail = EmailMessage(policy=SMTP_LINES)
+        mail = EmailMessage(policy=SMTP_LINES.clone(max_line_length=LONGEST_LINE))
         mail["Subject"] = cut_middle(f"[rlvitals] {message.headline}", LONGEST_SUBJECT)
         mail["From"], mail["To"] = self._from, self._to
         mail["Date"] = formatdate(message.timestamp or None)
