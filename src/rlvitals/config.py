@@ -406,6 +406,7 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
     """
     value = merged.get("notify")
     given: dict[str, Any] = {"to": value} if isinstance(value, str | list | tuple) else _mapping(merged, "notify")
+    given = _with_on(given)
     for key in given:
         if key not in NOTIFY_KEYS:
             near = did_you_mean(str(key), NOTIFY_KEYS)
@@ -433,7 +434,7 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
     """The services to notify, a mapping each. What is given may be an address by mistake, so it is not repeated."""
     targets: list[dict[str, Any]] = []
     for one in value if isinstance(value, list | tuple) else [value]:
-        target = {"to": one} if isinstance(one, str) else dict(one) if isinstance(one, Mapping) else {}
+        target = {"to": one} if isinstance(one, str) else _with_on(one) if isinstance(one, Mapping) else {}
         service = target.get("to")
         if service not in NOTIFY_SERVICES:
             said = f" not {_harmless(service)}." if isinstance(service, str) else ""
@@ -468,6 +469,11 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
     if len(set(names)) < len(names):
         raise ConfigError("notify: two targets have the same name; give one of them a 'name' of its own")
     return targets
+
+
+def _with_on(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same settings with the key `on`: YAML reads it as `true` where it has no quotes."""
+    return {"on" if key is True else key: value for key, value in given.items()}
 
 
 def _harmless(value: Any) -> str:

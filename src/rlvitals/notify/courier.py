@@ -47,6 +47,7 @@ MOST_HELD = 100
 """Findings that are remembered; beyond that the oldest are forgotten, or only counted."""
 
 WATCH_SECONDS = 0.2
+_OF_ATTEMPT = "attempt "
 
 
 class NotNow(Exception):
@@ -117,7 +118,10 @@ class Courier:
         if event is not None and event.finding is not None:
             self._take_finding(event, event.finding)
         elif event is not None and event.type == "recovered":
-            self._take_recovery(event)
+            self._take_recovery(_alarm_of(event), event)
+        elif event is not None and event.type == "monitor":
+            for alarm in self._outlived(event.attempt):
+                self._take_recovery(alarm, event)
         self._outbox.offset = after
         self._save("following")
         self.last_progress = time.monotonic()
@@ -171,7 +175,7 @@ class Courier:
     def _take_finding(self, event: HealthEvent, finding: Finding) -> None:
         if SEVERITIES.index(finding.severity) < SEVERITIES.index(self.target.on):
             return
-        alarm = alarm_key(event)
+        alarm = _alarm_of(event)
         told = self._told_of(alarm)
         if not self._may_send(finding.severity):
             self._hold(alarm, finding)
@@ -187,8 +191,15 @@ class Courier:
             self._outbox.told = [*self._outbox.told, told][-MOST_TOLD:]
         told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
 
-    def _take_recovery(self, event: HealthEvent) -> None:
-        alarm = alarm_key(event)
+    def _outlived(self, attempt: int) -> list[str]:
+        """The alarms of the clock that an earlier attempt ended with: the run goes on."""
+        known = [
+            *(alarm for told in self._outbox.told for alarm in told.alarms),
+            *(one.alarm for one in self._outbox.held),
+        ]
+        return [alarm for alarm in dict.fromkeys(known) if 0 < _attempt_in(alarm) < attempt]
+
+    def _take_recovery(self, alarm: str, event: HealthEvent) -> None:
         for one in self._outbox.held:
             if one.alarm == alarm and one.recovered_step is None:
                 one.recovered_step = event.step
@@ -355,6 +366,18 @@ def unsent(run_dir: RunDir, target: Target, start: int = 0) -> int:
     findings = [event.finding for line in lines if line and (event := event_of(line)) is not None]
     waiting = sum(found is not None and SEVERITIES.index(found.severity) >= least for found in findings)
     return waiting + len(outbox.held) + outbox.held_more
+
+
+def _alarm_of(event: HealthEvent) -> str:
+    """The alarm an event is about. What the clock says (a stall, a process that is gone) is of one attempt alone."""
+    alarm = alarm_key(event)
+    return f"{_OF_ATTEMPT}{event.attempt}: {alarm}" if event.seen_in == "clock" else alarm
+
+
+def _attempt_in(alarm: str) -> int:
+    """The attempt that an alarm is of; 0 where it is of none alone."""
+    number = alarm.removeprefix(_OF_ATTEMPT).partition(":")[0] if alarm.startswith(_OF_ATTEMPT) else ""
+    return int(number) if number.isdecimal() else 0
 
 
 def _time_of(event: HealthEvent) -> float:
