@@ -131,7 +131,7 @@ def test_discord_gets_an_embed_with_the_chart_and_edits_it_when_the_finding_has_
     payload = json.loads(first.parts["payload_json"])
     embed = assert_is_discord_message(payload)
     assert embed["image"] == {"url": "attachment://chart.png"}
-    assert payload["attachments"] == [{"id": 0, "filename": "chart.png"}]
+    assert payload["attachments"] == [{"id": "0", "filename": "chart.png"}]
     assert embed["url"] == LINK
     verdict = next(item["value"] for item in embed["fields"] if item["name"] == "Verdict")
     assert verdict.startswith("act ")

@@ -43,7 +43,7 @@ class Discord(WebService):
             body, headers = json_body(payload)
         else:
             payload["embeds"][0]["image"] = {"url": f"attachment://{CHART}"}
-            payload["attachments"] = [{"id": 0, "filename": CHART}]
+            payload["attachments"] = [{"id": "0", "filename": CHART}]
             body, headers = form_body({"payload_json": json.dumps(payload)}, {"files[0]": (CHART, message.picture)})
         return Sending(self._url(reference if is_edit else ""), body, headers, "PATCH" if is_edit else "POST")
 
