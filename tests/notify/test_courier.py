@@ -430,6 +430,19 @@ def sent_by(run_dir, name):
     return outbox.sent if outbox else 0
 
 
+def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run_dir, quick, monkeypatch):
+    monkeypatch.setattr(couriers, "LINGER_SECONDS", 0.5)
+    desk().close()
+    find(run_dir, 1)
+    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
+    one._couriers[0].last_progress -= 1000  # it has been away for long
+    began = time.monotonic()
+    assert one.finish() is False
+    assert time.monotonic() - began >= 0.5
+    assert unsent(run_dir, Target("slack", "slack")) == 1
+    assert not (run_dir.notify / "slack.lock").exists()
+
+
 def test_two_processes_do_not_send_the_same(desk, run_dir):
     server = desk()
     find(run_dir, 1)

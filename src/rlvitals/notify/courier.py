@@ -408,14 +408,16 @@ class Couriers:
         is.
         """
         stop = stop or threading.Event()
+        ended_at = None
         while any(thread.is_alive() for thread in self._threads) and not stop.is_set():
             recorder = read_holder(self._dir)
             if recorder is not None and self._holder is not None and recorder.token != self._holder:
                 break
             if recorder is None or not recorder.is_live:
                 self._ended.set()
+                ended_at = ended_at or time.monotonic()
                 waiting = [courier for courier in self._couriers if not courier.is_over]
-                if waiting and all(map(_is_hopeless, waiting)):
+                if waiting and all(_is_hopeless(courier, ended_at) for courier in waiting):
                     break
             time.sleep(WATCH_SECONDS)
         self._stop.set()
@@ -427,6 +429,6 @@ class Couriers:
         return all(courier.is_over for courier in self._couriers)
 
 
-def _is_hopeless(courier: Courier) -> bool:
+def _is_hopeless(courier: Courier, ended_at: float) -> bool:
     patience = HOUR + LINGER_SECONDS if courier.waits_for_limit else LINGER_SECONDS
-    return time.monotonic() - courier.last_progress > patience
+    return time.monotonic() - max(courier.last_progress, ended_at) > patience

@@ -19,7 +19,7 @@ LONGEST_EMBED = 5500
 
 MOST_FIELDS = 25
 CHART = "chart.png"
-_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~:@])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>#|~@]|:(?=//))")
 _ID = re.compile(r"[0-9]{1,20}")
 
 
@@ -67,7 +67,7 @@ def escaped(text: str) -> str:
     r"""A text that Discord's Markdown shows as it stands.
 
     >>> print(escaped("[x](http://y) @everyone *z*"))
-    \[x\]\(http\://y\) \@everyone \*z\*
+    \[x\](http\://y) \@everyone \*z\*
     """
     return _MARKUP.sub(r"\\\1", text)
 

@@ -25,9 +25,10 @@ class Slack(WebService):
     takes_pictures = False
 
     def compose(self, message: Message, reference: str = "") -> Sending:
-        header = {"type": "plain_text", "text": cut_middle(f"{sign_of(message)} {message.headline}", LONGEST_HEADER)}
+        headline = f"{sign_of(message)} {message.headline}"
+        header = {"type": "plain_text", "text": cut_middle(headline, LONGEST_HEADER)}
         elements: list[dict[str, Any]] = []
-        for line in [message.title, *message.lines]:
+        for line in [*([message.title] if len(headline) > LONGEST_HEADER else []), *message.lines]:
             label, colon, rest = line.partition(": ")
             is_fact = bool(colon) and label in (*message.facts, "Consider")
             bold = {"type": "text", "text": f"{label}: ", "style": {"bold": True}}
