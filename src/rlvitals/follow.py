@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from rlvitals.clock import open_clock
-from rlvitals.notify.courier import Couriers
 from rlvitals.sinks.follower import follow
 from rlvitals.store.layout import RunDir
 
@@ -26,7 +25,11 @@ def main() -> None:
     run_dir = RunDir(Path(sys.argv[1]))
     clock = open_clock(run_dir, task["clock"])
     notify = task.get("notify")
-    couriers = Couriers(run_dir, notify["settings"], notify["start"], task["holder"]) if notify else None
+    couriers = None
+    if notify:
+        from rlvitals.notify.courier import Couriers
+
+        couriers = Couriers(run_dir, notify["settings"], notify["start"], task["holder"])
     look = clock.look_when_due if clock is not None else None
     caught_up = follow(run_dir, task["trackers"], progress=look, holder=task["holder"])
     if clock is not None:

@@ -432,6 +432,7 @@ def sent_by(run_dir, name):
 
 def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run_dir, quick, monkeypatch):
     monkeypatch.setattr(couriers, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(couriers, "Briefer", Plain)
     desk().close()
     find(run_dir, 1)
     one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
