@@ -456,12 +456,13 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
         if target["on"] not in _SEVERITIES:
             near = did_you_mean(str(target["on"]), _SEVERITIES)
             raise ConfigError(f"notify: 'on' of {service} must be one of {', '.join(_SEVERITIES)}.{near}")
-        _whole(target, "per_hour", least=1)
-        if target.get("per_hour", 1) > MOST_PER_HOUR:
+        if (_whole(target, "per_hour", least=1) or 1) > MOST_PER_HOUR:
             raise ConfigError(f"notify: 'per_hour' of {service} must be at most {MOST_PER_HOUR}")
         _boolean(target, "picture", True)
         if "file" in target:
-            target["file"] = os.fspath(target["file"])
+            if not isinstance(target["file"], str | os.PathLike):
+                raise ConfigError("notify: the 'file' of a template must be a path")
+            target["file"] = str(os.fspath(target["file"]))
         if ("file" in target) != (service == "template"):
             raise ConfigError("notify: the service 'template' needs a 'file', and no other service takes one")
         targets.append(target)

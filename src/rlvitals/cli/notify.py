@@ -72,6 +72,8 @@ def _send_left(arguments: argparse.Namespace) -> int:
     targets = targets_of(_settings(view.config, arguments))
     told: list[dict[str, Any]] = []
     for target in targets:
+        open_service(target)  # a missing variable is told before anything is sent
+    for target in targets:
         courier, problem = Courier(run_dir, target), ""
         try:
             courier.send_all()

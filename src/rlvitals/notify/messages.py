@@ -176,7 +176,7 @@ def link_of(pattern: str, folder: str) -> str:
     >>> link_of("https://team.example/#health?run={run}", "kto 7b&x")
     'https://team.example/#health?run=kto%207b%26x'
     """
-    return pattern.replace("{run}", quote(folder, safe=""))
+    return pattern.replace("{run}", quote(folder.encode("utf-8", "surrogateescape"), safe=""))
 
 
 def _verdict(standing: Standing) -> str:

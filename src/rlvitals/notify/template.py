@@ -128,7 +128,7 @@ def environment_of(file: str) -> dict[str, str]:
 
 def quoted(text: str) -> str:
     """A value inside an address."""
-    return quote(text, safe="")
+    return quote(text.encode("utf-8", "replace"), safe="")
 
 
 def header(text: str) -> str:
