@@ -156,8 +156,9 @@ class Mailbox:
                         sender = line
                         self.say("250 ok")
                     elif verb == "RCPT":
-                        recipients.append(line)
-                        self.say("250 ok")
+                        is_known = "nobody" not in line
+                        recipients += [line] if is_known else []
+                        self.say("250 ok" if is_known else f"550 who is {line}")
                     elif verb == "DATA":
                         self.say("354 go on")
                         lines = []

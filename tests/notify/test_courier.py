@@ -250,6 +250,22 @@ def test_a_digest_at_pagerduty_is_resolved_when_all_in_it_have_recovered(desk, r
     assert (over["event_action"], over["dedup_key"]) == ("resolve", digest["dedup_key"])
 
 
+def test_a_digest_in_slack_is_followed_by_a_word_when_all_in_it_have_recovered(desk, run_dir):
+    server = desk()
+    courier = courier_of(run_dir, per_hour=2)
+    for number in range(4):
+        find(run_dir, number)
+    go(courier)
+    courier.let_go()
+    an_hour_later(run_dir)
+    courier = courier_of(run_dir, per_hour=60)
+    go(courier)
+    for number in (2, 3):
+        append_event(run_dir, recovered_line(f"rule_{number}", 9 + number))
+    go(courier)
+    assert headlines(server)[3:] == ["Recovered in kto-7b: 2 findings of an earlier digest"]
+
+
 def test_an_alarm_that_became_critical_while_held_back_resolves_both_alerts(desk, run_dir):
     server = desk()
     courier = courier_of(run_dir, "pagerduty", on="warning", per_hour=1)

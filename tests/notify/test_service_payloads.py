@@ -373,6 +373,19 @@ def test_a_mail_servers_answer_is_told_by_its_code_alone(smtp, code, fate, probl
     assert SECRETS["RLVITALS_EMAIL_TO"] not in outcome.problem
 
 
+def test_a_recipient_that_is_refused_is_told_of_and_the_others_get_the_mail(smtp, monkeypatch, caplog):
+    box = smtp()
+    monkeypatch.setenv("RLVITALS_EMAIL_TO", "Ann <ann@example.org>, nobody@example.org")
+    assert opened("email").send(raised()).fate == "sent"
+    assert len(box.envelopes[0][1]) == 1
+    assert "e-mail: 1 of 2 recipients were refused (SMTP 550)" in caplog.text
+    assert "nobody@" not in caplog.text
+    monkeypatch.setenv("RLVITALS_EMAIL_TO", "nobody@example.org")
+    outcome = opened("email").send(raised())
+    assert outcome.fate == "later"
+    assert outcome.problem.startswith("SMTP 550; check")
+
+
 def test_a_wrong_password_is_told_without_it(smtp, monkeypatch):
     smtp()
     monkeypatch.setenv("RLVITALS_SMTP_PASSWORD", "another-secret")

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlvitals.errors import ConfigError, RlvitalsError, RunLocked
 from rlvitals.guard import Once, guarded
-from rlvitals.health.history import alarm_key
+from rlvitals.health.history import alarm_key, plural
 from rlvitals.masking import mask_text
 from rlvitals.notify.briefer import Briefer
 from rlvitals.notify.messages import Message, Standing, about_finding, about_held, about_recovery, key_of, link_of
@@ -252,7 +252,8 @@ class Courier:
         )  # fmt: skip
         reference = self._deliver(message, "")
         if standing_alarms:
-            told = Told(key, standing_alarms, message.title, message.severity, reference)
+            title = f"{plural(len(standing_alarms), 'finding')} of an earlier digest"
+            told = Told(key, standing_alarms, title, message.severity, reference)
             outbox.told = [*outbox.told, told][-MOST_TOLD:]
         outbox.held, outbox.held_more = [], 0
         self._save("following")

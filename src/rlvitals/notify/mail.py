@@ -14,7 +14,7 @@ from html import escape
 from rlvitals.errors import ConfigError
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import TIMEOUT_SECONDS, Outcome, Service, Variable, colour_of
-from rlvitals.terminal import cut_middle
+from rlvitals.terminal import cut_middle, logger
 
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -64,8 +64,11 @@ class Mail(Service):
         try:
             with self._connect() as server:
                 is_handed_over = True
-                server.send_message(mail)
+                refused = server.send_message(mail)
                 is_handed_over = False
+            if refused:
+                codes = ", ".join(sorted({f"SMTP {code}" for code, _ in refused.values()}))
+                logger.warning("e-mail: %d of %d recipients were refused (%s)", len(refused), len(self._to), codes)
         except smtplib.SMTPResponseException as error:
             return _refused(error.smtp_code)
         except smtplib.SMTPRecipientsRefused as error:
