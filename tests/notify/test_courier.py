@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -458,6 +459,17 @@ def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run
     assert time.monotonic() - began >= 0.5
     assert unsent(run_dir, Target("slack", "slack")) == 1
     assert not (run_dir.notify / "slack.lock").exists()
+
+
+def test_a_run_that_was_deleted_is_not_waited_for(desk, run_dir, quick, monkeypatch):
+    monkeypatch.setattr(couriers, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(couriers, "Briefer", Plain)
+    desk().close()
+    find(run_dir, 1)
+    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
+    shutil.rmtree(run_dir.root, ignore_errors=True)
+    assert one.finish() is False
+    assert not run_dir.root.exists()
 
 
 def test_two_processes_do_not_send_the_same(desk, run_dir):

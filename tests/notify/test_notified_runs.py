@@ -169,6 +169,8 @@ def test_training_goes_on_while_a_service_hangs(desk, tmp_path):
         log(run, range(20, 500), 9.0)
     assert rlvitals.open_run(tmp_path / "run").rows == 500
     server.release.set()
+    server.statuses.clear()
+    assert until(lambda: sent(RunDir(tmp_path / "run")) == 1, 60)  # the follower goes on without the trainer
 
 
 # Settings

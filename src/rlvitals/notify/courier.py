@@ -46,6 +46,9 @@ MOST_TOLD = 200
 MOST_HELD = 100
 """Findings that are remembered; beyond that the oldest are forgotten, or only counted."""
 
+LOST_SECONDS = 60.0
+"""How long a run whose directory was deleted is waited for: a live trainer makes it again."""
+
 WATCH_SECONDS = 0.2
 _OF_ATTEMPT = "attempt "
 
@@ -410,7 +413,11 @@ class Couriers:
         """
         stop = stop or threading.Event()
         ended_at = None
+        seen_at = time.monotonic()
         while any(thread.is_alive() for thread in self._threads) and not stop.is_set():
+            seen_at = time.monotonic() if self._dir.root.exists() else seen_at
+            if time.monotonic() - seen_at > LOST_SECONDS:
+                break
             recorder = read_holder(self._dir)
             if recorder is not None and self._holder is not None and recorder.token != self._holder:
                 break
