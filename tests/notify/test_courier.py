@@ -221,14 +221,35 @@ def test_the_last_message_of_an_hour_is_kept_for_what_is_critical(desk, run_dir)
     assert [line.split(" ")[0] for line in headlines(server)] == ["WARNING", "WARNING", "CRITICAL"]
 
 
-def test_a_resolve_of_pagerduty_is_never_held_back(desk, run_dir):
-    server = desk()
-    courier = courier_of(run_dir, "pagerduty", per_hour=1)
-    find(run_dir, 1)
+@pytest.mark.parametrize("name", ["pagerduty", "discord"])
+def test_a_recovery_that_notifies_nobody_neither_waits_nor_counts(desk, run_dir, name):
+    server = desk(answer=b'{"id": "1"}')
+    courier = courier_of(run_dir, name, per_hour=2, on="warning")
+    find(run_dir, 1, "warning")
     append_event(run_dir, recovered_line("rule_1", 3))
-    find(run_dir, 2)
+    find(run_dir, 2, "critical")
+    find(run_dir, 3, "critical")
+    append_event(run_dir, recovered_line("rule_2", 4))
     go(courier)
-    assert [request.json["event_action"] for request in server.requests] == ["trigger", "resolve"]
+    is_over = [request.method == "PATCH" or b'"resolve"' in request.body for request in server.requests]
+    assert is_over == [False, True, False, True]
+    assert unsent(run_dir, courier.target) == 1
+
+
+def test_of_very_many_findings_held_back_the_oldest_are_listed_and_all_are_counted(desk, run_dir, monkeypatch):
+    monkeypatch.setattr(couriers, "MOST_HELD", 3)
+    server = desk()
+    for number in range(8):
+        find(run_dir, number)
+    append_event(run_dir, recovered_line("rule_0", 12))
+    courier = courier_of(run_dir, per_hour=2)
+    go(courier)
+    courier.let_go()
+    assert unsent(run_dir, courier.target) == 7  # six findings, and the recovery of one that was told
+    an_hour_later(run_dir)
+    go(courier_of(run_dir, per_hour=2))
+    assert headlines(server)[2] == "Held back in kto-7b: 7 messages beyond the limit of 2 an hour"
+    assert "More: 4 not listed" in "".join(texts_of(server.requests[2]))
 
 
 def test_a_digest_at_pagerduty_is_resolved_when_all_in_it_have_recovered(desk, run_dir):
@@ -340,6 +361,35 @@ def test_a_server_that_fails_gets_the_message_when_it_is_well_again(desk, run_di
     run_to_the_end(run_dir)
     assert len(server.requests) == 4
     assert len({request.body for request in server.requests}) == 1  # none of them says that it may be a repeat
+
+
+class Resting(Courier):
+    """Notes how long it would rest, and does not."""
+
+    def _rest(self, stop, seconds):
+        self.rests = [*getattr(self, "rests", []), seconds]
+        if len(self.rests) == 10:
+            stop.set()
+
+
+def rests_of(run_dir):
+    target = Target("slack", "slack")
+    courier = Resting(run_dir, target, briefer=Plain(run_dir, [target]))
+    courier.run(threading.Event(), threading.Event())
+    return courier.rests
+
+
+def test_pauses_grow_and_begin_anew_after_a_message_that_was_sent(desk, run_dir):
+    desk(*[500] * 4, 200, *[500] * 9)
+    find(run_dir, 1)
+    find(run_dir, 2)
+    assert rests_of(run_dir) == [1, 2, 4, 8, 1, 2, 4, 8, 16, 32]
+
+
+def test_pauses_grow_to_a_minute_and_no_longer_unless_the_service_asks_for_it(desk, run_dir):
+    desk(*[503] * 8, (429, {"Retry-After": "300"}, b""), 503)
+    find(run_dir, 1)
+    assert rests_of(run_dir) == [1, 2, 4, 8, 16, 32, 60, 60, 300, 60]
 
 
 def test_retry_after_is_waited_for(desk, run_dir, quick):

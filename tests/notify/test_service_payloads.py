@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from datetime import datetime
@@ -11,11 +12,14 @@ from html.parser import HTMLParser
 import pytest
 from notify_servers import SECRETS, make_certificate
 
+from conftest import REPO
 from rlvitals.errors import ConfigError
 from rlvitals.notify import service as services
+from rlvitals.notify.briefer import Briefer
 from rlvitals.notify.messages import Standing, about_finding, about_held, about_recovery, key_of
-from rlvitals.notify.targets import Target, open_service
+from rlvitals.notify.targets import Target, open_service, service_class
 from rlvitals.records import Finding
+from rlvitals.store.layout import RunDir
 from rlvitals.store.outbox import Held, Told
 
 pytest_plugins = ["notify_fixtures"]
@@ -98,6 +102,14 @@ def test_hostile_names_call_nobody_in_slack(desk):
     assert all(is_plain(element["text"]) for element in payload["blocks"][1]["elements"][0]["elements"])
 
 
+def test_a_long_message_stays_within_slacks_limits(desk):
+    server = desk()
+    long = Finding("r", "data", "critical", 1, 1, "t" * 5000, metrics=("m" * 900,) * 6, advice=("&" * 5000,) * 3)
+    opened("slack").send(raised(long, run="<" * 500, standing=Standing("act", "r" * 9000)))
+    assert_is_slack_message(server.requests[0].json)
+    assert len(json.dumps(server.requests[0].json["blocks"])) < 13_000  # beyond it Slack refuses blocks
+
+
 # Discord: https://discord.com/developers/docs/resources/webhook#execute-webhook
 
 
@@ -128,6 +140,8 @@ def test_discord_gets_an_embed_with_the_chart_and_edits_it_when_the_finding_has_
     first = server.requests[0]
     assert (first.method, first.path) == ("POST", f"/{SECRETS['RLVITALS_DISCORD_WEBHOOK']}?wait=true")
     assert first.parts["files[0]"] == ("chart.png", PNG)
+    boundary = first.headers["Content-Type"].partition("boundary=")[2]
+    assert first.body.endswith(f"\r\n--{boundary}--\r\n".encode())
     payload = json.loads(first.parts["payload_json"])
     embed = assert_is_discord_message(payload)
     assert embed["image"] == {"url": "attachment://chart.png"}
@@ -201,6 +215,7 @@ def test_telegram_gets_a_photo_and_a_reply_when_the_finding_has_recovered(desk):
     assert len(caption.shown.encode("utf-16-le")) // 2 <= 1024
     assert "Verdict: act (" in caption.shown
     telegram.send(recovered("k"), outcome.reference)
+    assert server.requests[1].parts["disable_notification"] == "true"
     reply = json.loads(server.requests[1].parts["reply_parameters"])
     assert reply == {"message_id": 42, "allow_sending_without_reply": True}
 
@@ -439,6 +454,15 @@ def test_a_template_in_json_without_a_body_sends_all_words(desk, tmp_path):
     assert server.requests[0].json["severity"] == "critical"
 
 
+def test_a_template_can_hold_the_chart(desk, tmp_path):
+    server = desk()
+    service = template(tmp_path, f"url: {server.url}\nbody: ['{{{{picture}}}}']")
+    service.send(raised())
+    service.send(raised(standing=Standing("act", "x")))
+    assert base64.b64decode(server.requests[0].json[0]) == PNG
+    assert server.requests[1].json == [""]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -449,6 +473,8 @@ def test_a_template_in_json_without_a_body_sends_all_words(desk, tmp_path):
         ("body: x", "'url'"),
         ("- a", "mapping"),
         ("url: https://x\nmethod: GET", "POST, PUT, PATCH"),
+        ("url: https://x\nrecovered: never", "'recovered' must be a mapping"),
+        ("url: https://x\nbody: ['https://hooks.slack.com/services/T0/B0/verysecret{{key}}']", "looks like a secret"),
         ("url: https://x\nheaders: {Authorization: Bearer abcdef0123456789abcdef}", "looks like a secret"),
         ("url: https://hooks.slack.com/services/T0/B0/verysecret", "looks like a secret"),
         ("url: https://x\nrecovered: {headers: {X-Api-Key: 0123456789abcdef0123}}", "looks like a secret"),
@@ -536,6 +562,45 @@ def test_a_refused_connection_is_told_without_the_address(desk, name):
 def assert_tells_no_secret(outcome):
     for secret in ("very-secret", "127.0.0.1", SECRETS["RLVITALS_TELEGRAM_CHAT"]):
         assert secret not in repr(outcome)
+
+
+NEEDED = {
+    "slack": {"RLVITALS_SLACK_WEBHOOK"},
+    "discord": {"RLVITALS_DISCORD_WEBHOOK"},
+    "telegram": {"RLVITALS_TELEGRAM_TOKEN", "RLVITALS_TELEGRAM_CHAT"},
+    "ntfy": {"RLVITALS_NTFY_URL"},
+    "email": {"RLVITALS_SMTP_HOST", "RLVITALS_EMAIL_TO"},
+    "pagerduty": {"RLVITALS_PAGERDUTY_ROUTING_KEY"},
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_service_needs_no_other_variables_and_the_docs_name_all(desk, monkeypatch, name):
+    desk()
+    page = (REPO / "docs" / "notifications.md").read_text(encoding="utf-8")
+    for variable in service_class(name).variables:
+        assert f"`{variable.name}" in page
+        if variable.name not in NEEDED[name]:
+            monkeypatch.delenv(variable.name, raising=False)
+    composed = opened(name).compose(raised())
+    if name == "telegram":
+        assert composed.url.startswith("https://api.telegram.org/bot")
+    if name == "pagerduty":
+        assert composed.url == "https://events.pagerduty.com/v2/enqueue"
+    if name == "email":
+        assert composed["From"] == composed["To"]
+    for variable in NEEDED[name]:
+        with monkeypatch.context() as patch:
+            patch.delenv(variable)
+            with pytest.raises(ConfigError, match=variable):
+                opened(name)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_chart_is_drawn_for_services_that_take_one(desk, tmp_path, name):
+    desk()
+    assert Briefer(RunDir(tmp_path), [Target(name, name)])._draws is (name not in ("slack", "pagerduty"))
+    assert Briefer(RunDir(tmp_path), [Target(name, name, picture=False)])._draws is False
 
 
 @pytest.mark.parametrize("name", ["slack", "discord", "telegram", "ntfy", "pagerduty", "email"])
