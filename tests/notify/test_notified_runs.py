@@ -16,10 +16,11 @@ from notify_servers import SECRETS
 
 import rlvitals
 from conftest import until
+from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
-from rlvitals.store.outbox import outbox_place, read_outbox
+from rlvitals.store.outbox import Outbox, outbox_place, read_outbox
 
 pytest_plugins = ["notify_fixtures"]
 pytestmark = pytest.mark.slow
@@ -171,6 +172,50 @@ def test_training_goes_on_while_a_service_hangs(desk, tmp_path):
     server.release.set()
     server.statuses.clear()
     assert until(lambda: sent(RunDir(tmp_path / "run")) == 1, 60)  # the follower goes on without the trainer
+
+
+def test_where_no_process_may_be_started_a_thread_sends(desk, tmp_path, monkeypatch, caplog):
+    server = desk()
+
+    def refused(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    run_dir = RunDir(tmp_path / "run")
+    with rlvitals.start(run_dir.root, rules=[RULE], notify="slack", display="none") as run:
+        log(run, range(12), 1.0)
+        log(run, range(12, 20), 9.0)
+        assert until(lambda: sent(run_dir) == 1, 60)
+    assert "Verdict: act" in "".join(
+        element["text"] for element in server.requests[0].json["blocks"][1]["elements"][0]["elements"]
+    )
+    assert "a thread follows the log instead" in caplog.text
+
+
+def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
+    desk().close()
+    run_dir = RunDir(tmp_path / "run")
+    notify = [{"to": "slack", "picture": False}]
+    with rlvitals.start(run_dir.root, rules=[RULE], notify=notify, tracker_wait=0.1, display="none") as run:
+        log(run, range(12), 1.0)
+        log(run, range(12, 20), 9.0)
+        assert until(lambda: (read_outbox(run_dir, "slack") or Outbox("slack")).state == "failing", 60)
+        follower = follower_of(run_dir)
+    said = next(message for message in caplog.messages if "not sent yet" in message)
+    left = f"'rlvitals notify {run_dir.root}' sends what is left"
+    assert said == f"slack: 1 notification is not sent yet (Connection refused); {left}"
+    os.kill(follower, signal.SIGKILL)  # it would try for ten minutes
+    server = desk()
+    assert main(["notify", str(run_dir.root)]) == 0
+    assert [request.json["text"].split(" ")[0] for request in server.requests] == ["CRITICAL"]
+
+
+def test_ranks_beside_the_first_need_no_variables(tmp_path, no_variables):
+    with rlvitals.start(tmp_path / "run", monitor=False) as run:
+        run.log({"loss": 1.0}, step=0)
+        with rlvitals.start(tmp_path / "run", notify="slack", rank=1) as other:
+            other.log({"loss": 1.0}, step=0)
+    assert not (tmp_path / "run" / "notify").exists()
 
 
 # Settings

@@ -92,14 +92,14 @@ def start(
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
     check_rules(settings)
-    if settings.notify.get("to"):
-        from rlvitals.notify.targets import check_targets
-
-        check_targets(settings.notify)
     run_dir = LiveRunDir.kept(output_dir)
     own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
+    if settings.notify.get("to"):  # the variables need to be set where rank 0 is, and nowhere else
+        from rlvitals.notify.targets import check_targets
+
+        check_targets(settings.notify)
     if resume is None:
         resume = False
     if resume is not False and overwrite:
