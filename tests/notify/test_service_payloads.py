@@ -32,6 +32,7 @@ MARGIN = Finding(
 )  # fmt: skip
 HOSTILE = (
     "<!channel> <@U1> @everyone [x](http://evil) *b* `c` & <b>i</b> ${env:HOME} {{key}} \r\nX-Evil: 1\x1b[2J\u202e"
+    " /stop #tag www.evil.org"
 )
 ATTACK = Finding("r", "data", "critical", 3, 2, HOSTILE, advice=(HOSTILE,), metrics=(HOSTILE,), slice=f"env={HOSTILE}")
 ACT = Standing("act", "1 critical finding; first: margin inversion, since step 20", PNG)
@@ -229,7 +230,10 @@ def test_hostile_names_are_no_tags_in_telegram(desk):
     text = Markup(request.json["text"])
     assert [tag for tag, _ in text.tags] == ["b", "a"]
     assert "<!channel>" in text.shown
-    assert is_plain(text.shown)
+    assert is_plain(text.shown.replace("\u2060", ""))
+    # What Telegram itself would make a mention, a tag, a command or a link of.
+    told = text.shown.replace("Open the run", "")
+    assert not re.search(r"@\w|#\w|://|(^|\s)/\w|\w\.[a-z]", told), told
 
 
 @pytest.mark.parametrize("picture", [PNG, None])

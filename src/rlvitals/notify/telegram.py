@@ -17,6 +17,9 @@ LONGEST_CAPTION = 1024
 LONGEST_TEXT = 4096
 """Characters after the markup was read, in the units of UTF-16."""
 
+_FOUND = re.compile(r"[@#$](?=\w)|:(?=//)|(?<!\w)/(?=\w)|(?<=\w)\.(?=[^\W\d])")
+"""Where Telegram looks for mentions, tags, commands and addresses by itself, whatever the markup says."""
+
 _TOKEN = re.compile(r"[0-9]{1,20}:[\w-]{1,100}")
 _ID = re.compile(r"[0-9]{1,20}")
 
@@ -76,15 +79,25 @@ def marked_up(message: Message, longest: int) -> str:
     """The message in Telegram's HTML, with what it does not hold left out from the end."""
     link = f'\n<a href="{escape(message.link)}">Open the run</a>' if message.link else ""
     room = longest - (len("\nOpen the run") if link else 0)
-    title = cut_middle(f"{sign_of(message)} {message.headline}", room // 2)
+    title = cut_middle(f"{sign_of(message)} {plain(message.headline)}", room // 2)
     room -= _length(title)
     told = f"<b>{escape(title)}</b>"
-    for line in message.lines:
+    for line in map(plain, message.lines):
         room -= _length(line) + 1
         if room < 0:
             break
         told += f"\n{escape(line)}"
     return told + link
+
+
+def plain(text: str) -> str:
+    r"""A text in which Telegram finds nobody to mention and nothing to link: an invisible joiner parts what it looks
+    for.
+
+    >>> plain("@ann 0.5 rewards/mean evil.org").replace("\u2060", "|")
+    '@|ann 0.5 rewards/mean evil.|org'
+    """
+    return _FOUND.sub("\\g<0>\u2060", text)
 
 
 def _length(text: str) -> int:
