@@ -210,6 +210,23 @@ def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
     assert [request.json["text"].split(" ")[0] for request in server.requests] == ["CRITICAL"]
 
 
+@pytest.mark.parametrize("damage", ["nothing", "findings", "notify"])
+def test_a_run_without_findings_or_with_damaged_files_ends_as_ever(desk, tmp_path, damage):
+    server = desk()
+    run_dir = RunDir(tmp_path / "run")
+    run = rlvitals.start(run_dir.root, notify="slack", display="none")
+    if damage == "findings":
+        run_dir.findings.mkdir(parents=True)
+    elif damage == "notify":
+        run_dir.notify.write_text("a file in its place")
+    if damage != "nothing":
+        log(run, range(3), 1.0)
+    run.finish()
+    assert run.status == "finished"
+    assert rlvitals.open_run(run_dir.root).rows == (0 if damage == "nothing" else 3)
+    assert server.requests == []
+
+
 def test_ranks_beside_the_first_need_no_variables(tmp_path, no_variables):
     with rlvitals.start(tmp_path / "run", monitor=False) as run:
         run.log({"loss": 1.0}, step=0)

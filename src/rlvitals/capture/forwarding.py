@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
+from rlvitals.guard import guarded, words_of
 from rlvitals.store.cursors import CursorPlace, bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
 from rlvitals.store.files import make_folder, open_descriptor
 from rlvitals.store.layout import RunDir
@@ -161,7 +162,8 @@ class Forwarding:
 
     def wait(self, seconds: float) -> None:
         """Wait until the trackers hold the whole run; what is left at the deadline is said, and goes on without us."""
-        self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
+        with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
+            self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
         began = time.monotonic()
         said = False
         while (left := self._left()) and time.monotonic() - began < seconds and not self._is_hopeless(left):

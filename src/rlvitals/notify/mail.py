@@ -67,8 +67,8 @@ class Mail(Service):
                 refused = server.send_message(mail)
                 is_handed_over = False
             if refused:
-                codes = ", ".join(sorted({f"SMTP {code}" for code, _ in refused.values()}))
-                logger.warning("e-mail: %d of %d recipients were refused (%s)", len(refused), len(self._to), codes)
+                said = ", ".join(sorted({f"SMTP {code}" for code, _ in refused.values()}))
+                logger.warning("e-mail: %d of %d recipients were refused (%s)", len(refused), len(self._to), said)
         except smtplib.SMTPResponseException as error:
             return _refused(error.smtp_code)
         except smtplib.SMTPRecipientsRefused as error:
