@@ -255,6 +255,11 @@ prune {one} --rollouts-keep-last 5 --dry-run
 prune {one} --{word}
 compact {two}
 compact {two} --undo
+notify
+notify --test {word}
+notify {one}
+notify {one} --to slack
+notify {missing} --to slack
 sync {two} --to csv
 sync {two} --to {word}
 sync {missing} --to csv

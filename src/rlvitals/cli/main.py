@@ -56,6 +56,7 @@ VERBS = {
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
     "prune": "drop old rollouts and evaluation files of a run by rule; its rows stay",
     "purge": "remove the runs from the disk that were marked as deleted in the dashboard",
+    "notify": "try the services that tell people of findings, and send what is left of a run's notifications",
     "sync": "bring a tracker up to date with a run",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
