@@ -151,6 +151,8 @@ runs {damaged_runs}
 runs {runs} --json
 purge {runs} --dry-run
 purge {missing}
+env
+completion fish
 rules
 rules plateau {word}
 show {one}

@@ -58,6 +58,8 @@ VERBS = {
     "purge": "remove the runs from the disk that were marked as deleted in the dashboard",
     "notify": "try the services that tell people of findings, and send what is left of a run's notifications",
     "sync": "bring a tracker up to date with a run",
+    "env": "versions of rlvitals, Python and the packages it works with, and the machine: what a bug report needs",
+    "completion": "a script that lets bash, zsh or fish complete verbs, flags and paths",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
@@ -92,9 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
     name = words[0]
     if name not in VERBS:
         top.error(f"there is no verb {name!r}.{did_you_mean(name, VERBS)} Verbs: {', '.join(VERBS)}")
-    verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
-    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
-    verb.add_arguments(parser)
+    verb, parser = verb_of(name)
     arguments = parser.parse_args(words[1:])
     try:
         return verb.run(arguments)
@@ -106,6 +106,14 @@ def main(words: Sequence[str] | None = None) -> int:
         raise
     except OSError as error:  # a disk that fails in the middle of a file
         return _fail(f"{error.filename or arguments.__dict__.get('path', name)}: {error.strerror or error}", EXIT_USAGE)
+
+
+def verb_of(name: str) -> tuple[Verb, argparse.ArgumentParser]:
+    """A verb's module and the parser of its arguments."""
+    verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
+    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
+    verb.add_arguments(parser)
+    return verb, parser
 
 
 def run() -> NoReturn:
