@@ -156,7 +156,8 @@ def what_does_this_metric_mean(ask):
     assert told["id"] == "kl_ref.k3"
     assert told["what"]
     assert told["formula"]
-    assert {"framework": "verl", "names": ["actor/kl_loss"]} in told["called"]
+    assert {"part": "called", "framework": "verl", "names": ["actor/kl_loss"]} in told["parts"]
+    assert any(part["part"] == "typical range" and part["high"] == 0.72 for part in told["parts"])
 
 
 def which_settings_has_the_run(ask):

@@ -49,11 +49,13 @@ CITED = 3
 DIFFERENT_SETTINGS = 25
 MOST_PLACES = 200
 
+MOST_COMPARED = 300
+"""Metrics of a run that are compared without being named: each takes milliseconds."""
+
 EXPLAINED = (
-    "id", "title", "what", "formula", "estimator", "unit", "direction", "reduce", "bands", "symptoms", "notes",
-    "is_ambiguous", "sources", "other_meanings",
+    "id", "title", "what", "formula", "estimator", "unit", "direction", "reduce", "notes", "is_ambiguous",
 )  # fmt: skip
-"""What is told of a metric before its names."""
+"""What is told of a metric first."""
 
 
 def list_runs(folder: Folder, given: Given) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _line(line: contract.TableRun) -> dict[str, Any]:
             "name": "" if line["name"] == line["run"].rpartition("/")[2] else line["name"],
             "status": line["status"],
             "verdict": line["verdict"],
-            "reason": line["reason"],
+            "reason": "" if line["verdict"] == "healthy" else line["reason"],
             "reward": reward,
             "step": line["last_step"],
             "total_steps": line["total_steps"],
@@ -130,9 +132,9 @@ def run_summary(folder: Folder, given: Given) -> dict[str, Any]:
         "updated": moment(now["updated"]),
         "rows": told["rows"],
         "rows_abandoned": told["ghost_rows"],
-        "attempts": len(told["attempts"]),
+        "attempts_in_all": len(told["attempts"]),
         "ranks": len(told["ranks"]),
-        "problems": len(told["problems"]),
+        "problems_in_all": len(told["problems"]),
     }
     part = given.get("part", "vital_signs")
     return fit(listed(without_nothing(head), part, PARTS[part](told), given))
@@ -321,7 +323,9 @@ def compare(folder: Folder, given: Given) -> dict[str, Any]:
     """Runs beside the first one."""
     runs = [run_of(folder, {"run": run}) for run in given["runs"]]
     names = given.get("names", [])
-    told = api.compare(folder, Query([*(("run", run) for run in runs), *(("name", name) for name in names)]))
+    is_large = bool(runs) and len(folder.view(runs[0]).metrics) > MOST_COMPARED
+    asked = [*(("run", run) for run in runs), *(("name", name) for name in names), ("signs", str(int(is_large)))]
+    told = api.compare(folder, Query(asked))
     lines = {line["run"]: line for line in folder.runs(hidden=True)["runs"]}
     apart = [{"name": name, "values": values} for name, values in told["config_differences"].items()]
     head = {
@@ -343,6 +347,7 @@ def compare(folder: Folder, given: Given) -> dict[str, Any]:
             "values are in the order of runs; parts_at: the step from which a run differs from the first one beyond "
             "the noise; comparable: 'same' unless the runs compute it differently"
         ),
+        "hint": Own("of many metrics, only the vital signs are compared: give names") if is_large and not names else "",
         "only_in_one": [{"run": run, "metrics": len(only)} for run, only in told["only_in_one"].items()],
     }
     return fit(listed(without_nothing(head), "metrics", [_compared(row) for row in told["metrics"]], given))
@@ -384,9 +389,15 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
             for fact in rules
         ]
         return fit(listed({"kind": kind, "rules_in_all": len(rules)}, "rules", own(brief), given))
-    facts = own(picked(told, *EXPLAINED))
-    names = own([{"framework": framework, "names": names} for framework, names in told["aliases"].items()])
-    return fit(listed(without_nothing({"name": name, **facts}), "called", names, given))
+    parts: list[dict[str, Any]] = [
+        *({"part": "typical range", **band} for band in told["bands"]),
+        *({"part": "symptom", **symptom} for symptom in told["symptoms"]),
+        *({"part": "in a framework", **source} for source in told["sources"]),
+        *({"part": "other meaning", **other} for other in told["other_meanings"]),
+        *({"part": "called", "framework": framework, "names": names} for framework, names in told["aliases"].items()),
+    ]
+    head = {"name": name, **own(picked(told, *EXPLAINED))}
+    return fit(listed(without_nothing(head), "parts", [own(without_nothing(part)) for part in parts], given))
 
 
 # Any log, and checkpoints

@@ -92,7 +92,7 @@ def _answered(folder: Folder, name: str, given: dict[str, Any]) -> types.CallToo
         facts, is_error = ask(folder, name, given), False
     except Refused as refused:
         facts, is_error = refused.facts, True
-    text = types.TextContent(text=as_json(facts).decode())
+    text = types.TextContent(text=as_json(facts).decode().strip())
     return types.CallToolResult(content=[text], structured_content=facts, is_error=is_error)
 
 
