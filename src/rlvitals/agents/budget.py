@@ -17,13 +17,13 @@ from rlvitals.web.answers import as_json
 
 MOST_TOKENS = 4_000
 
-ENVELOPE = 160
+ENVELOPE = 220
 """Tokens of what is put around an answer: the note about data, the cursor, whether texts were cut."""
 
 HEAD_SHARE = 0.6
 """Of the budget that the facts before a list may take."""
 
-LEVELS = ((2_000, 1_000), (600, 40), (200, 20), (80, 8), (30, 3))
+LEVELS = ((2_000, 1_000), (600, 40), (200, 20), (80, 8), (30, 3), (12, 1))
 """Characters of a text and entries of a list, from what is shown usually to what always fits."""
 
 _RUNS = re.compile(r"[A-Za-z]+|[^\x00-\x7f]+|\s+|.", re.DOTALL)
@@ -95,9 +95,10 @@ def fit_size(make: Callable[[int], Draft], size: int, least: int = 2) -> dict[st
     """The answer in the largest size, up to the one that is asked for, in which nothing of it must be left out."""
     while True:
         draft = make(size)
-        cost = tokens_of(quoted({**draft.head, draft.key: list(draft.items)}, new_label()))
-        if cost <= MOST_TOKENS - ENVELOPE or size <= least:
-            return fit(draft)
+        answer = fit(draft)
+        if size <= least or ("cut" not in answer and answer["more"] is None):
+            return answer
+        cost = tokens_of({**draft.head, draft.key: draft.items})
         size = max(least, min(size - 1, int(0.97 * size * (MOST_TOKENS - ENVELOPE) / cost)))
 
 
@@ -107,20 +108,24 @@ def _fitted(draft: Draft, label: str) -> dict[str, Any]:
     shown: list[Any] = []
     for longest, most in LEVELS:
         shorten = _Shortener(longest, most)
-        head = quoted(shorten(draft.head), label)
+        head = quoted({key: shorten(value) for key, value in draft.head.items()}, label)
         cost = tokens_of(head)
         shown = []
         if cost > room * (HEAD_SHARE if draft.items else 1):
             continue
         left = room - cost
         for item in draft.items:
+            has_cut = shorten.has_cut
             made = quoted(shorten(item), label)
             left -= tokens_of(made) + 1
             if left < 0:
+                shorten.has_cut = has_cut
                 break
             shown.append(made)
         if shown or not draft.items:
             break
+    if draft.items and not shown:  # a question that is asked again with the cursor must come to an end
+        shown = ["(too large to show)"]
     facts: dict[str, Any] = {**head, **({draft.key: shown} if draft.key else {})}
     if shorten.has_cut:
         facts["cut"] = "Long texts or lists are cut ('…')."
@@ -134,4 +139,7 @@ def _fitted(draft: Draft, label: str) -> dict[str, Any]:
 
 def tokens_of(facts: Any) -> int:
     """The tokens of data as it is sent."""
-    return tokens_at_most(as_json({"": facts}).decode())
+    return tokens_at_most(as_json({"": facts}).decode()) - _AROUND
+
+
+_AROUND = tokens_at_most(as_json({"": 0}).decode()) - 1

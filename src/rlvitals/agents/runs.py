@@ -376,7 +376,7 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
     name = given["name"]
     asked = [("name", name), *([("run", run_of(folder, given))] if given.get("run") else [])]
     try:
-        told = api.explain(folder, Query(asked))
+        told = cast(dict[str, Any], api.explain(folder, Query(asked)))
     except UnknownMetric:
         if not is_rule_or_kind(name):
             raise
