@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self.cookie = f"rlvitals_{hashlib.sha256(str(self._path).encode()).hexdigest()[:8]}"
+        self.cookie = f"rlvitals_{hashlib.sha256(os.fsencode(self._path)).hexdigest()[:8]}"
         self._stamp: object = None
         self._proofs: dict[str, str] = {}
         self._read(is_first=True)
