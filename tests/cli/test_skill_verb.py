@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
+from argparse import ArgumentParser
+from importlib import import_module
 
 import pytest
 
+from conftest import REPO
 from rlvitals.agents.skill import skill_text
 from rlvitals.agents.tools import TOOLS
 from rlvitals.cli.ask import ACTIONS
-from rlvitals.cli.main import VERBS, main
+from rlvitals.cli.main import MODULES, main
 
 
 @pytest.fixture
@@ -36,8 +41,24 @@ def test_it_teaches_every_tool_the_requests_and_when_not_to_stop():
     assert all(f"`{tool}`" in text for tool in TOOLS)
     assert all(f"rlvitals ask RUN {action}" in text for action in ACTIONS)
     assert "A plateau after a gain is no reason to stop" in text
-    commands = {line.split("rlvitals ")[1].split()[0] for line in text.split("`") if line.startswith("rlvitals ")}
-    assert commands <= set(VERBS)
+
+
+def commands_in(text: str) -> list[str]:
+    return re.findall(r"(?:^|`)(rlvitals [a-z][^`\n]*)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command", commands_in(skill_text() + (REPO / "docs" / "agents.md").read_text().partition("## Connect")[0])
+)
+def test_every_command_in_it_is_one(command):
+    verb, *words = shlex.split(command, comments=True)[1:]
+    parser = ArgumentParser(exit_on_error=False)
+    import_module(f"rlvitals.cli.{MODULES.get(verb, verb)}").add_arguments(parser)
+    assert parser.parse_known_args(words)[1] == []
+
+
+def test_the_commands_are_found():
+    assert len(commands_in(skill_text())) > 12
 
 
 def test_installing_writes_it_once(place, capsys):
