@@ -52,3 +52,14 @@ def test_a_damaged_run_is_answered(good, seed):
         assert line["step"] == ask(folder, "run_summary", {"run": "good"})["step"] > ROWS / 2
     finally:
         shutil.rmtree(bad, ignore_errors=True)
+
+
+def test_a_link_to_itself_hides_no_checkpoint(good):
+    bad = good.parent / "looped"
+    shutil.copytree(good, bad, symlinks=True)
+    before = ask(Folder(good.parent), "best_checkpoint", {"run": "looped"})["checkpoints"]
+    (bad / "a-loop").symlink_to(bad / "a-loop")
+    try:
+        assert ask(Folder(good.parent), "best_checkpoint", {"run": "looped"})["checkpoints"] == before != []
+    finally:
+        shutil.rmtree(bad)
