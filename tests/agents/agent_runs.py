@@ -1,4 +1,4 @@
-"""Ten recorded runs and logs for agents to ask about, each with facts that are known by construction."""
+"""Nine recorded runs and two logs of other tools for agents to ask about, each with facts known by construction."""
 
 from __future__ import annotations
 
