@@ -1,4 +1,4 @@
-"""Twenty questions that an agent asks about nine recorded runs and two logs, through a real MCP client: each is answered
+"""Twenty questions that an agent asks about nine recorded runs and two logs, by a real MCP client: each is answered
 within three calls, within the budget, and with the facts the runs were made with.
 """
 
