@@ -267,6 +267,13 @@ sync {two} --to {word}
 sync {missing} --to csv
 serve {missing} --port 99999
 serve {runs} --tokens {missing} --port 99999
+mcp {missing}
+mcp {missing} --http --port 99999
+mcp {runs} --http --tokens {missing}
+skill
+skill --install {out}/skills
+skill --install {log}
+skill --force
 share {one} {two} --to {out}/site --redact {word} --title {word}
 share {one} --to {out}/site --no-texts --json
 share {one} --to {runs}

@@ -37,6 +37,8 @@ VERBS = {
     "rules": "what the doctor goes by: every rule, or those of a name or a kind of trouble in full",
     "runs": "list the runs below a directory",
     "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
+    "mcp": "an MCP server for coding agents over a folder of runs: verdicts, series, rollouts; it only reads",
+    "skill": "the guide for coding agents: how to judge a run, when not to stop one; --install puts it where they look",
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",

@@ -78,7 +78,7 @@ def find_logs(folder: Path) -> Found:
     for place in (folder, *others):
         if not is_dump(place):
             places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
-    inside = [place for place in places if _stays_in(place, folder)]
+    inside = [place for place in places if stays_in(place, folder)]
     return Found(inside[:MOST_LOGS], len(inside[MOST_LOGS:]))
 
 
@@ -90,8 +90,8 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
     return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
 
 
-def _stays_in(place: Path, folder: Path) -> bool:
-    """Whether nothing of a log leads out of the folder by a link."""
+def stays_in(place: Path, folder: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link; of a log that is a folder, its first files."""
     here = os.path.realpath(folder)
     return all(Path(os.path.realpath(file)).is_relative_to(here) for file in (place, *_files_of(place)))
 
@@ -177,10 +177,11 @@ class RawLogs:
         known = self._lines.get(place)
         return known is not None and known[1] is not None
 
-    def wait(self) -> None:
-        """Until the look that is under way has ended."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the look that is under way has ended, or for so long; whether it has."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
 
     def _look(self) -> None:
         began = time.monotonic()

@@ -65,6 +65,9 @@ LIST_SECONDS = 1.0
 
 MOST_RUNS = 5_000
 
+MOST_ENTRIES = 50_000
+"""Files and folders of a log that is a folder, which are looked at for links."""
+
 
 class Served(NamedTuple):
     """One entry: a run's directory, one split of a dump, or a log of another tool."""
@@ -353,6 +356,23 @@ class Folder:
             raise refusal from None
         return Served(path)
 
+    def any_place(self, path: str) -> Path:
+        """Any file or folder of the folder by its path below it, to be read as a log: it need not be listed. Raises
+        RunNotFound where it is none, or where it or something in it is a link that leaves the folder.
+        """
+        refusal = RunNotFound(f"there is nothing at {path[:200]!r} in this folder; the path is relative to it")
+        if "\0" in path or path.startswith("/") or ".." in Path(path).parts:
+            raise refusal
+        try:
+            place = (self.root / path).resolve()
+            if not place.is_relative_to(self.root) or not place.exists():
+                raise refusal
+        except (OSError, ValueError, RuntimeError):
+            raise refusal from None
+        if links_outside(place, self.root):
+            raise RunNotFound(f"{path[:200]!r} holds a link that leaves the folder, or too many files to look at")
+        return place
+
     def _dump(self, path: Path, run: str, refusal: RunNotFound) -> Served:
         if not is_dump(path):
             raise refusal
@@ -477,6 +497,22 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
+    return False
+
+
+def links_outside(place: Path, root: Path) -> bool:
+    """Whether anything in a folder is a symbolic link that leaves the root; also where there is too much to tell."""
+    if not place.is_dir():
+        return False
+    looked = 0
+    for folder, folders, files in os.walk(place):
+        looked += len(folders) + len(files)
+        if looked > MOST_ENTRIES:
+            return True
+        for name in (*folders, *files):
+            entry = os.path.join(folder, name)
+            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(root):
+                return True
     return False
 
 

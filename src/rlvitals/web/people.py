@@ -86,7 +86,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self.cookie = f"rlvitals_{hashlib.sha256(str(self._path).encode()).hexdigest()[:8]}"
+        self.cookie = f"rlvitals_{hashlib.sha256(os.fsencode(self._path)).hexdigest()[:8]}"
         self._stamp: object = None
         self._proofs: dict[str, str] = {}
         self._read(is_first=True)
