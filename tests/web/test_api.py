@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import signal
 import socket
@@ -395,3 +397,17 @@ def test_a_growing_log_that_takes_long_to_judge_is_not_judged_at_every_row(tmp_p
             with log.open("a") as file:
                 file.write(json.dumps({"step": step, "timestamp": 1.0, "attempt": 1, "reward": 0.5}) + "\n")
     assert judged == [50]
+
+
+class ClosingHandler(logging.StreamHandler):
+    """Closes its stream with itself, as the handlers of absl do, which tensorboard brings along."""
+
+    def close(self):
+        self.stream.close()
+        super().close()
+
+
+def test_a_server_leaves_the_log_handlers_of_its_process_open(tmp_path):
+    handler = ClosingHandler(io.StringIO())
+    with serving(tmp_path):
+        assert not handler.stream.closed
