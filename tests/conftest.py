@@ -100,7 +100,9 @@ def compile_for_all(config):
 
 LONGEST = Path(__file__).with_name("longest.txt")
 """Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
-LONG = 0.4
+EXAMPLES = "_hypothesis_internal_use_settings"
+"""Where hypothesis keeps what a test says itself of the number of its examples."""
+LONG = 0.2
 """Seconds from which on a test that stands alone is slow, marked or not."""
 
 
@@ -114,6 +116,10 @@ def pytest_ignore_collect(collection_path, config):
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     """What takes long is slow, before pytest leaves out what is. Afterwards, under xdist, the longest come first."""
+    most = settings.get_profile("quick").max_examples
+    for test in {item.obj for item in items if config.option.markexpr == "not slow" and hasattr(item, "obj")}:
+        if (own := getattr(test, EXAMPLES, None)) and own.max_examples > most:
+            setattr(test, EXAMPLES, settings(own, max_examples=most))
     lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
     seconds = {name: float(number) for number, name in lines}
     for item in items:
