@@ -46,7 +46,7 @@ def rows_of(folder: Path, name: str = "training_metrics"):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A shorter run than the recipe's, with everything a run leaves. It warms up for as long as the margin needs to rise."""
+    """A shorter run than the recipe's, with everything a run leaves. A shorter warm-up gives too small a margin."""
     where = tmp_path_factory.mktemp("kto")
     (where / "bin").mkdir()
     (where / "bin" / "python").symlink_to(sys.executable)
