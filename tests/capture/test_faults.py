@@ -157,7 +157,7 @@ print(json.dumps({"lost": lost, "acknowledged": acknowledged, "resumed_back": re
 
 @pytest.mark.slow
 def test_no_acknowledged_row_is_lost_in_hundreds_of_kills_and_the_run_reads_whole(tmp_path, python):
-    kills = 300
+    kills = 150
     folder = tmp_path / "run"
     driver = python(KILLS, folder, kills)
     assert driver.returncode == 0, driver.stderr
