@@ -231,9 +231,9 @@ def pytest_unconfigure(config):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that reaches beyond this machine fails."""
+@pytest.fixture(autouse=True, scope="session")
+def _own_surroundings(tmp_path_factory):
+    """A test that reaches beyond this machine fails, and tables of dumps do not go to the cache of whoever runs them."""
     real_connect = socket.socket.connect
 
     def connect(self: socket.socket, address: object) -> object:
@@ -242,29 +242,19 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
             raise AssertionError(f"a test tried to connect to {host}")
         return real_connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", connect)
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are no ranks of whatever launched them."""
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory):
-    """Tables of dumps do not go to the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect)
         patch.setenv("RLVITALS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 @pytest.fixture(autouse=True)
 def _no_open_runs():
-    """Runs a test left open are closed, and the test is told."""
+    """Tests are no ranks of whatever launched them. Runs a test left open are closed, and the test is told."""
     from rlvitals.capture import endings
 
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        os.environ.pop(name, None)
     yield
     left = list(endings._open_runs)
     for run in left:
