@@ -233,7 +233,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_surroundings(tmp_path_factory):
-    """A test that reaches beyond this machine fails, and tables of dumps do not go to the cache of whoever runs them."""
+    """A test that reaches beyond this machine fails, and tables of dumps do not go to the cache of whoever runs it."""
     real_connect = socket.socket.connect
 
     def connect(self: socket.socket, address: object) -> object:
