@@ -66,8 +66,10 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals train ppo --output-dir out/ppo      (or rlaif, or grpo)"
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
-test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
-	$(PYTEST) --ignore tests/learn --ignore tests/frameworks
+test: $(BIN)/.dev $(BIN)/.pages  ## everything CI runs: the tests and, beside them, lint, whose output comes last
+	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+		$(PYTEST) --ignore tests/learn --ignore tests/frameworks; tests=$$?; \
+		wait $$lint; linted=$$?; cat $(VENV)/lint.log; exit $$((tests | linted))
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import signal
 import socket
@@ -424,3 +426,17 @@ def test_judging_goes_on_where_answers_never_end(monkeypatch):
         began = time.monotonic()
         turns.let_pass()
         assert 0.01 <= time.monotonic() - began < 5
+
+
+class ClosingHandler(logging.StreamHandler):
+    """Closes its stream with itself, as the handlers of absl do, which tensorboard brings along."""
+
+    def close(self):
+        self.stream.close()
+        super().close()
+
+
+def test_a_server_leaves_the_log_handlers_of_its_process_open(tmp_path):
+    handler = ClosingHandler(io.StringIO())
+    with serving(tmp_path):
+        assert not handler.stream.closed

@@ -154,9 +154,10 @@ class GuardedServer(uvicorn.Server):
         taking = {path.encode(): most for path, most in doors.items()}
         connection = type("Connection", (Connection,), {"doors": taking, "keys": keys or {}})
         # No access log: addresses may hold a token. No warnings: anybody can cause them, as many as he likes.
-        # The loop and the parser are those that are always there, whatever else is installed.
+        # No logging configuration: uvicorn's own closes every handler of the process, and absl's handlers then close
+        # their streams. The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
-            app, http=connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
+            app, http=connection, loop="asyncio", backlog=TURN, log_level="error", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         super().__init__(config)
