@@ -88,6 +88,8 @@ class RunDir:
     """What the policy that training began with was rewarded; later evaluations are compared with it."""
     sinks = _Below("sinks")
     index = _Below("index")
+    imported = _Below("import.json")
+    """How far a tracker's run has been brought in."""
     asks = _Below("asks")
     """What people ask of the trainer while the run is live."""
 
@@ -181,6 +183,7 @@ class RunDir:
             self.index,
             self.sinks,
             self.asks,
+            self.imported,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
 

@@ -1,0 +1,74 @@
+"""From a record, as trackers keep that have rows, to a row: which step it is of, its numbers and its texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import flatten, number_of
+from rlvitals.importers.steps import TIME_NAMES, StepFinder
+from rlvitals.importers.trackers.base import MOST_TEXT
+from rlvitals.records import Row
+from rlvitals.store.lines import metric_key
+
+_NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"})
+"""How trackers write numbers that JSON has none for."""
+
+
+class RowMaker:
+    """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
+
+    def __init__(self, scheme: str, memory: dict[str, Any] | None = None) -> None:
+        self._counter = f"{scheme}/step"
+        self.notes = Notes()
+        self._steps = StepFinder(self.notes)
+        self._has_media = False
+        if memory:
+            self._steps.recall(memory)
+
+    def memory(self) -> dict[str, Any]:
+        """What another maker needs to go on."""
+        return self._steps.memory()
+
+    def row(self, record: dict[str, Any], counter: Any = None, time: Any = None) -> Row | None:
+        """One record; None where it holds nothing. `counter` is the tracker's own step: it gives way to a step that
+        the training logged, and stays as `SCHEME/step` where the two differ.
+        """
+        numbers, texts = self._cells(record)
+        said: dict[str, Any] = {**record, **({} if time is None else {"_timestamp": time})}
+        own = counter if type(counter) is int else None
+        if own is not None:
+            numbers["_step"] = own
+        fields = self._steps.place(numbers, {name: said[name] for name in TIME_NAMES if name in said})
+        step, moment = fields.pop("step"), fields.pop("timestamp", math.nan)
+        if own is not None and own != step:
+            fields[self._counter] = own
+        if not fields and not texts:
+            return None
+        return Row(step, moment, 1, {metric_key(name): value for name, value in fields.items()}, texts)
+
+    def sample(self, record: dict[str, Any], time: float | None) -> Row | None:
+        """A sample of the machine, which has a time and no step; None where it holds nothing."""
+        numbers, _ = self._cells(record)
+        if not numbers:
+            return None
+        named = {metric_key(name): value for name, value in numbers.items()}
+        return Row(0, math.nan if time is None else time, 1, named)
+
+    def _cells(self, record: dict[str, Any]) -> tuple[Fields, dict[str, str]]:
+        numeric: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        for name, value in record.items():
+            if isinstance(value, str):
+                if value.lower() in _NONFINITE:
+                    numeric[name] = number_of(value)
+                elif name not in TIME_NAMES:
+                    texts[metric_key(name)] = value[:MOST_TEXT]
+            elif isinstance(value, dict) and "_type" in value:
+                self._has_media = True
+            else:
+                numeric[name] = value
+        if self._has_media:
+            self.notes.say("left out: tables, pictures and other files, which stay at the tracker")
+        return flatten(numeric), texts
