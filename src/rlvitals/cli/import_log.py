@@ -121,7 +121,9 @@ def _sum_up(address: Address, done: list[Brought]) -> None:
     )
     left_out = f" (the first {MOST_SHOWN} are shown)" if len(done) > MOST_SHOWN else ""
     added = sum(one.added for one in done)
-    say(f"{address}: {len(done)} {'run' if len(done) == 1 else 'runs'}{left_out}: {kinds}; {rows:,} rows, {added:,} new")
+    say(
+        f"{address}: {len(done)} {'run' if len(done) == 1 else 'runs'}{left_out}: {kinds}; {rows:,} rows, {added:,} new"
+    )
 
 
 def _facts(one: Brought) -> dict[str, Any]:

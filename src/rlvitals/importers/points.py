@@ -87,7 +87,10 @@ class PointColumns:
         """All points of a metric; times in Unix seconds, 0 where they are not known."""
         import numpy as np
 
-        kept = [np.asarray(list(steps), np.int64), *(np.asarray(list(one), np.float64) for one in (times, values))]
+        kept = [
+            np.asarray(given if isinstance(given, np.ndarray) else list(given), kind)
+            for given, kind in ((steps, np.int64), (times, np.float64), (values, np.float64))
+        ]
         possible = np.abs(kept[0]) <= MAX_STEP
         if not possible.all():
             self._notes.count(
@@ -125,9 +128,7 @@ class PointColumns:
         which, steps, times, values = which[order], steps[order], times[order], values[order]
         segments, are_evaluations = segments[order], are_evaluations[order]
         begins = np.flatnonzero(
-            (steps[1:] != steps[:-1])
-            | (segments[1:] != segments[:-1])
-            | (are_evaluations[1:] != are_evaluations[:-1])
+            (steps[1:] != steps[:-1]) | (segments[1:] != segments[:-1]) | (are_evaluations[1:] != are_evaluations[:-1])
         )
         edges = [0, *(begins + 1).tolist(), len(steps)]
         for begin, end in zip(edges, edges[1:], strict=False):

@@ -128,7 +128,9 @@ def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
 
 def write_attempts(run_dir: RunDir, attempts: Iterable[Attempt]) -> None:
     """Write the whole list of (re)starts, in place of what was there."""
-    replace_file(run_dir.attempts, [json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in attempts])
+    replace_file(
+        run_dir.attempts, [json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in attempts]
+    )
 
 
 def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[Attempt]:

@@ -6,6 +6,7 @@ The scheme is the tracker. The place is its server, database or folder; without 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -38,8 +39,25 @@ class Address:
     """A project or a run; what the parts mean is the tracker's."""
 
     def __str__(self) -> str:
-        place = f"{mask_text(self.place)}#" if self.place else ""
-        return f"{self.scheme}:{place}{self.path}"
+        return self._said(mask_text(self.place))
+
+    @property
+    def shown(self) -> str:
+        """The same without the way to a local file or folder: for what may leave the machine.
+
+        >>> Address("mlflow", "sqlite:////home/me/mlflow.db", "grpo").shown
+        'mlflow:mlflow.db#grpo'
+        """
+        is_remote = self.place.startswith(("http://", "https://"))
+        return str(self) if is_remote else self._said(self.place.rstrip("/").rpartition("/")[2])
+
+    @property
+    def place_mark(self) -> str:
+        """Tells places apart without naming them."""
+        return hashlib.sha256(self.place.encode("utf-8", "replace")).hexdigest()[:16] if self.place else ""
+
+    def _said(self, place: str) -> str:
+        return f"{self.scheme}:{place}{'#' if place and (self.path or self.scheme != 'neptune') else ''}{self.path}"
 
 
 def address_in(text: object) -> Address | None:

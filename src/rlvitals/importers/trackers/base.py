@@ -8,6 +8,7 @@ nor repeats them.
 from __future__ import annotations
 
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from rlvitals.errors import MissingDependency, RlvitalsError, SourceError
 from rlvitals.guard import guarded, words_of
+from rlvitals.importers.cells import time_of
 from rlvitals.importers.trackers.address import Address
 from rlvitals.masking import mask_text
 from rlvitals.records import Row, Status
@@ -170,7 +172,8 @@ class Source(ABC):
         if status is not None:
             return status in PASSING
         return any(
-            isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _UNREACHABLE for one in chain(error)
+            isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _UNREACHABLE
+            for one in chain(error)
         )
 
     def needs_login(self, error: Exception) -> bool:
@@ -223,6 +226,17 @@ def retry_after(error: BaseException) -> float:
         if isinstance(said, str) and said.isdecimal() and len(said) < 5:
             return float(said)
     return 0.0
+
+
+def utc_time(said: object) -> float | None:
+    """Unix seconds; a text without a time zone is in UTC, as servers write it.
+
+    >>> utc_time("2026-01-01T00:00:00"), utc_time("2026-01-01T00:00:00Z"), utc_time(None)
+    (1767225600.0, 1767225600.0, None)
+    """
+    if isinstance(said, str) and re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?", said):
+        said += "+00:00"
+    return time_of(said)
 
 
 def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:

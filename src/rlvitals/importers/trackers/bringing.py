@@ -27,6 +27,7 @@ from rlvitals.importers.steps import RestartWatch
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import Card, Page, RemoteRun, Source
 from rlvitals.importers.trackers.registry import open_source
+from rlvitals.importers.trackers.rows import counter_name
 from rlvitals.masking import mask_text, masked
 from rlvitals.records import Attempt, RunInfo, Status
 from rlvitals.store.cards import write_attempts, write_config, write_info
@@ -165,7 +166,7 @@ def _known(folder: Path, address: Address) -> dict[str, Path]:
     for child in sorted(folder.iterdir()):
         with contextlib.suppress(RlvitalsError):
             record = read_import(RunDir(child))
-            if record and record.get("scheme") == address.scheme and record.get("place") == mask_text(address.place):
+            if record and record.get("scheme") == address.scheme and record.get("place") == address.place_mark:
                 found.setdefault(str(record.get("id")), child)
     return found
 
@@ -227,9 +228,9 @@ class _Import:
         before = sum(self._counts.values())
         run_id = (known or {}).get("run_id") or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
         self._record |= {
-            "address": str(self._source.address),
+            "address": self._source.address.shown,
             "scheme": self._source.scheme,
-            "place": mask_text(self._source.address.place),
+            "place": self._source.address.place_mark,
             "id": self._parts[0].identity,
             "run_id": run_id,
             "is_open": True,
@@ -290,7 +291,7 @@ class _Import:
     def _add(self, logs: ImportLogs, part: RemoteRun, page: Page) -> None:
         for row in page.rows:
             number = self._attempt_of(part, {"step": row.step, **row.numbers}, row.timestamp)
-            stream = stream_of([*row.numbers, *row.texts])
+            stream = stream_of({*row.numbers, *row.texts} - {counter_name(self._source.scheme)})
             logs.add(stream, encode(stored_row(replace(row, attempt=number))))
             self._counts[stream] += 1
             if math.isfinite(row.timestamp):
@@ -321,7 +322,7 @@ class _Import:
         if is_running:
             notes.append("it was still running when it was imported: the same command fetches what has come since")
         origin = {
-            "imported_from": str(self._source.address),
+            "imported_from": self._source.address.shown,
             "format": self._source.scheme,
             "notes": notes,
             "tracker": {
@@ -367,7 +368,7 @@ class _Import:
         counts = said.get("counts", {})
         return Brought(
             name=self._parts[0].name,
-            id=self._parts[0].identity,
+            id=self._parts[0].id,
             path=self._dir.root,
             outcome=outcome,
             rows=counts.get("train", 0),
@@ -378,4 +379,3 @@ class _Import:
             state=self._parts[-1].status,
             notes=list(said.get("notes", [])),
         )
-

@@ -101,7 +101,9 @@ class MlflowSource(Source):
                     "experiment": run.project,
                     "state": info.status.lower(),
                     "parent": data.tags.get("mlflow.parentRunId"),
-                    "texts": {name.removeprefix("text/"): text for name, text in data.tags.items() if name[:5] == "text/"},
+                    "texts": {
+                        name.removeprefix("text/"): text for name, text in data.tags.items() if name[:5] == "text/"
+                    },
                 }
             ),
         )
@@ -147,19 +149,25 @@ class MlflowSource(Source):
         whole = self._experiment(path)
         if whole is not None:
             return {whole.experiment_id: whole.name}
-        before, slash, last = path.rpartition("/")
-        experiment = self._experiment(before) if slash else None
-        self._run = self._run_by_id(last) if _ID.fullmatch(last) else None
-        if self._run is None and experiment is not None:
-            self._run = self._run_by_name(experiment.experiment_id, last)
+        places = [place for place, letter in enumerate(path) if letter == "/"]
+        experiment = None
+        for place in reversed(places):  # both names may have slashes
+            experiment = self._experiment(path[:place])
+            if experiment is not None:
+                self._run = self._run_by_name(experiment.experiment_id, path[place + 1 :])
+            if self._run is not None:
+                break
+        last = path.rpartition("/")[2]
+        if self._run is None and _ID.fullmatch(last):
+            self._run = self._run_by_id(last)
         if self._run is not None:
             home = self.ask(lambda: self._client.get_experiment(self._run.info.experiment_id), "the experiment")
             return {home.experiment_id: home.name}
         known = self.ask(self._client.search_experiments, "the list of experiments")
         names = ", ".join(sorted(one.name for one in known)[:10])
-        if experiment is not None:
-            raise SourceError(f"{self.address}: the experiment {before!r} has no run {last!r}")
-        raise SourceError(f"{self.address}: there is no experiment {path!r} (experiments: {names}). Write {self.grammar}")
+        raise SourceError(
+            f"{self.address}: there is no such experiment or run (experiments: {names}). Write {self.grammar}"
+        )
 
     def _experiment(self, name: str) -> Any:
         found = self.ask(lambda: self._client.get_experiment_by_name(name), "the experiment")
@@ -218,6 +226,11 @@ def _mark(run: Any) -> str:
         if newest is not None
         else [(name, repr(value)) for name, value in run.data.metrics.items()]
     )
-    said = (run.info.status, run.info.end_time, sorted(points), sorted(run.data.params.items()), sorted(run.data.tags.items()))
+    said = (
+        run.info.status,
+        run.info.end_time,
+        sorted(points),
+        sorted(run.data.params.items()),
+        sorted(run.data.tags.items()),
+    )
     return hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32]
-

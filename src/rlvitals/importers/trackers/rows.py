@@ -16,11 +16,16 @@ _NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "
 """How trackers write numbers that JSON has none for."""
 
 
+def counter_name(scheme: str) -> str:
+    """What a tracker's own step is called in a row whose step the training gave."""
+    return f"{scheme}/step"
+
+
 class RowMaker:
     """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
 
     def __init__(self, scheme: str, memory: dict[str, Any] | None = None) -> None:
-        self._counter = f"{scheme}/step"
+        self._counter = counter_name(scheme)
         self.notes = Notes()
         self._steps = StepFinder(self.notes)
         self._has_media = False

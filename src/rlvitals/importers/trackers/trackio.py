@@ -75,8 +75,7 @@ class TrackioSource(Source):
         held = "MIN(timestamp) AS created, MAX(timestamp) AS ended, COUNT(*) AS rows, MAX(id) AS newest"
         listed = self._listed("metrics", f"MAX(run_name) AS name, {held}", "GROUP BY id_")
         samples = {
-            row["id_"]: row["newest"]
-            for row in self._listed("system_metrics", "MAX(id) AS newest", "GROUP BY id_")
+            row["id_"]: row["newest"] for row in self._listed("system_metrics", "MAX(id) AS newest", "GROUP BY id_")
         }
         self._configs = {
             str(row["id_"]): object_in(str(row["config"])) or {} for row in self._listed("configs", "config")

@@ -1,0 +1,206 @@
+"""Runs that the real wandb client logged to a server, brought back by the real public API of the same client."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wandb_server import KEY, WandbServer
+
+from rlvitals.records import Row
+from rlvitals.store.distributions import read_distributions
+from rlvitals.store.layout import RunDir
+from rlvitals.store.marks import Marks
+from rlvitals.store.reader import read_rows
+from rlvitals.views.run import open_run
+
+pytest.importorskip("wandb")
+pytest.importorskip("pyarrow")
+
+LOGGING = """
+import math, wandb
+settings = wandb.Settings(x_disable_stats=True, console="off", x_disable_meta=True)
+
+def begin(**given):
+    return wandb.init(entity="team", project="grpo", settings=settings, **given)
+
+run = begin(id="small", name="kto 7b", tags=["rl", "try"], notes="the first one",
+            config={"lr": 1e-5, "model": {"layers": 2}, "hf_token": "hf_abcdefghijklmnopqrstuvwxyz012345"})
+for i in range(20):
+    loss = math.nan if i == 3 else math.inf if i == 4 else -math.inf if i == 5 else 1 / (1 + i)
+    run.log({"loss": loss, "train/global_step": 10 * i, "nested": {"reward": i / 8}, "sample": f"text {i}",
+             "lengths": wandb.Histogram([1.0, 2.0, 3.0 + i])})
+    if i % 5 == 0:
+        run.log({"eval/accuracy": i / 20, "epoch": i / 5})
+run.finish()
+run = begin(id="hostile", name="../../../evil")
+run.log({"loss": 0.5}, step=7)
+run.finish()
+run = begin(id="long", name="long")
+for i in range(2500):
+    run.log({"loss": i / 7, "kl": -i / 3})
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    served = WandbServer()
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def environment(server, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return {
+        **kept, "HOME": str(home), "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "WANDB_SILENT": "true",
+        "WANDB_DIR": str(home), "WANDB_CACHE_DIR": str(home / "cache"), "WANDB_ERROR_REPORTING": "false",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def logged(server, environment):
+    done = subprocess.run([sys.executable, "-c", LOGGING], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert {key[2]: len(run["lines"]) for key, run in server.runs.items()} == {"small": 24, "hostile": 1, "long": 2500}
+    return server
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "rlvitals.cli.main", "import", *map(str, words)]
+
+
+def imported(environment, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), env=environment, capture_output=True, text=True, timeout=200)
+
+
+def rows(root: Path, stream: str = "train") -> list[Row]:
+    return list(read_rows(RunDir(root).log(stream)))  # type: ignore[arg-type]
+
+
+def folders(folder: Path) -> dict[str, Path]:
+    return {path.parent.name.rpartition("-")[2]: path.parent for path in folder.glob("*/run.json")}
+
+
+def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_path):
+    logged.runs["team", "grpo", "long"]["exported"] = 1500  # as W&B does: older steps in Parquet, newer ones live
+    done = imported(environment, "wandb:team/grpo", "--to", tmp_path / "runs", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = {one["id"]: one for one in json.loads(done.stdout)["runs"]}
+    assert {name: (one["result"], one["rows"], one["eval_rows"]) for name, one in facts.items()} == {
+        "small": ("new", 20, 4), "hostile": ("new", 1, 0), "long": ("new", 2500, 0),
+    }  # fmt: skip
+    found = folders(tmp_path / "runs")
+    assert sorted(found) == ["hostile", "long", "small"]
+    assert sorted(os.listdir(tmp_path)) == ["runs"]  # the hostile name has left nothing outside
+    assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.startswith("evil")] == ["evil-hostile"]
+
+    trained = rows(found["small"])
+    assert [row.step for row in trained] == [10 * i for i in range(20)]
+    losses = [math.nan if i == 3 else math.inf if i == 4 else -math.inf if i == 5 else 1 / (1 + i) for i in range(20)]
+    assert [repr(row.numbers["loss"]) for row in trained] == [repr(loss) for loss in losses]
+    assert [row.numbers["nested/reward"] for row in trained] == [i / 8 for i in range(20)]
+    assert [row.texts for row in trained] == [{"sample": f"text {i}"} for i in range(20)]
+    written = [line for line in logged.runs["team", "grpo", "small"]["lines"] if "loss" in line]
+    assert [row.timestamp for row in trained] == [line["_timestamp"] for line in written]
+    assert [int(row.numbers["wandb/step"]) for row in trained[1:]] == [line["_step"] for line in written[1:]]
+    evaluated = rows(found["small"], "eval")
+    assert [(row.numbers["eval/accuracy"], row.numbers["epoch"]) for row in evaluated] == [
+        (i / 20, i / 5) for i in (0, 5, 10, 15)
+    ]
+    view = open_run(found["small"])
+    assert view.info.name == "kto 7b"
+    assert view.info.status == "finished"
+    assert view.config["lr"] == 1e-5
+    assert view.config["model"] == {"layers": 2}
+    assert view.config["hf_token"] == "***"
+    assert view.config["rlvitals"]["tracker"]["note"] == "the first one"
+    assert view.config["rlvitals"]["tracker"]["summary"]["nested"] == {"reward": 19 / 8}
+    marks = Marks(tmp_path / "runs").read()["runs"]["kto_7b-small"]
+    assert marks == {"tags": ["rl", "try"], "note": "the first one"}
+    assert len(list(read_distributions(RunDir(found["small"]).log("distributions")))) == 20
+
+    long = rows(found["long"])
+    assert [(row.step, row.numbers) for row in long] == [(i, {"loss": i / 7, "kl": -i / 3}) for i in range(2500)]
+
+    logged.asked.clear()
+    again = imported(environment, "wandb:team/grpo", "--to", tmp_path / "runs")
+    assert again.returncode == 0, again.stderr
+    assert "3 unchanged; 2,525 rows, 0 new" in again.stdout
+    assert not {"HistoryPage", "RunParquetHistory"} & set(logged.asked)  # nothing was fetched but the list
+
+    run = logged.runs["team", "grpo", "long"]
+    run["lines"] += [{"_step": i, "_timestamp": 1.8e9 + i, "loss": i / 7, "kl": -i / 3} for i in range(2500, 2503)]
+    run["state"], run["heartbeatAt"] = "running", "2026-01-02T00:00:00Z"
+    logged.variables.clear()
+    more = imported(environment, "wandb:team/grpo", "--to", tmp_path / "runs", "--json")
+    facts = {one["id"]: one for one in json.loads(more.stdout)["runs"]}
+    assert (facts["long"]["result"], facts["long"]["rows"], facts["long"]["added"]) == ("continued", 2503, 3)
+    assert facts["small"]["result"] == "unchanged"
+    assert [asked["minStep"] for asked in logged.variables if "minStep" in asked] == [2500]
+    assert [(row.step, row.numbers) for row in rows(found["long"])] == [
+        (i, {"loss": i / 7, "kl": -i / 3}) for i in range(2503)
+    ]
+    secrets = (KEY, "hf_abcdefghijklmnopqrstuvwxyz012345")
+    for path in [*(tmp_path / "runs").rglob("*")]:
+        assert not path.is_file() or not any(secret.encode() in path.read_bytes() for secret in secrets), path
+    assert not any(secret in done.stdout + done.stderr + more.stdout + more.stderr for secret in secrets)
+    del run["lines"][2500:]
+    run["state"] = "finished"
+
+
+def test_an_import_that_is_killed_goes_on_without_doubles(logged, environment, tmp_path):
+    logged.runs["team", "grpo", "long"]["exported"] = 0
+    logged.hold_at = 2400
+    logged.holding.clear()
+    logged.released.clear()
+    words = command("wandb:team/grpo/long", "--to", tmp_path / "run")
+    child = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert logged.holding.wait(120)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(30)
+    logged.hold_at = None
+    logged.released.set()
+    assert 0 < len(rows(tmp_path / "run")) < 2500
+    with open(RunDir(tmp_path / "run").train_log, "ab") as file:  # what the kill may leave of a page that was not committed
+        file.write(b'{"step":2000,"attempt":1,"loss":1}\n{"step":20')
+    logged.variables.clear()
+    logged.faults += [429, 503, 502]  # the client waits and asks again
+    done = imported(environment, "wandb:team/grpo/long", "--to", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert min(asked["minStep"] for asked in logged.variables if "minStep" in asked) == 2000
+    assert [(row.step, row.numbers) for row in rows(tmp_path / "run")] == [
+        (i, {"loss": i / 7, "kl": -i / 3}) for i in range(2500)
+    ]
+    assert open_run(tmp_path / "run").info.status == "finished"
+
+
+def test_a_missing_login_and_a_refused_one_say_how_to_log_in(logged, environment, tmp_path):
+    without = {name: value for name, value in environment.items() if name != "WANDB_API_KEY"}
+    done = imported(without, "wandb:team/grpo/small", "--to", tmp_path / "run")
+    assert done.returncode == 64
+    assert "there is no login for W&B. Log in with 'wandb login', or set WANDB_API_KEY" in done.stderr
+    logged.refuses_login = True
+    try:
+        done = imported(environment, "wandb:team/grpo/small", "--to", tmp_path / "run")
+    finally:
+        logged.refuses_login = False
+    assert done.returncode == 64
+    assert "wandb login" in done.stderr
+    assert KEY not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_takes_a_run_by_its_address(logged, environment):
+    words = [sys.executable, "-m", "rlvitals.cli.main", "check", "wandb:team/grpo/long", "--json"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode in (0, 1, 2, 3), done.stderr
+    assert json.loads(done.stdout)["rows"] == 2500
