@@ -138,7 +138,8 @@ class MlflowSource(Source):
 
     def needs_login(self, error: Exception) -> bool:
         code = getattr(error, "error_code", "")
-        return code in ("UNAUTHENTICATED", "PERMISSION_DENIED") or status_of(error) in (401, 403)
+        said = re.search(r"error code (401|403)\b", str(error))  # of an answer that is not MLflow's own
+        return code in ("UNAUTHENTICATED", "PERMISSION_DENIED") or status_of(error) in (401, 403) or bool(said)
 
     def _find(self) -> dict[str, str]:
         """The experiments meant, by id; a run that is meant is kept."""
