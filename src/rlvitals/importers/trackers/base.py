@@ -7,11 +7,13 @@ nor repeats them.
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
@@ -155,7 +157,7 @@ class Source(ABC):
         wait = FIRST_WAIT
         for left in reversed(range(TRIES)):
             met: list[Exception] = []
-            with guarded(met.append, but=(RlvitalsError,)):
+            with guarded(met.append, but=(RlvitalsError,)), redirect_stdout(_Nowhere()):
                 return question()
             error = met[0]
             if not left or not self.may_pass(error):
@@ -185,6 +187,13 @@ class Source(ABC):
         if self.needs_login(error):
             return SourceError(f"{self.address}: {self.scheme} refuses the login ({said}). {self.login}".rstrip())
         return SourceError(f"{self.address}: {what or 'it'} cannot be fetched: {said}")
+
+
+class _Nowhere(io.TextIOBase):
+    """Where clients print to: their words are not made harmless, may hold signed addresses, and are no JSON."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 def client_module(name: str, scheme: str) -> Any:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,9 @@ class NeptuneSource(Source):
         self.notes = dict.fromkeys(notes.texts())
         yield Page(rows, series.samples(), series.distributions)
 
+    def may_pass(self, error: Exception) -> bool:
+        return False
+
     def _tables(self) -> Iterator[_Export]:
         found: dict[Path, list[tuple[int, Path]]] = {}
         for file in sorted(self._folder.rglob("*.parquet")):
@@ -232,34 +236,46 @@ def _are_whole(steps: Any) -> bool:
     return bool((np.abs(known - np.rint(known)) < 1e-7).all())
 
 
-def _parquet(file: Path) -> Any:
+@contextmanager
+def _parquet(file: Path) -> Iterator[Any]:
     try:
         from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingDependency("Reading Neptune's exports", "parquet") from error
-    return parquet.ParquetFile(open_foreign(file))
+    with open_foreign(file) as opened:
+        yield parquet.ParquetFile(opened)
 
 
 def _identity(file: Path) -> tuple[str, str] | None:
     """Project and run of an exported table; None where it is another table."""
-    table = _parquet(file)
-    if not {"run_id", "attribute_path", "attribute_type", "float_value"} <= set(table.schema_arrow.names):
-        return None
-    for batch in table.iter_batches(batch_size=1, columns=["project_id", "run_id"]):
-        for row in batch.to_pylist():
-            return str(row["project_id"]), str(row["run_id"])
+    with _parquet(file) as table:
+        if not {"run_id", "attribute_path", "attribute_type", "float_value"} <= set(table.schema_arrow.names):
+            return None
+        for batch in table.iter_batches(batch_size=1, columns=["project_id", "run_id"]):
+            for row in batch.to_pylist():
+                return str(row["project_id"]), str(row["run_id"])
     return None
 
 
-def _read_settings(file: Path, into: dict[str, Any]) -> None:
-    table = _parquet(file)
-    wanted = [*_SETTINGS, "datetime", "string_set"]
-    columns = [name for name in COLUMNS if name in table.schema_arrow.names and name not in ("step", "histogram_value")]
-    for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+def _batches(file: Path) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Pieces of a table, and how to filter one by the types of its rows."""
+    with _parquet(file) as table:
         import pyarrow
-        import pyarrow.compute as compute
+        from pyarrow import compute
 
-        for row in batch.filter(compute.is_in(batch["attribute_type"], pyarrow.array(wanted))).to_pylist():
+        columns = [name for name in COLUMNS if name in table.schema_arrow.names]
+        for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+            yield (
+                batch,
+                lambda *kinds, batch=batch: batch.filter(
+                    compute.is_in(batch["attribute_type"], pyarrow.array(kinds, pyarrow.string()))
+                ),
+            )
+
+
+def _read_settings(file: Path, into: dict[str, Any]) -> None:
+    for _, of_types in _batches(file):
+        for row in of_types(*_SETTINGS, "datetime", "string_set").to_pylist():
             name, kind = str(row["attribute_path"]), row["attribute_type"]
             if len(into) >= MOST_SETTINGS and not name.startswith("sys/"):
                 continue
@@ -271,26 +287,18 @@ def _read_settings(file: Path, into: dict[str, Any]) -> None:
 
 
 def _read_table(file: Path, export: _Export, series: _Series) -> None:
-    import pyarrow
-    import pyarrow.compute as compute
-
-    table = _parquet(file)
-    columns = [name for name in COLUMNS if name in table.schema_arrow.names]
-    for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-        numbers = batch.filter(compute.equal(batch["attribute_type"], "float_series"))
+    for batch, of_types in _batches(file):
+        numbers = of_types("float_series")
         names = numbers["attribute_path"].dictionary_encode() if len(numbers) else None
         if names is not None:
             which = names.indices.to_numpy()
-            steps = numbers["step"].cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-            moments = numbers["timestamp"].cast(pyarrow.int64()).to_numpy(zero_copy_only=False) / _unit(numbers)
+            steps = numbers["step"].cast("float64").to_numpy(zero_copy_only=False)
+            moments = numbers["timestamp"].cast("int64").to_numpy(zero_copy_only=False) / _unit(batch)
             values = numbers["float_value"].to_numpy(zero_copy_only=False)
             for place, name in enumerate(names.dictionary.to_pylist()):
                 own = which == place
                 series.add(name, steps[own], moments[own], values[own])
-        others = batch.filter(
-            compute.is_in(batch["attribute_type"], pyarrow.array(["string_series", "histogram_series"]))
-        )
-        for row in others.to_pylist():
+        for row in of_types("string_series", "histogram_series").to_pylist():
             _read_other(row, series)
 
 
