@@ -23,7 +23,7 @@ from rlvitals.store.marks import Marks
 from rlvitals.views.run import open_run
 
 mlflow = pytest.importorskip("mlflow")
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag  # noqa: E402 - where it is installed
 
 pytestmark = [
     pytest.mark.slow,
@@ -100,7 +100,8 @@ def server(folder, store, environment):
                 with urllib.request.urlopen(f"{url}/health", timeout=5):
                     break
             except OSError:
-                assert process.poll() is None and time.monotonic() < until, (folder / "server.log").read_text()
+                assert process.poll() is None, (folder / "server.log").read_text()
+                assert time.monotonic() < until
                 time.sleep(0.5)
         yield url
     finally:
@@ -136,7 +137,11 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     assert [row.numbers for row in rows(found["mixed"], "system")] == [{"system/cpu": i / 2} for i in range(20)]
     view = open_run(found["mixed"])
     assert (view.info.status, view.info.ended) == ("failed", (BEGUN + 60_000) / 1000)
-    assert {name: view.config[name] for name in ("lr", "hf_token", "name")} == {"lr": 1e-5, "hf_token": "***", "name": "a b"}
+    assert {name: view.config[name] for name in ("lr", "hf_token", "name")} == {
+        "lr": 1e-5,
+        "hf_token": "***",
+        "name": "a b",
+    }
     assert Marks(tmp_path / "runs").read()["runs"][found["long"].name] == {
         "tags": ["team=rl", "starred"], "note": "the long one",
     }  # fmt: skip
@@ -155,7 +160,11 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     proxy.seen.clear()
     more = imported(environment, address, "--to", tmp_path / "runs", "--json")
     facts = {one["name"]: one for one in json.loads(more.stdout)["runs"]}
-    assert (facts["long"]["result"], facts["long"]["rows"], facts["mixed"]["result"]) == ("continued", LONG + 1, "unchanged")
+    assert (facts["long"]["result"], facts["long"]["rows"], facts["mixed"]["result"]) == (
+        "continued",
+        LONG + 1,
+        "unchanged",
+    )
     assert proxy.count("metrics/get-history") == 2  # the pages of the one metric of the one run that changed
     assert points(found["long"], "loss")[-2:] == [
         (LONG - 1, (BEGUN + 10 * (LONG - 1)) / 1000, repr((LONG - 1) / 7)), (LONG, (BEGUN + 10 * LONG) / 1000, "0.5"),
@@ -170,7 +179,10 @@ def test_a_project_that_is_killed_goes_on_without_doubles(store, server, environ
     proxy.hold = ("metrics/get-history", 4)  # in the middle of the second run
     address = f"mlflow:{proxy.url}#team/grpo"
     child = subprocess.Popen(
-        command(address, "--to", tmp_path / "runs"), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(address, "--to", tmp_path / "runs"),
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     assert proxy.holding.wait(150)
     os.kill(child.pid, signal.SIGKILL)

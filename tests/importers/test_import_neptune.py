@@ -20,7 +20,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.views.run import open_run
 
 pyarrow = pytest.importorskip("pyarrow")
-from pyarrow import parquet
+from pyarrow import parquet  # noqa: E402 - where it is installed
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 ODD = {3: math.nan, 4: math.inf, 5: -math.inf}
@@ -50,7 +50,9 @@ def export(folder, run_id, lines, parts=1):
     place.mkdir(parents=True, exist_ok=True)
     size = -(-len(lines) // parts)
     for part in range(parts):
-        table = [{"project_id": "team/grpo", "run_id": run_id, **line} for line in lines[part * size : (part + 1) * size]]
+        table = [
+            {"project_id": "team/grpo", "run_id": run_id, **line} for line in lines[part * size : (part + 1) * size]
+        ]
         parquet.write_table(
             pyarrow.Table.from_pylist(table, schema=SCHEMA), place / f"{sanitized(run_id)}_part_{part}.parquet",
             compression="snappy",
@@ -64,7 +66,14 @@ def setting(path, kind, **value):
 def series(path, step, value, seconds=None, kind="float_series", **more):
     moment = BEGUN + timedelta(seconds=float(step) if seconds is None else seconds)
     given = {"float_value": value} if kind == "float_series" else {}
-    return {"attribute_path": path, "attribute_type": kind, "step": Decimal(str(step)), "timestamp": moment, **given, **more}
+    return {
+        "attribute_path": path,
+        "attribute_type": kind,
+        "step": Decimal(str(step)),
+        "timestamp": moment,
+        **given,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -144,8 +153,12 @@ def test_one_run_of_an_export_and_one_that_is_not_whole(exported, tmp_path, caps
 def test_series_that_were_saved_with_the_client(tmp_path):
     folder = tmp_path / "download" / "RUN-7"
     (folder / "train").mkdir(parents=True)
-    moments = [datetime.fromtimestamp(1_763_190_000 + i) for i in range(6)]  # noqa: DTZ006 - as the client gives them
-    frame = {"step": [float(i) for i in range(6)], "value": [1.0, 0.5, math.nan, 0.25, math.inf, 0.1], "timestamp": moments}
+    moments = [datetime.fromtimestamp(1_763_190_000 + i) for i in range(6)]  # without a zone
+    frame = {
+        "step": [float(i) for i in range(6)],
+        "value": [1.0, 0.5, math.nan, 0.25, math.inf, 0.1],
+        "timestamp": moments,
+    }
     pandas.DataFrame(frame).to_csv(folder / "train" / "loss.csv")  # with the index, as pandas does
     pandas.DataFrame(frame).to_csv(folder / "kl.csv", index=False)
     (folder / "run.json").write_text(json.dumps({"sys": {"name": "seventh"}, "params": {"lr": 1e-5}}))

@@ -40,7 +40,7 @@ class SwanLab:
         served = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do(self) -> None:
+            def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 said = json.loads(body) if body else {}
                 path = self.path.removeprefix("/api")
@@ -52,7 +52,7 @@ class SwanLab:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do
+            do_POST = do_GET  # noqa: N815
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -68,8 +68,8 @@ class SwanLab:
     def add(self, run_id: str, name: str, state: str, histories: dict[str, list[tuple[int, int, float]]]) -> None:
         self.runs.append(
             {
-                "cuid": run_id, "slug": run_id, "name": name, "state": state, "description": "a note" if name == "a" else "",
-                "labels": [{"name": "rl"}], "createdAt": f"2026-01-0{len(self.runs) + 1}T00:00:00.000Z",
+                "cuid": run_id, "slug": run_id, "name": name, "state": state,
+                "description": "a note" if name == "a" else "", "labels": [{"name": "rl"}], "createdAt": f"2026-01-0{len(self.runs) + 1}T00:00:00.000Z",
                 "finishedAt": "2026-01-09T00:00:00.000Z" if state == "FINISHED" else None, "cluster": "", "job": "",
             }
         )  # fmt: skip
@@ -79,20 +79,39 @@ class SwanLab:
         if path == "/login/api_key":
             if key != KEY or self.refuses:
                 return 401, {"code": "Unauthorized", "message": "no such key"}
-            return 200, {"sid": "s", "expiredAt": "2030-01-01T00:00:00.000Z", "userInfo": {"username": "me", "name": "Me"}}
+            return 200, {
+                "sid": "s",
+                "expiredAt": "2030-01-01T00:00:00.000Z",
+                "userInfo": {"username": "me", "name": "Me"},
+            }
         if path == "/project/me/grpo":
             return 200, {"cuid": "P1", "name": "grpo"}
         if listed := re.fullmatch(r"/project/me/grpo/runs\?.*page=(\d+).*", path):
             page = int(listed[1])
-            return 200, {"list": self.runs[2 * page - 2 : 2 * page], "total": len(self.runs), "pages": -(-len(self.runs) // 2)}
+            return 200, {
+                "list": self.runs[2 * page - 2 : 2 * page],
+                "total": len(self.runs),
+                "pages": -(-len(self.runs) // 2),
+            }
         if one := re.fullmatch(r"/project/me/grpo/runs/(\w+)", path):
             found = next((run for run in self.runs if run["cuid"] == one[1]), None)
-            config = {"lr": {"value": 1e-5, "desc": "", "sort": 0}, "hf_token": {"value": "hf_abcdefghijklmnopqrstuvwxyz0123"}}
-            return (200, {**found, "profile": {"config": config}}) if found else (404, {"code": "Not_Found", "message": "no"})
+            config = {
+                "lr": {"value": 1e-5, "desc": "", "sort": 0},
+                "hf_token": {"value": "hf_abcdefghijklmnopqrstuvwxyz0123"},
+            }
+            return (
+                (200, {**found, "profile": {"config": config}})
+                if found
+                else (404, {"code": "Not_Found", "message": "no"})
+            )
         if path == "/house/metrics/scalar/keys":
             keys = sorted(self.histories[said["experiments"][0]["experimentId"]])
             begin = int(said["cursor"] or 0)
-            return 200, {"keys": keys[begin : begin + 10], "hasMore": begin + 10 < len(keys), "nextCursor": str(begin + 10)}
+            return 200, {
+                "keys": keys[begin : begin + 10],
+                "hasMore": begin + 10 < len(keys),
+                "nextCursor": str(begin + 10),
+            }
         if path == "/house/metrics/scalar/value":
             return 200, [{"key": column["key"]} for column in said["columns"]]
         if path == "/house/metrics/scalar/export":
@@ -109,8 +128,14 @@ class SwanLab:
         return 404, {"code": "Not_Found", "message": path}
 
     def _csv(self, columns: list[dict[str, Any]]) -> bytes:
-        kept = [{step: (time, value) for step, time, value in self.histories[one["experimentId"]][one["key"]]} for one in columns]
-        head = ["step", *(f"{one['experimentName']}-{one['key']}_{what}" for one in columns for what in ("step", "timestamp"))]
+        kept = [
+            {step: (time, value) for step, time, value in self.histories[one["experimentId"]][one["key"]]}
+            for one in columns
+        ]
+        head = [
+            "step",
+            *(f"{one['experimentName']}-{one['key']}_{what}" for one in columns for what in ("step", "timestamp")),
+        ]
         lines = [",".join(head)]
         for step in sorted({step for one in kept for step in one}):
             cells = [f"{one[step][1]!r},{one[step][0]}" if step in one else "," for one in kept]
@@ -153,7 +178,9 @@ def test_a_project_comes_with_every_point_and_goes_on(server, tmp_path, capsys):
     ]
     assert len(rows(found["a"], "system")) == 2
     for n in range(30):
-        assert points(found["../../evil"], f"metric/{n}") == [(i, (BEGUN + 0) / 1000 + i / 1000, repr(n + i / 3)) for i in range(30)]
+        assert points(found["../../evil"], f"metric/{n}") == [
+            (i, (BEGUN + 0) / 1000 + i / 1000, repr(n + i / 3)) for i in range(30)
+        ]
     assert points(found["c"], "loss") == [(i, (BEGUN + i) / 1000, repr(i / 7)) for i in range(6000)]
     view = open_run(found["a"])
     assert (view.config["lr"], view.config["hf_token"], view.info.status) == (1e-5, "***", "finished")

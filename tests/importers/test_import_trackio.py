@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +31,13 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 LOGGING = """
 import math, sys, trackio
-run = trackio.init(project="kto", name="../evil run", config={"lr": 1e-5, "model": {"layers": 2}, "hf_token": "SECRET"},
+run = trackio.init(project="kto", name="../evil run",
+                   config={"lr": 1e-5, "model": {"layers": 2}, "hf_token": "SECRET"},
                    auto_log_gpu=False, auto_log_cpu=False, embed=False)
 for i in range(12):
     loss = {3: math.nan, 4: math.inf, 5: -math.inf}.get(i, 1 / (1 + i))
-    trackio.log({"loss": loss, "train/global_step": 10 * i, "nested": {"reward": i / 8}, "sample": f"text {i}", "step": i})
+    row = {"loss": loss, "train/global_step": 10 * i, "nested": {"reward": i / 8}, "sample": f"text {i}", "step": i}
+    trackio.log(row)
     if i % 5 == 0:
         trackio.log({"eval/accuracy": i / 20})
 trackio.log_system({"gpu/0/utilization": 55.5})
@@ -42,8 +46,9 @@ from trackio.sqlite_storage import SQLiteStorage
 n = LONG
 for begin in range(0, n, 4000):
     some = range(begin, begin + 4000)
-    SQLiteStorage.bulk_log(project="kto", run="long", run_id="long-1", metrics_list=[{"loss": i / 7, "kl": -i / 3} for i in some],
-        steps=list(some), timestamps=[f"2026-01-01T00:{i // 60 % 60:02}:{i % 60:02}+00:00" for i in some],
+    SQLiteStorage.bulk_log(project="kto", run="long", run_id="long-1",
+        metrics_list=[{"loss": i / 7, "kl": -i / 3} for i in some], steps=list(some),
+        timestamps=[f"2026-01-01T00:{i // 60 % 60:02}:{i % 60:02}+00:00" for i in some],
         log_ids=[f"l{i}" for i in some])
 """
 
@@ -66,7 +71,9 @@ def environment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def logged(environment):
     script = LOGGING.replace("SECRET", SECRET).replace("LONG", str(LONG))
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     return environment
 
@@ -109,8 +116,8 @@ SQLiteStorage.bulk_log(project="kto", run="long", run_id="long-1", metrics_list=
     assert facts["../evil run"]["result"] == "unchanged"
     steps = [row.step for row in rows(found["long"])]
     assert steps == list(range(LONG + 1))
-    undo = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute(\"DELETE FROM metrics WHERE log_id = 'more'\"); d.commit()"
-    subprocess.run([sys.executable, "-c", undo, f"{logged['TRACKIO_DIR']}/kto.db"], check=True, timeout=100)
+    with contextlib.closing(sqlite3.connect(f"{logged['TRACKIO_DIR']}/kto.db")) as database, database:
+        database.execute("DELETE FROM metrics WHERE log_id = 'more'")
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
     absent = imported(logged, "trackio:none", "--to", tmp_path / "none")
@@ -160,7 +167,10 @@ def test_what_rlvitals_forwarded_comes_back(tmp_path, monkeypatch):
     root = tmp_path / "run"
     with rlvitals.start(root, name="kto 7b", config={"lr": 1e-5, "api_key": SECRET}, display="none") as run:
         for step in range(1, 8):
-            run.log({"loss": math.nan if step == 3 else 1 / step, "rewards/margins": step / 10, "said": f"{step}!"}, step=step)
+            run.log(
+                {"loss": math.nan if step == 3 else 1 / step, "rewards/margins": step / 10, "said": f"{step}!"},
+                step=step,
+            )
         run.log({"pass@8": 0.5, "time": 3.0}, step=7)
         run.log_eval({"loss": 0.25, "accuracy": 0.5}, step=5)
     with rlvitals.start(root, resume=4, display="none") as run:

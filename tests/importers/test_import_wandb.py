@@ -8,16 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from brought import command, folders, imported, rows
 from wandb_server import KEY, WandbServer
 
-from rlvitals.records import Row
 from rlvitals.store.distributions import read_distributions
 from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import Marks
-from rlvitals.store.reader import read_rows
 from rlvitals.views.run import open_run
 
 pytest.importorskip("wandb")
@@ -68,26 +66,12 @@ def environment(server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def logged(server, environment):
-    done = subprocess.run([sys.executable, "-c", LOGGING], env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert {key[2]: len(run["lines"]) for key, run in server.runs.items()} == {"small": 24, "hostile": 1, "long": 2500}
     return server
-
-
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "rlvitals.cli.main", "import", *map(str, words)]
-
-
-def imported(environment, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), env=environment, capture_output=True, text=True, timeout=200)
-
-
-def rows(root: Path, stream: str = "train") -> list[Row]:
-    return list(read_rows(RunDir(root).log(stream)))  # type: ignore[arg-type]
-
-
-def folders(folder: Path) -> dict[str, Path]:
-    return {path.parent.name.rpartition("-")[2]: path.parent for path in folder.glob("*/run.json")}
 
 
 def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_path):
@@ -99,11 +83,11 @@ def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_p
         "small": ("new", 20, 4), "hostile": ("new", 1, 0), "long": ("new", 2500, 0),
     }  # fmt: skip
     found = folders(tmp_path / "runs")
-    assert sorted(found) == ["hostile", "long", "small"]
+    assert sorted(found) == ["../../../evil", "kto 7b", "long"]
     assert sorted(os.listdir(tmp_path)) == ["runs"]  # the hostile name has left nothing outside
     assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.startswith("evil")] == ["evil-hostile"]
 
-    trained = rows(found["small"])
+    trained = rows(found["kto 7b"])
     assert [row.step for row in trained] == [10 * i for i in range(20)]
     losses = [math.nan if i == 3 else math.inf if i == 4 else -math.inf if i == 5 else 1 / (1 + i) for i in range(20)]
     assert [repr(row.numbers["loss"]) for row in trained] == [repr(loss) for loss in losses]
@@ -112,11 +96,11 @@ def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_p
     written = [line for line in logged.runs["team", "grpo", "small"]["lines"] if "loss" in line]
     assert [row.timestamp for row in trained] == [line["_timestamp"] for line in written]
     assert [int(row.numbers["wandb/step"]) for row in trained[1:]] == [line["_step"] for line in written[1:]]
-    evaluated = rows(found["small"], "eval")
+    evaluated = rows(found["kto 7b"], "eval")
     assert [(row.numbers["eval/accuracy"], row.numbers["epoch"]) for row in evaluated] == [
         (i / 20, i / 5) for i in (0, 5, 10, 15)
     ]
-    view = open_run(found["small"])
+    view = open_run(found["kto 7b"])
     assert view.info.name == "kto 7b"
     assert view.info.status == "finished"
     assert view.config["lr"] == 1e-5
@@ -126,7 +110,7 @@ def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_p
     assert view.config["rlvitals"]["tracker"]["summary"]["nested"] == {"reward": 19 / 8}
     marks = Marks(tmp_path / "runs").read()["runs"]["kto_7b-small"]
     assert marks == {"tags": ["rl", "try"], "note": "the first one"}
-    assert len(list(read_distributions(RunDir(found["small"]).log("distributions")))) == 20
+    assert len(list(read_distributions(RunDir(found["kto 7b"]).log("distributions")))) == 20
 
     long = rows(found["long"])
     assert [(row.step, row.numbers) for row in long] == [(i, {"loss": i / 7, "kl": -i / 3}) for i in range(2500)]
@@ -170,7 +154,9 @@ def test_an_import_that_is_killed_goes_on_without_doubles(logged, environment, t
     logged.hold_at = None
     logged.released.set()
     assert 0 < len(rows(tmp_path / "run")) < 2500
-    with open(RunDir(tmp_path / "run").train_log, "ab") as file:  # what the kill may leave of a page that was not committed
+    with open(
+        RunDir(tmp_path / "run").train_log, "ab"
+    ) as file:  # what the kill may leave of a page that was not committed
         file.write(b'{"step":2000,"attempt":1,"loss":1}\n{"step":20')
     logged.variables.clear()
     logged.faults += [429, 503, 502]  # the client waits and asks again
@@ -201,6 +187,6 @@ def test_a_missing_login_and_a_refused_one_say_how_to_log_in(logged, environment
 
 def test_check_takes_a_run_by_its_address(logged, environment):
     words = [sys.executable, "-m", "rlvitals.cli.main", "check", "wandb:team/grpo/long", "--json"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode in (0, 1, 2, 3), done.stderr
     assert json.loads(done.stdout)["rows"] == 2500

@@ -55,7 +55,7 @@ class WandbServer:
                 run = next((run for run in served.runs.values() if self.path.endswith(f"/{run['name']}.parquet")), None)
                 self.send(200 if run else 404, served.parquet(run) if run else b"")
 
-            do_PUT = do_POST
+            do_PUT = do_POST  # noqa: N815
 
             def send(self, status: int, data: bytes) -> None:
                 self.send_response(status)
@@ -119,18 +119,27 @@ class WandbServer:
     def _graphql(self, name: str, query: str, asked: dict[str, Any]) -> Any:
         if name in ("Viewer", "GetDefaultEntity"):
             teams = {"edges": [{"node": {"name": "team"}}]}
-            return {"viewer": {"id": "V1", "entity": "team", "username": "me", "email": "", "flags": "{}", "teams": teams}}
+            return {
+                "viewer": {"id": "V1", "entity": "team", "username": "me", "email": "", "flags": "{}", "teams": teams}
+            }
         if name == "UpsertBucket":
             run = self.run(asked.get("entity") or "team", asked["project"], asked["name"])
-            for ours, theirs in (("displayName", "displayName"), ("notes", "notes"), ("config", "config"), ("tags", "tags")):
+            for ours, theirs in (
+                ("displayName", "displayName"),
+                ("notes", "notes"),
+                ("config", "config"),
+                ("tags", "tags"),
+            ):
                 if asked.get(theirs) is not None:
                     run[ours] = asked[theirs]
             project = {"name": run["project"], "entity": {"name": run["entity"]}}
-            bucket = {"id": "UnVu", "name": run["name"], "displayName": run["displayName"], "description": None,
-                      "config": run["config"], "sweepName": None, "project": project, "historyLineCount": 0}  # fmt: skip
+            bucket = {"id": "UnVu", "name": run["name"], "displayName": run["displayName"], "config": run["config"]}
+            bucket |= {"description": None, "sweepName": None, "project": project, "historyLineCount": 0}
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
         if name == "CreateRunFiles":
-            files = [{"name": file, "uploadUrl": f"{self.url}/upload/{place}"} for place, file in enumerate(asked["files"])]
+            files = [
+                {"name": file, "uploadUrl": f"{self.url}/upload/{place}"} for place, file in enumerate(asked["files"])
+            ]
             return {"createRunFiles": {"runID": "UnVu", "uploadHeaders": [], "files": files}}
         if name == "Runs":
             owned = [run for key, run in self.runs.items() if key[:2] == (asked["entity"], asked["project"])]
@@ -144,7 +153,9 @@ class WandbServer:
             return {"project": {"internalId": "1", "runCount": len(owned), "readOnly": False,
                                 "runs": {"edges": edges, "pageInfo": info}}}  # fmt: skip
         if name in ("Run", "RunHistoryKeys", "RunParquetHistory", "HistoryPage", "RunFullHistory"):
-            run = self.runs.get((asked["entity"], asked["project"], asked.get("name") or asked.get("run") or asked.get("runName")))
+            run = self.runs.get(
+                (asked["entity"], asked["project"], asked.get("name") or asked.get("run") or asked.get("runName"))
+            )
             return {"project": {"run": None if run is None else self._of_run(name, query, asked, run)}}
         self.unknown.append(name or query[:200])
         return {}

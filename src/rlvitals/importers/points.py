@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlvitals.importers.base import Fields, Notes
@@ -131,7 +132,7 @@ class PointColumns:
             (steps[1:] != steps[:-1]) | (segments[1:] != segments[:-1]) | (are_evaluations[1:] != are_evaluations[:-1])
         )
         edges = [0, *(begins + 1).tolist(), len(steps)]
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in pairwise(edges):
             cells = zip(which[begin:end].tolist(), values[begin:end].tolist(), strict=True)
             known = times[begin:end][times[begin:end] > 0]
             time = float(known.min()) if len(known) else math.nan

@@ -31,9 +31,9 @@ from rlvitals.importers.steps import restarts
 from rlvitals.importers.swanlab import SwanLabImporter
 from rlvitals.importers.table import TableImporter
 from rlvitals.importers.tensorboard import TensorBoardImporter
-from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.trackers.address import address_in
 from rlvitals.importers.trackers.bringing import read_address
+from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.wandb import WandbImporter
 from rlvitals.masking import mask_text
 from rlvitals.store.layout import RunDir
@@ -305,8 +305,9 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, of a folder that holds one, of a URL, or of a tracker's run by its address. Raises NotALog
-    where there are no numbers, and SourceError where a tracker does not give them.
+    """The rows of a log file, of a folder that holds one, of a URL, or of a tracker's run by its address.
+
+    Raises NotALog where there are no numbers, and SourceError where a tracker does not give them.
     """
     address = address_in(path)
     if address is not None:

@@ -162,7 +162,7 @@ class Source(ABC):
             error = met[0]
             if not left or not self.may_pass(error):
                 raise self._explained(error, what) from error
-            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))
+            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not ask at once
             self._tell(f"{self.scheme} does not answer ({words_of(error)[:80]}): trying again in {pause:.0f} s")
             time.sleep(min(pause, 10 * LONGEST_WAIT))
             wait = min(2 * wait, LONGEST_WAIT)

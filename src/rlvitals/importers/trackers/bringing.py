@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,16 @@ class Brought:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What all imports of a command share."""
+
+    version: str
+    refuse: Callable[[RunDir], None]
+    tell: Callable[[str], None]
+    name: str | None = None
+
+
 def bring(
     address: Address,
     to: Path,
@@ -84,21 +95,16 @@ def bring(
         groups = _groups(list(source.runs()))
         if source.is_one_run:
             parts = groups[0]
-            work = _Import(source, parts, RunDir(to), version, refuse, name, tell)
-            return [work.run()]
+            return [_Import(source, parts, RunDir(to), _How(version, refuse, tell, name)).run()]
         make_folder(to)
         known = _known(to, address)
         done = []
         for place, parts in enumerate(groups):
             first = parts[0]
             root = known.get(first.identity) or _new_folder(to, first)
-            tell(f"{place + 1} of {len(groups)} runs: {first.name}")
-            work = _Import(
-                source, parts, RunDir(root), version, refuse, None,
-                lambda said, place=place: tell(f"{place + 1} of {len(groups)} runs: {said}"),
-            )  # fmt: skip
+            how = _How(version, refuse, partial(_tell_of, tell, f"{place + 1} of {len(groups)} runs"))
             try:
-                done.append(work.run())
+                done.append(_Import(source, parts, RunDir(root), how).run())
             except (SourceError, RunExists, RunLocked, RunUnreadable) as error:
                 done.append(Brought(first.name, first.id, root, "failed", why=str(error)))
         return done
@@ -130,11 +136,15 @@ def folder_name(name: str, run_id: str) -> str:
     """A folder's name for a run that anybody may have named: its name as far as that is harmless, and its id.
 
     >>> folder_name("grpo 7b", "3f2a77ab"), folder_name("../../etc/passwd", "x/../y")
-    ('grpo_7b-3f2a77ab', 'etc_passwd-f9ffb5bd')
+    ('grpo_7b-3f2a77ab', 'etc_passwd-fec01a9e')
     """
     shown = _UNSAFE.sub("_", name)[:LONGEST_NAME].strip("._-") or "run"
     is_plain = re.fullmatch(r"[A-Za-z0-9_-]{1,40}", run_id) is not None
     return f"{shown}-{run_id if is_plain else hashlib.sha256(run_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _tell_of(tell: Callable[[str], None], place: str, said: str) -> None:
+    tell(f"{place}: {said}")
 
 
 def _new_folder(folder: Path, run: RemoteRun) -> Path:
@@ -174,18 +184,8 @@ def _known(folder: Path, address: Address) -> dict[str, Path]:
 class _Import:
     """One run on its way into a directory."""
 
-    def __init__(
-        self,
-        source: Source,
-        parts: list[RemoteRun],
-        run_dir: RunDir,
-        version: str,
-        refuse: Callable[[RunDir], None],
-        name: str | None,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._source, self._parts, self._dir, self._version = source, parts, run_dir, version
-        self._refuse, self._name, self._tell = refuse, name, tell
+    def __init__(self, source: Source, parts: list[RemoteRun], run_dir: RunDir, how: _How) -> None:
+        self._source, self._parts, self._dir, self._how = source, parts, run_dir, how
         self._record: dict[str, Any] = {}
         self._watch = RestartWatch()
         self._attempts: list[Attempt] = []
@@ -209,7 +209,7 @@ class _Import:
     def _known_record(self) -> dict[str, Any] | None:
         found = read_import(self._dir)
         if found is None:
-            self._refuse(self._dir)
+            self._how.refuse(self._dir)
         elif (found.get("scheme"), found.get("id")) != (self._source.scheme, self._parts[0].identity):
             raise RunExists(
                 f"{self._dir.root} holds another run, imported from {found.get('address')}. Choose another directory"
@@ -251,7 +251,7 @@ class _Import:
                     parts[part.id] = {"cursor": page.cursor}
                     self._remember()
                     logs.commit(self._record)
-                    self._tell(f"{part.name}: {sum(self._counts.values()):,} rows")
+                    self._how.tell(f"{part.name}: {sum(self._counts.values()):,} rows")
                 parts[part.id] = {**parts.get(part.id, {}), "mark": part.mark}
                 self._notes |= self._source.notes
             self._remember()
@@ -340,11 +340,11 @@ class _Import:
         ended = last.ended or (self._last if math.isfinite(self._last) else created)
         info = RunInfo(
             id=run_id,
-            name=self._name or first.name,
+            name=self._how.name or first.name,
             status="interrupted" if is_running else status,  # no process of this machine writes it
             created=created,
             updated=max(ended, created),
-            written_by=self._version,
+            written_by=self._how.version,
             attempt=self._attempts[-1].number if self._attempts else 1,
             total_steps=planned_steps(card.config),
             ended=None if is_running else max(ended, created),

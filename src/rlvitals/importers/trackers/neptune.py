@@ -1,8 +1,8 @@
 """Neptune, whose service has ended: runs from exports.
 
 Two forms are read. What neptune-exporter writes: Parquet files `RUN_part_N.parquet` with a row for each point or
-setting, in a folder for each project. And what the `neptune` client's `fetch_values()` gives, saved as CSV: a folder for
-each run, a file `METRIC.csv` for each series (step, value, timestamp), and settings in a JSON file beside them.
+setting, in a folder for each project. And what the `neptune` client's `fetch_values()` gives, saved as CSV: a folder
+for each run, a file `METRIC.csv` for each series (step, value, timestamp), and settings in a JSON file beside them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class NeptuneSource(Source):
         export: _Export = run.handle
         if not export.is_whole:
             raise SourceError(
-                f"{self.address}: the export of {export.run} is not whole (its part_0 is missing). Run neptune-exporter again"
+                f"{self.address}: the export of {export.run} is not whole (its part_0 is missing). Run "
+                f"neptune-exporter again"
             )
         notes = Notes()
         series = _Series(notes)

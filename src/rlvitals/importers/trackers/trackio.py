@@ -7,7 +7,7 @@ thinned to a few thousand rows. Rows come in the order of their ids, which is al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rlvitals.errors import SourceError
@@ -50,7 +50,9 @@ class TrackioSource(Source):
             token = client_module("huggingface_hub", self.scheme).get_token()
             remote = client_module("trackio.remote_client", self.scheme)
             client = self.ask(lambda: remote.RemoteClient(self.address.place, hf_token=token), "the server")
-            self._query = lambda query: client.predict(api_name="/query_project", project=self._project, query=query)
+            self._query: Callable[[str], Any] = lambda query: client.predict(
+                api_name="/query_project", project=self._project, query=query
+            )
         else:
             self._query = lambda query: storage.query_project(self._project, query)
             known = self.ask(storage.get_projects, "the list of projects")
@@ -113,7 +115,7 @@ class TrackioSource(Source):
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
         maker = RowMaker(self.scheme, cursor.get("rows"))
         place = {"metrics": cursor.get("metrics", 0), "system_metrics": cursor.get("system_metrics", 0)}
-        for table in place:
+        for table in ("metrics", "system_metrics"):
             while table in self._tables:
                 step = "step, " if table == "metrics" else ""
                 found = self._rows(

@@ -53,8 +53,8 @@ class WandbSource(Source):
 
     scheme = "wandb"
     grammar = (
-        "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/RUN, with the run's id; a server of your own in WANDB_BASE_URL or "
-        "in front: wandb:https://HOST#ENTITY/PROJECT"
+        "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/RUN, with the run's id; a server of your own in WANDB_BASE_URL "
+        "or in front: wandb:https://HOST#ENTITY/PROJECT"
     )
     login = "Log in with 'wandb login', or set WANDB_API_KEY; for a server of your own set WANDB_BASE_URL, too."
     goes_on = True
