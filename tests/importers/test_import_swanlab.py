@@ -69,7 +69,8 @@ class SwanLab:
         self.runs.append(
             {
                 "cuid": run_id, "slug": run_id, "name": name, "state": state,
-                "description": "a note" if name == "a" else "", "labels": [{"name": "rl"}], "createdAt": f"2026-01-0{len(self.runs) + 1}T00:00:00.000Z",
+                "description": "a note" if name == "a" else "", "labels": [{"name": "rl"}],
+                "createdAt": f"2026-01-0{len(self.runs) + 1}T00:00:00.000Z",
                 "finishedAt": "2026-01-09T00:00:00.000Z" if state == "FINISHED" else None, "cluster": "", "job": "",
             }
         )  # fmt: skip
