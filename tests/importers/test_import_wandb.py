@@ -13,6 +13,7 @@ import pytest
 from brought import command, folders, imported, rows
 from wandb_server import KEY, WandbServer
 
+import rlvitals
 from rlvitals.store.distributions import read_distributions
 from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import Marks
@@ -190,3 +191,32 @@ def test_check_takes_a_run_by_its_address(logged, environment):
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode in (0, 1, 2, 3), done.stderr
     assert json.loads(done.stdout)["rows"] == 2500
+
+
+def test_what_rlvitals_forwarded_online_comes_back(server, environment, tmp_path):
+    root = tmp_path / "run"
+    with rlvitals.start(root, name="kto 7b", config={"lr": 1e-5}, display="none", hardware=False) as run:
+        for step in range(1, 8):
+            row = {"loss": math.nan if step == 3 else 1 / step, "train/global_step": step * 8, "said": f"{step}!"}
+            run.log(row, step=step)
+        run.log_eval({"loss": 0.25, "accuracy": 0.5}, step=5)
+    with rlvitals.start(root, resume=4, display="none", hardware=False) as run:
+        for step in range(5, 10):
+            run.log({"loss": -1 / step}, step=step)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("tracker_kwargs:\n  wandb:\n    mode: online\n    entity: team\n    project: back\n")
+    words = [sys.executable, "-m", "rlvitals.cli.main", "sync", str(root), "--to", "wandb", "--config", str(settings)]
+    sent = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert sent.returncode == 0, sent.stdout + sent.stderr
+    done = imported(environment, "wandb:team/back", "--to", tmp_path / "back", "--json")
+    assert done.returncode == 0, done.stderr
+    back = folders(tmp_path / "back")
+    assert list(back) == ["kto 7b"]  # two W&B runs, one run
+    assert [(row.step, row.attempt, repr(sorted(row.numbers.items())), row.texts) for row in rows(back["kto 7b"])] == [
+        (row.step, row.attempt, repr(sorted(row.numbers.items())), row.texts) for row in rows(root)
+    ]
+    assert [row.timestamp for row in rows(back["kto 7b"])] == [row.timestamp for row in rows(root)]
+    assert [(row.step, row.numbers) for row in rows(back["kto 7b"], "eval")] == [
+        (5, {"eval/loss": 0.25, "eval/accuracy": 0.5})
+    ]
+    assert [(each.number, each.from_step) for each in open_run(back["kto 7b"]).attempts] == [(1, None), (2, 4)]

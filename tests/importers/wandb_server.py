@@ -129,6 +129,7 @@ class WandbServer:
                 ("notes", "notes"),
                 ("config", "config"),
                 ("tags", "tags"),
+                ("group", "groupName"),
             ):
                 if asked.get(theirs) is not None:
                     run[ours] = asked[theirs]
@@ -179,7 +180,8 @@ class WandbServer:
     def _node(self, run: dict[str, Any], is_full: bool) -> dict[str, Any]:
         node = {
             "projectId": "1", "id": "UnVu", "name": run["name"], "displayName": run["displayName"], "tags": run["tags"],
-            "sweepName": None, "state": run["state"], "group": None, "jobType": None, "commit": None, "readOnly": False,
+            "sweepName": None, "state": run["state"], "group": run.get("group"), "jobType": None,
+            "commit": None, "readOnly": False,
             "createdAt": "2026-01-01T00:00:00Z", "heartbeatAt": run["heartbeatAt"], "description": None,
             "notes": run["notes"], "historyLineCount": len(run["lines"]), "user": {"name": "Me", "username": "me"},
         }  # fmt: skip

@@ -6,11 +6,14 @@ import math
 from typing import Any
 
 from rlvitals.importers.base import Fields, Notes
-from rlvitals.importers.cells import flatten, number_of
+from rlvitals.importers.cells import flatten, number_of, time_of
 from rlvitals.importers.steps import TIME_NAMES, StepFinder
 from rlvitals.importers.trackers.base import MOST_TEXT
 from rlvitals.records import Row
 from rlvitals.store.lines import metric_key
+
+OUR_STEP, OUR_SAMPLE = "rlvitals/step", "rlvitals/sample"
+"""What rlvitals calls the axes where it forwards rows to a tracker that counts its own."""
 
 _NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"})
 """How trackers write numbers that JSON has none for."""
@@ -24,8 +27,9 @@ def counter_name(scheme: str) -> str:
 class RowMaker:
     """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
 
-    def __init__(self, scheme: str, memory: dict[str, Any] | None = None) -> None:
-        self._counter = counter_name(scheme)
+    def __init__(self, scheme: str, memory: dict[str, Any] | None = None, *, is_ours: bool = False) -> None:
+        """`is_ours`: rlvitals has forwarded the run, so the step is known for certain."""
+        self._counter, self._is_ours = counter_name(scheme), is_ours
         self.notes = Notes()
         self._steps = StepFinder(self.notes)
         self._has_media = False
@@ -41,6 +45,11 @@ class RowMaker:
         the training logged, and stays as `SCHEME/step` where the two differ.
         """
         numbers, texts = self._cells(record)
+        if self._is_ours:
+            step = numbers.pop(OUR_STEP, counter)
+            moment = time_of(time)
+            named = {metric_key(name): value for name, value in numbers.items()}
+            return Row(int(step or 0), math.nan if moment is None else moment, 1, named, texts)
         said: dict[str, Any] = {**record, **({} if time is None else {"_timestamp": time})}
         own = counter if type(counter) is int else None
         if own is not None:
@@ -56,6 +65,7 @@ class RowMaker:
     def sample(self, record: dict[str, Any], time: float | None) -> Row | None:
         """A sample of the machine, which has a time and no step; None where it holds nothing."""
         numbers, _ = self._cells(record)
+        numbers.pop(OUR_SAMPLE, None)
         if not numbers:
             return None
         named = {metric_key(name): value for name, value in numbers.items()}

@@ -117,7 +117,7 @@ class SwanLabSource(Source):
                         (time_of(point.get("timestamp")) or 0.0 for point in history),
                         (float(point["value"]) for point in history),
                     )
-        maker = RowMaker(self.scheme)
+        maker = RowMaker(self.scheme, is_ours=run.origin is not None)
         rows: list[Row] = []
         for row in points.rows():
             placed = maker.row(dict(row.numbers), row.step, row.timestamp)
@@ -149,7 +149,8 @@ class SwanLabSource(Source):
     def _remote(self, run: Any) -> RemoteRun:
         status = _STATUS.get(run.state, "interrupted")
         said = [run.name, run.state, run.finished_at, run.description, run.labels]
-        profile = run._data.get("profile") if isinstance(getattr(run, "_data", None), dict) else None
+        # Every run that rlvitals forwards is of a group; for others the settings are not asked for yet.
+        profile = self.ask(lambda: run.profile, "the settings") if run.group else None
         config = profile.get("config") if isinstance(profile, dict) else None
         origin = _setting(config.get("rlvitals")) if isinstance(config, dict) else None
         return RemoteRun(

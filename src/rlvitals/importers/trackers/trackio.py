@@ -113,7 +113,7 @@ class TrackioSource(Source):
         )
 
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
-        maker = RowMaker(self.scheme, cursor.get("rows"))
+        maker = RowMaker(self.scheme, cursor.get("rows"), is_ours=run.origin is not None)
         place = {"metrics": cursor.get("metrics", 0), "system_metrics": cursor.get("system_metrics", 0)}
         for table in ("metrics", "system_metrics"):
             while table in self._tables:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -29,7 +30,7 @@ from rlvitals.importers.trackers.base import (
     utc_time,
     without_nothing,
 )
-from rlvitals.importers.trackers.rows import RowMaker
+from rlvitals.importers.trackers.rows import OUR_SAMPLE, RowMaker
 from rlvitals.importers.wandb import histograms_in, without_media
 from rlvitals.records import MAX_STEP, Row, Status
 from rlvitals.store.distributions import Logged
@@ -104,9 +105,10 @@ class WandbSource(Source):
         )
 
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
-        maker = RowMaker(self.scheme, cursor.get("rows"))
+        maker = RowMaker(self.scheme, cursor.get("rows"), is_ours=run.origin is not None)
         begin = cursor.get("next", 0)
         rows: list[Row] = []
+        ours: list[Row] = []
         distributions: list[Logged] = []
         place = begin
         scan = self.ask(lambda: self._scan(run, begin), "the history")
@@ -115,18 +117,21 @@ class WandbSource(Source):
             if type(counter) is not int or abs(counter) > MAX_STEP or counter < place:
                 continue  # W&B's step only grows: what its client gives twice, exported and live, is the same
             logged = {name: value for name, value in without_media(record).items() if name not in _OWN}
-            row = maker.row(logged, counter, record.get("_timestamp"))
-            rows += [row] if row else []
+            moment = record.get("_timestamp")
+            is_sample = run.origin is not None and OUR_SAMPLE in logged
+            row = maker.sample(logged, time_of(moment)) if is_sample else maker.row(logged, counter, moment)
+            (ours if is_sample else rows).extend([row] if row else [])
             distributions += histograms_in(record, row.step if row else counter)
             place = counter + 1
             if len(rows) >= ROWS_A_PAGE:
-                yield Page(rows, distributions=distributions, cursor={**cursor, "next": place, "rows": maker.memory()})
-                rows, distributions = [], []
+                cursor = {**cursor, "next": place, "rows": maker.memory()}
+                yield Page(rows, ours, distributions, cursor)
+                rows, ours, distributions = [], [], []
         samples, sampled = self._samples(run, maker, cursor.get("sampled", 0.0))
         self.notes = dict.fromkeys(maker.notes.texts())
         if samples:
             self.notes["W&B gives samples of the machine thinned"] = None
-        yield Page(rows, samples, distributions, {"next": place, "sampled": sampled, "rows": maker.memory()})
+        yield Page(rows, [*ours, *samples], distributions, {"next": place, "sampled": sampled, "rows": maker.memory()})
 
     def close(self) -> None:
         self._undo.close()
@@ -174,7 +179,9 @@ class WandbSource(Source):
         said = {
             name: getattr(run, name, None) for name in ("state", "historyLineCount", "heartbeatAt", "tags", "notes")
         }
-        config = getattr(run, "_attrs", {}).get("config")
+        # So is called what rlvitals forwards; for others the settings are not asked for yet.
+        is_ours = bool(getattr(run, "group", None)) and re.search(r"-a\d+$", run.id) is not None
+        config = self.ask(lambda: run.config, "the settings") if is_ours else None
         return RemoteRun(
             id=run.id,
             name=run.name or run.id,
