@@ -22,6 +22,8 @@ from rlvitals.views.run import open_run
 pytest.importorskip("wandb")
 pytest.importorskip("pyarrow")
 
+pytestmark = pytest.mark.slow
+
 LOGGING = """
 import math, wandb
 settings = wandb.Settings(x_disable_stats=True, console="off", x_disable_meta=True)

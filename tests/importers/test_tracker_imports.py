@@ -107,6 +107,40 @@ def test_a_failure_loses_nothing_and_doubles_nothing(tracker, tmp_path, kind):
     assert open_run(found["b"]).info.name == "renamed"
 
 
+def test_what_a_kill_left_beyond_the_last_commit_is_cut_off(tracker, tmp_path):
+    add("p", "a", range(7))
+    Fake.fail_at["p/a"] = 4
+    with pytest.raises(SourceError):
+        fetch("p/a", tmp_path / "run")
+    log = RunDir(tmp_path / "run").train_log
+    with open(log, "ab") as file:  # rows of a page that was not committed, and half a row
+        file.write(b'{"step":4,"attempt":1,"loss":0.2}\n{"step":5,"att')
+    assert open_run(tmp_path / "run").info.status == "interrupted"
+    Fake.fail_at = {}
+    fetch("p/a", tmp_path / "run")
+    assert [row.step for row in rows(tmp_path / "run")] == list(range(7))
+    assert open_run(tmp_path / "run").info.status == "finished"
+    with open(log, "ab") as file:
+        file.write(b'{"step":9,"attempt":1,"loss":0.2}\n')
+    assert fetch("p/a", tmp_path / "run")[0].outcome == "unchanged"
+    add("p", "a", range(8), mark="2")
+    with pytest.raises(RunExists, match="was changed after it was imported"):
+        fetch("p/a", tmp_path / "run")
+    assert rows(tmp_path / "run")[-1].step == 9
+
+
+def test_columns_of_a_run_that_was_replaced_are_made_again(tracker, tmp_path):
+    tracker.of = Whole
+    add("p", "a", range(600))
+    fetch("p/a", tmp_path / "run")
+    assert open_run(tmp_path / "run").series("loss").values[0] == 1.0
+    assert any(RunDir(tmp_path / "run").index.iterdir())
+    add("p", "a", range(600), mark="2")
+    Fake.rows_held["p/a"] = [Row(row.step, row.timestamp, 1, {"loss": 7.0}) for row in Fake.rows_held["p/a"]]
+    fetch("p/a", tmp_path / "run")
+    assert set(open_run(tmp_path / "run").series("loss").values.tolist()) == {7.0}
+
+
 def test_runs_of_two_projects_may_share_name_and_id(tracker, tmp_path):
     add("p", "a", range(3))
     add("q", "a", range(5))
@@ -202,6 +236,10 @@ def test_addresses(tmp_path, monkeypatch, capsys):
     assert main(["import", "wandb:a/b/c/d", "--to", "x"]) == 64
     assert "is no address of wandb. Write wandb:ENTITY/PROJECT" in capsys.readouterr().err
     assert main(["import", "wandb:log", "--to", "y"]) == 0
+    assert main(["watch", "mlflow:http://host:5000#x", "--plain"]) == 64
+    assert "mlflow:http://host:5000#x is on a tracker's server, which watch does not follow" in capsys.readouterr().err
+    assert main(["check", "--follow", "trackio:kto/run"]) == 64
+    assert "pass DIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", range(20))
