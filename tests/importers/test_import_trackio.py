@@ -19,6 +19,8 @@ import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.importers.trackers import base
 from rlvitals.splits import held_out_name
+from rlvitals.store.layout import RunDir
+from rlvitals.store.rollouts import read_groups, rollout_files
 from rlvitals.views.run import open_run
 
 pytest.importorskip("trackio", reason="trackio is not installed: pip install 'rlvitals[trackio]'")
@@ -30,13 +32,16 @@ LONG = 12_000
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 LOGGING = """
-import math, sys, trackio
+import math, pandas, sys, trackio
 run = trackio.init(project="kto", name="../evil run",
                    config={"lr": 1e-5, "model": {"layers": 2}, "hf_token": "SECRET"},
                    auto_log_gpu=False, auto_log_cpu=False, embed=False)
 for i in range(12):
     loss = {3: math.nan, 4: math.inf, 5: -math.inf}.get(i, 1 / (1 + i))
     row = {"loss": loss, "train/global_step": 10 * i, "nested": {"reward": i / 8}, "sample": f"text {i}", "step": i}
+    if i == 11:  # as TRL logs it
+        table = [{"step": "110", "prompt": "2+2?", "completion": f"answer {n}", "reward": n / 4} for n in range(4)]
+        row["completions"] = trackio.Table(dataframe=pandas.DataFrame(table))
     trackio.log(row)
     if i % 5 == 0:
         trackio.log({"eval/accuracy": i / 20})
@@ -85,6 +90,11 @@ def check_values(found: dict[str, Path]) -> None:
     assert [row.numbers["nested/reward"] for row in trained] == [i / 8 for i in range(12)]
     assert [row.texts["sample"] for row in trained] == [f"text {i}" for i in range(12)]
     assert [row.numbers["train/global_step"] for row in trained] == [10 * i for i in range(12)]
+    groups = [group for file in rollout_files(RunDir(found["../evil run"])) for group in read_groups(file.path)]
+    assert [(group.step, group.prompt) for group in groups] == [(110, "2+2?")]
+    assert [(rollout.reward, rollout.turns[0].text) for rollout in groups[0].rollouts] == [
+        (n / 4, f"answer {n}") for n in range(4)
+    ]
     assert [row.numbers["eval/accuracy"] for row in rows(found["../evil run"], "eval")] == [0.0, 0.25, 0.5]
     assert [row.numbers for row in rows(found["../evil run"], "system")] == [{"gpu/0/utilization": 55.5}]
     assert [(row.step, row.numbers) for row in rows(found["long"])] == [

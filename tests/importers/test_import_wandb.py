@@ -17,6 +17,7 @@ import rlvitals
 from rlvitals.store.distributions import read_distributions
 from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import Marks
+from rlvitals.store.rollouts import read_groups, rollout_files
 from rlvitals.views.run import open_run
 
 pytest.importorskip("wandb")
@@ -186,6 +187,35 @@ def test_a_missing_login_and_a_refused_one_say_how_to_log_in(logged, environment
     assert "wandb login" in done.stderr
     assert KEY not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_tables_of_completions_are_rollouts(server, environment, tmp_path):
+    """As TRL logs them: a table for each logging step, a row for each completion; the step is a text."""
+    columns = ["step", "prompt", "completion", "accuracy_reward", "advantage"]
+    run = server.run("team", "tables", "trl1")
+    run["state"] = "finished"
+    for step in (10, 20):
+        data = [
+            [str(step), prompt, f"answer {n} at {step}", n / 4, n - 1.5]
+            for prompt in ("2+2?", "3+3?")
+            for n in range(4)
+        ]
+        path = f"media/table/completions_{step}.table.json"
+        server.files[path] = json.dumps({"columns": columns, "data": data}).encode()
+        told = {"_type": "table-file", "path": path, "size": len(server.files[path]), "ncols": 5, "nrows": 8}
+        run["lines"].append({"_step": step, "_timestamp": 1.76e9 + step, "reward": 0.5, "completions": told})
+    hostile = {"_type": "table-file", "path": "../../../../etc/passwd", "size": 9}
+    run["lines"].append({"_step": 30, "_timestamp": 1.77e9, "reward": 0.5, "completions": hostile})
+    done = imported(environment, "wandb:team/tables/trl1", "--to", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    [facts] = json.loads(done.stdout)["runs"]
+    assert (facts["rows"], facts["notes"]) == (3, ["1 tables of completions could not be read"])
+    groups = [group for file in rollout_files(RunDir(tmp_path / "run")) for group in read_groups(file.path)]
+    assert [(group.step, group.prompt, len(group.rollouts)) for group in groups] == [
+        (10, "2+2?", 4), (10, "3+3?", 4), (20, "2+2?", 4), (20, "3+3?", 4),
+    ]  # fmt: skip
+    assert [rollout.reward for rollout in groups[3].rollouts] == [0.0, 0.25, 0.5, 0.75]
+    assert groups[3].rollouts[2].turns[0].text == "answer 2 at 20"
 
 
 def test_check_takes_a_run_by_its_address(logged, environment):

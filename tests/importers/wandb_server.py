@@ -14,6 +14,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
@@ -39,6 +40,8 @@ class WandbServer:
         """HistoryPage from this step on is not answered before `released`."""
         self.holding, self.released = threading.Event(), threading.Event()
         self.unknown: list[str] = []
+        self.files: dict[str, bytes] = {}
+        """Files of runs, by name."""
         served = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,8 +55,11 @@ class WandbServer:
                 self.send(status, json.dumps(answer).encode())
 
             def do_GET(self) -> None:
+                if self.path.startswith("/file/"):
+                    data = served.files.get(unquote(self.path.removeprefix("/file/")))
+                    return self.send(404 if data is None else 200, data or b"")
                 run = next((run for run in served.runs.values() if self.path.endswith(f"/{run['name']}.parquet")), None)
-                self.send(200 if run else 404, served.parquet(run) if run else b"")
+                return self.send(200 if run else 404, served.parquet(run) if run else b"")
 
             do_PUT = do_POST  # noqa: N815
 
@@ -153,6 +159,15 @@ class WandbServer:
                 return {"project": None}
             return {"project": {"internalId": "1", "runCount": len(owned), "readOnly": False,
                                 "runs": {"edges": edges, "pageInfo": info}}}  # fmt: skip
+        if name == "RunFiles":
+            nodes = [
+                {"id": "F", "name": file, "url": f"{self.url}/file/{quote(file, safe='')}", "directUrl": None, "md5": None,
+                 "sizeBytes": len(self.files[file]), "mimetype": "", "updatedAt": None}
+                for file in asked["fileNames"] if file in self.files
+            ]  # fmt: skip
+            listed = {"edges": [{"node": node, "cursor": "1"} for node in nodes]}
+            files = {**listed, "pageInfo": {"endCursor": "1", "hasNextPage": False}}
+            return {"project": {"internalId": "1", "run": {"fileCount": len(nodes), "files": files}}}
         if name in ("Run", "RunHistoryKeys", "RunParquetHistory", "HistoryPage", "RunFullHistory"):
             run = self.runs.get(
                 (asked["entity"], asked["project"], asked.get("name") or asked.get("run") or asked.get("runName"))

@@ -15,7 +15,15 @@ from typing import Any, BinaryIO, Literal
 
 from rlvitals.codec import to_json
 from rlvitals.errors import RunExists, RunUnreadable
-from rlvitals.store.files import make_folder, open_descriptor, read_json, remove_paths, replace_file, sync_folder
+from rlvitals.store.files import (
+    make_folder,
+    open_descriptor,
+    put_file,
+    read_json,
+    remove_paths,
+    replace_file,
+    sync_folder,
+)
 from rlvitals.store.layout import RunDir, Stream
 
 Brought = Stream | Literal["system", "distributions"]
@@ -52,6 +60,8 @@ class ImportLogs:
     def __init__(self, run_dir: RunDir, record: dict[str, Any], *, anew: bool) -> None:
         self._dir, self._anew = run_dir, anew
         self._files: dict[Brought, BinaryIO] = {}
+        self._rollouts: dict[int, list[bytes]] = {}
+        """Of steps that the pages since the last commit have told of."""
         make_folder(run_dir.logs)
         self._refuse_changed(record)
         if anew:
@@ -67,11 +77,20 @@ class ImportLogs:
             file = self._files[log] = os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
         file.write(line)
 
+    def add_rollouts(self, step: int, line: bytes) -> None:
+        """Add a group of rollouts to its step. A step's file is written whole, so that a page that comes again does no
+        harm.
+        """
+        self._rollouts.setdefault(step, []).append(line)
+
     def commit(self, record: dict[str, Any]) -> None:
         """Have the disk hold every line, and then `import.json` say so. With `anew` only the last commit counts."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
+        for step, lines in self._rollouts.items():
+            put_file(self._dir.rollout_file(step), b"".join(lines))
+        self._rollouts = {}
         sync_folder(self._dir.logs)
         if not self._anew:
             write_import(self._dir, {**record, "bytes": self._sizes()})

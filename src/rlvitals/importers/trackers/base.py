@@ -23,7 +23,7 @@ from rlvitals.guard import guarded, words_of
 from rlvitals.importers.cells import time_of
 from rlvitals.importers.trackers.address import Address
 from rlvitals.masking import mask_text
-from rlvitals.records import Row, Status
+from rlvitals.records import Group, Row, Status
 from rlvitals.store.distributions import Logged
 
 T = TypeVar("T")
@@ -109,6 +109,8 @@ class Page:
     samples: list[Row] = field(default_factory=list)
     """Samples of the machine."""
     distributions: list[Logged] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    """Rollouts, where a table of completions was logged."""
     cursor: dict[str, Any] = field(default_factory=dict)
 
 

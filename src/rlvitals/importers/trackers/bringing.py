@@ -38,6 +38,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import stored_row
 from rlvitals.store.lock import RunLock
 from rlvitals.store.marks import LONGEST_NOTE, LONGEST_TAG, MOST_TAGS, Marks
+from rlvitals.store.rollouts import group_line
 
 LONGEST_NAME = 60
 """Characters of a run's name that its folder has."""
@@ -302,6 +303,10 @@ class _Import:
             self._counts["system"] += 1
         for one in page.distributions:
             logs.add("distributions", encode(one.stored))
+        number = self._attempts[-1].number if self._attempts else 1
+        moment = self._last if math.isfinite(self._last) else part.created or time.time()
+        for group in page.groups:
+            logs.add_rollouts(group.step, group_line(group, group.step, number, moment))
 
     def _attempt_of(self, part: RemoteRun, fields: Fields, moment: float) -> int:
         if part.origin is not None:

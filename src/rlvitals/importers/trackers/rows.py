@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlvitals.importers.base import Fields, Notes
 from rlvitals.importers.cells import flatten, number_of, time_of
+from rlvitals.importers.rollouts import group_of_row
 from rlvitals.importers.steps import TIME_NAMES, StepFinder
 from rlvitals.importers.trackers.base import MOST_TEXT
-from rlvitals.records import Row
+from rlvitals.records import Group, Row
+from rlvitals.splits import is_held_out
 from rlvitals.store.lines import metric_key
 
 OUR_STEP, OUR_SAMPLE = "rlvitals/step", "rlvitals/sample"
@@ -24,6 +29,28 @@ def counter_name(scheme: str) -> str:
     return f"{scheme}/step"
 
 
+def are_completions(name: str) -> bool:
+    """Whether a table of this name may hold what a training sampled; evaluations are left out.
+
+    >>> are_completions("completions"), are_completions("eval/completions"), are_completions("confusion")
+    (True, False, False)
+    """
+    return re.search(r"completion|rollout|generation|sample", name.lower()) is not None and not is_held_out(name)
+
+
+def groups_of(table: Iterable[Mapping[str, Any]], step: int) -> list[Group]:
+    """The rollouts of a table with a row for each completion, as TRL logs it; those of one prompt are a group."""
+    found: dict[tuple[int, str], Group] = {}
+    for row in table:
+        group = group_of_row("trl", row, step) if "completion" in row else None
+        if group is not None:
+            known = found.get((group.step, group.key))
+            found[group.step, group.key] = (
+                replace(group, rollouts=(*known.rollouts, *group.rollouts)) if known else group
+            )
+    return list(found.values())
+
+
 class RowMaker:
     """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
 
@@ -33,6 +60,10 @@ class RowMaker:
         self.notes = Notes()
         self._steps = StepFinder(self.notes)
         self._has_media = False
+        self._found: list[list[Mapping[str, Any]]] = []
+        """Tables of completions in the record that is being read."""
+        self.groups: list[Group] = []
+        """Rollouts of the records so far; for the caller to take."""
         if memory:
             self._steps.recall(memory)
 
@@ -46,6 +77,7 @@ class RowMaker:
         """
         numbers, texts = self._cells(record)
         if self._is_ours:
+            self._found = []  # rlvitals forwards no tables
             step = numbers.pop(OUR_STEP, counter)
             moment = time_of(time)
             named = {metric_key(name): value for name, value in numbers.items()}
@@ -56,6 +88,9 @@ class RowMaker:
             numbers["_step"] = own
         fields = self._steps.place(numbers, {name: said[name] for name in TIME_NAMES if name in said})
         step, moment = fields.pop("step"), fields.pop("timestamp", math.nan)
+        for table in self._found:
+            self.groups += groups_of(table, step)
+        self._found = []
         if own is not None and own != step:
             fields[self._counter] = own
         if not fields and not texts:
@@ -81,7 +116,11 @@ class RowMaker:
                 elif name not in TIME_NAMES:
                     texts[metric_key(name)] = value[:MOST_TEXT]
             elif isinstance(value, dict) and "_type" in value:
-                self._has_media = True
+                held = value.get("_value")
+                if isinstance(held, list) and are_completions(name):
+                    self._found.append([row for row in held if isinstance(row, Mapping)])
+                else:
+                    self._has_media = True
             else:
                 numeric[name] = value
         if self._has_media:

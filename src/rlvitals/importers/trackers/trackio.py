@@ -127,7 +127,9 @@ class TrackioSource(Source):
                 logged = [(_unprefixed(object_in(str(one["metrics"])) or {}), one) for one in found]
                 if table == "metrics":
                     rows = [maker.row(record, one["step"], one["timestamp"]) for record, one in logged]
-                    page = Page([row for row in rows if row], cursor={**place, "rows": maker.memory()})
+                    groups, maker.groups = maker.groups, []
+                    kept = [row for row in rows if row]
+                    page = Page(kept, groups=groups, cursor={**place, "rows": maker.memory()})
                 else:
                     rows = [maker.sample(record, time_of(one["timestamp"])) for record, one in logged]
                     page = Page(samples=[row for row in rows if row], cursor={**place, "rows": maker.memory()})

@@ -12,11 +12,14 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import SourceError
+from rlvitals.errors import NotALog, SourceError
 from rlvitals.guard import guarded
 from rlvitals.importers.cells import time_of
+from rlvitals.importers.dumps.base import document
+from rlvitals.importers.dumps.trl import table_rows
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
     Card,
@@ -30,9 +33,9 @@ from rlvitals.importers.trackers.base import (
     utc_time,
     without_nothing,
 )
-from rlvitals.importers.trackers.rows import OUR_SAMPLE, RowMaker
+from rlvitals.importers.trackers.rows import OUR_SAMPLE, RowMaker, are_completions, groups_of
 from rlvitals.importers.wandb import histograms_in, without_media
-from rlvitals.records import MAX_STEP, Row, Status
+from rlvitals.records import MAX_STEP, Group, Row, Status
 from rlvitals.store.distributions import Logged
 
 ROWS_A_PAGE = 1_000
@@ -46,6 +49,8 @@ _STATUS: dict[str, Status] = {
     "running": "running", "pending": "running", "preempting": "running", "finished": "finished", "failed": "failed",
     "crashed": "failed",
 }  # fmt: skip
+MOST_TABLE_BYTES = 64 * 2**20
+
 _OWN = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
 
 
@@ -66,6 +71,7 @@ class WandbSource(Source):
         if not all(parts) or not 1 <= len(parts) <= 3:
             raise self.wrong_address()
         self._undo = ExitStack()
+        self._lost_tables = 0
         os.environ.setdefault("WANDB_SILENT", "true")
         if "WANDB_DIR" not in os.environ:  # the client makes a folder for each run it lists
             folder = self._undo.enter_context(tempfile.TemporaryDirectory(prefix="rlvitals-"))
@@ -107,9 +113,11 @@ class WandbSource(Source):
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
         maker = RowMaker(self.scheme, cursor.get("rows"), is_ours=run.origin is not None)
         begin = cursor.get("next", 0)
+        self._lost_tables = 0
         rows: list[Row] = []
         ours: list[Row] = []
         distributions: list[Logged] = []
+        groups: list[Group] = []
         place = begin
         scan = self.ask(lambda: self._scan(run, begin), "the history")
         while (record := self.ask(lambda: next(scan, None), "the history")) is not None:
@@ -122,16 +130,21 @@ class WandbSource(Source):
             row = maker.sample(logged, time_of(moment)) if is_sample else maker.row(logged, counter, moment)
             (ours if is_sample else rows).extend([row] if row else [])
             distributions += histograms_in(record, row.step if row else counter)
+            groups += self._rollouts(run, record, row.step if row else counter)
             place = counter + 1
             if len(rows) >= ROWS_A_PAGE:
                 cursor = {**cursor, "next": place, "rows": maker.memory()}
-                yield Page(rows, ours, distributions, cursor)
-                rows, ours, distributions = [], [], []
+                yield Page(rows, ours, distributions, groups, cursor)
+                rows, ours, distributions, groups = [], [], [], []
         samples, sampled = self._samples(run, maker, cursor.get("sampled", 0.0))
         self.notes = dict.fromkeys(maker.notes.texts())
+        if self._lost_tables:
+            self.notes[f"{self._lost_tables} tables of completions could not be read"] = None
         if samples:
             self.notes["W&B gives samples of the machine thinned"] = None
-        yield Page(rows, [*ours, *samples], distributions, {"next": place, "sampled": sampled, "rows": maker.memory()})
+        yield Page(
+            rows, [*ours, *samples], distributions, groups, {"next": place, "sampled": sampled, "rows": maker.memory()}
+        )
 
     def close(self) -> None:
         self._undo.close()
@@ -174,6 +187,29 @@ class WandbSource(Source):
             if row is not None and moment is not None and moment > since:
                 samples.append(row)
         return samples, max((row.timestamp for row in samples), default=since)
+
+    def _rollouts(self, run: RemoteRun, record: dict[str, Any], step: int) -> list[Group]:
+        """The rollouts in tables of completions, which W&B keeps as files. One that cannot be had is a note."""
+        found: list[Group] = []
+        for name, told in record.items():
+            if not isinstance(told, dict) or told.get("_type") != "table-file" or not are_completions(name):
+                continue
+            path, size = told.get("path"), told.get("size", 0)
+            if isinstance(path, str) and isinstance(size, int) and size <= MOST_TABLE_BYTES:
+                try:
+                    found += groups_of(self._table(run, path), step)
+                except (SourceError, NotALog):
+                    self._lost_tables += 1
+        return found
+
+    def _table(self, run: RemoteRun, path: str) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory(prefix="rlvitals-") as name:
+            folder = Path(name).resolve()
+            file = (folder / path).resolve()
+            if not file.is_relative_to(folder):  # the name is the server's
+                raise SourceError(f"{path!r} is no name of a file")
+            self.ask(lambda: run.handle.file(path).download(root=name, replace=True).close(), f"the table {path}")
+            return list(table_rows(document(file)))
 
     def _remote(self, run: Any) -> RemoteRun:
         said = {
