@@ -161,8 +161,8 @@ class WandbServer:
                                 "runs": {"edges": edges, "pageInfo": info}}}  # fmt: skip
         if name == "RunFiles":
             nodes = [
-                {"id": "F", "name": file, "url": f"{self.url}/file/{quote(file, safe='')}", "directUrl": None, "md5": None,
-                 "sizeBytes": len(self.files[file]), "mimetype": "", "updatedAt": None}
+                {"id": "F", "name": file, "url": f"{self.url}/file/{quote(file, safe='')}", "directUrl": None,
+                 "md5": None, "sizeBytes": len(self.files[file]), "mimetype": "", "updatedAt": None}
                 for file in asked["fileNames"] if file in self.files
             ]  # fmt: skip
             listed = {"edges": [{"node": node, "cursor": "1"} for node in nodes]}
