@@ -165,6 +165,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
         LONG + 1,
         "unchanged",
     )
+    assert facts["long"]["added"] == 1
     assert proxy.count("metrics/get-history") == 2  # the pages of the one metric of the one run that changed
     assert points(found["long"], "loss")[-2:] == [
         (LONG - 1, (BEGUN + 10 * (LONG - 1)) / 1000, repr((LONG - 1) / 7)), (LONG, (BEGUN + 10 * LONG) / 1000, "0.5"),

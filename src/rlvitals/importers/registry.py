@@ -32,7 +32,6 @@ from rlvitals.importers.swanlab import SwanLabImporter
 from rlvitals.importers.table import TableImporter
 from rlvitals.importers.tensorboard import TensorBoardImporter
 from rlvitals.importers.trackers.address import address_in
-from rlvitals.importers.trackers.bringing import read_address
 from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.wandb import WandbImporter
 from rlvitals.masking import mask_text
@@ -311,6 +310,8 @@ def read_log(path: str | Path) -> ForeignLog:
     """
     address = address_in(path)
     if address is not None:
+        from rlvitals.importers.trackers.bringing import read_address  # it writes runs, too: not for every log
+
         return read_address(address)
     if is_url(path):
         return _read_url(str(path))

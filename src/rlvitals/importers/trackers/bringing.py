@@ -226,7 +226,7 @@ class _Import:
         self._record = dict(known or {}) if goes_on else {}
         if goes_on:
             self._recall()
-        before = sum(self._counts.values())
+        before = sum((known or {}).get("memory", {}).get("counts", {}).values())
         run_id = (known or {}).get("run_id") or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
         self._record |= {
             "address": self._source.address.shown,
@@ -265,7 +265,7 @@ class _Import:
             logs.release()
         if known is None:
             self._mark(card)
-        added = sum(self._counts.values()) - before
+        added = max(0, sum(self._counts.values()) - before)
         return self._told("new" if known is None else "continued", self._record, added)
 
     def _recall(self) -> None:
