@@ -12,7 +12,7 @@ from brought import folders, rows
 
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.main import main
-from rlvitals.errors import RunExists, RunLocked, SourceError
+from rlvitals.errors import ConfigError, RunExists, RunLocked, SourceError
 from rlvitals.importers.base import Notes
 from rlvitals.importers.points import Point, PointColumns, rows_of_points
 from rlvitals.importers.trackers import base, bringing
@@ -157,6 +157,10 @@ def test_a_directory_of_another_run_and_one_in_use_are_refused(tracker, tmp_path
     assert open_run(tmp_path / "run").info.name == "mine"
     with pytest.raises(RunExists, match="holds another run, imported from wandb:p/a"):
         fetch("p/b", tmp_path / "run")
+    with pytest.raises(RunExists, match="run"):
+        fetch("p", tmp_path / "run")  # a project goes into a folder, not into a run
+    with pytest.raises(ConfigError, match="--name is for one run"):
+        fetch("p", tmp_path / "runs", name="mine")
     add("p", "a", range(4), mark="2")
     lock = RunLock(RunDir(tmp_path / "run"))
     lock.acquire()

@@ -97,6 +97,9 @@ def bring(
         if source.is_one_run:
             parts = groups[0]
             return [_Import(source, parts, RunDir(to), _How(version, refuse, tell, name)).run()]
+        if name is not None:
+            raise ConfigError(f"--name is for one run, and {address} is a project")
+        refuse(RunDir(to))
         make_folder(to)
         known = _known(to, address)
         done = []
