@@ -90,6 +90,8 @@ class RunDir:
     notify = _Below("notify")
     """What each service that people are notified through has been sent."""
     index = _Below("index")
+    imported = _Below("import.json")
+    """How far a tracker's run has been brought in."""
     asks = _Below("asks")
     """What people ask of the trainer while the run is live."""
 
@@ -184,6 +186,7 @@ class RunDir:
             self.sinks,
             self.notify,
             self.asks,
+            self.imported,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
 

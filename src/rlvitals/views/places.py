@@ -22,6 +22,7 @@ from rlvitals.importers import (
 )
 from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.registry import dump_files
+from rlvitals.importers.trackers.address import address_in
 from rlvitals.store.layout import RunDir
 from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
 from rlvitals.views.joined import framework_of, read_joined
@@ -75,6 +76,12 @@ def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
 
     Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
     """
+    address = address_in(path)
+    if address is not None:
+        raise ConfigError(
+            f"{address} is on a tracker's server, which {what} does not follow. Fetch it now and then with 'rlvitals "
+            f"import {address} --to DIR', and pass DIR"
+        )
     try:
         places = places_in(path)
     except NotALog:
