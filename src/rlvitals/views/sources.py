@@ -20,7 +20,7 @@ from rlvitals.importers import ForeignLog
 from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
-from rlvitals.views.rechecks import events_on_record
+from rlvitals.views.rechecks import events_on_record, when
 from rlvitals.views.texts import text_events
 
 Rules = str | Path | Sequence[Any] | None
@@ -109,6 +109,9 @@ def source_of(view: StoredRun) -> RowSource:
     if view.foreign is None:
         return source_of_run(view)
     source = replace(source_of_log(view.foreign), view=view)
+    if view.parts:
+        on_record = [event for part in view.parts for event in events_on_record(part)]
+        return replace(source, total_steps=view.info.total_steps, recorded=sorted(on_record, key=when))
     is_dump = view.rollout_log is not view.own_rollouts
     return replace(source, recorded=text_events(view.rollout_log)) if is_dump else source
 
