@@ -59,7 +59,7 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
     run = rlvitals.open_run(tmp_path / "run")
     assert (run.status, run.info.framework, run.info.algorithm) == ("finished", framework, "grpo")
     assert list(run.series("train/loss")[0]) == [0, 1, 2, 3, 4, 5]
-    assert list(run.series("rollout/zero_std")[0]) == [0, 2, 4]  # at the update they are trained on first
+    assert list(run.series("rollout/zero_std/count_1.0")[0]) == [0, 2, 4]  # at the update they are trained on first
     assert list(run.series("rollout/truncated_ratio")[1]) == [0.25] * 3
     assert list(run.series("eval/gsm8k")[1]) == [0.5] * 3
     told = ("num_generations", "temperature", "train_batch_size", "max_grad_norm", "num_gpus")
