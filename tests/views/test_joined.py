@@ -97,6 +97,17 @@ def test_lists_pages_and_check_give_one_answer(training, capsys):
     assert (step["step"], step["rollouts"], step["mean"]) == (3, 1, 0.0)
 
 
+def test_show_and_export_take_the_folder_of_both(training, tmp_path, capsys):
+    assert main(["show", str(training), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["rows"], shown["status"], shown["framework"]) == (61, "finished", "prime_rl")
+    assert {metric["name"] for metric in shown["metrics"]} == {"reward/all/mean", "time/step", "optim/grad_norm"}
+    assert main(["export", str(training), "--to", "csv", "--output", str(tmp_path / "rows.csv")]) == 0
+    header, first, *_ = (tmp_path / "rows.csv").read_text().splitlines()
+    row = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (float(row["reward/all/mean"]), float(row["optim/grad_norm"])) == (0.3, 0.5)
+
+
 @pytest.mark.parametrize("above", [False, True])
 def test_watch_follows_both_processes_as_one(training, above, capsys):
     report = rlvitals.check(training)

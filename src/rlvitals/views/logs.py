@@ -152,6 +152,11 @@ def open_joined(place: Path, within: Path | None = None) -> JoinedView | None:
     return JoinedView(place, within) if parts_of(place) else None
 
 
+def open_recorded(path: str | os.PathLike[str]) -> RunView:
+    """What rlvitals recorded: a run, or a training whose processes record a run each. Raises as `open_run` does."""
+    return open_joined(Path(path)) or open_run(path)
+
+
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
     place = local_or_log(path)
