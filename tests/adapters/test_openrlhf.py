@@ -285,6 +285,9 @@ def test_the_gpus_of_all_models_and_engines_are_counted():
     assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 2}
     assert adapter._gpus(placed(colocate_all=True)) == {"num_gpus": 8}
     assert adapter._gpus(placed(colocate_all=True, async_enable=True)) == {"num_gpus": 8 + 16}
+    args = placed(colocate_all=True, colocate_critic_reward=True)
+    args.critic.model_name_or_path = "critic"
+    assert adapter._gpus(args) == {"num_gpus": 8 + 2}  # a placement group of their own
     assert adapter._gpus(SimpleNamespace()) == {}
 
 
