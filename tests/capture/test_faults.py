@@ -1060,7 +1060,7 @@ def test_a_fork_in_the_middle_of_logging_neither_hangs_nor_writes(tmp_path, pyth
 
 
 CALLS = """
-        import threading
+        import threading, traceback
 
         def through(iterator):
             for item in iterator:
@@ -1115,7 +1115,11 @@ CALLS = """
             if pid == 0:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.alarm(10)  # a child that hangs is ended by it
-                call(thing)
+                try:
+                    call(thing)
+                except BaseException:  # it ends here, whatever the test has below on its stack
+                    traceback.print_exc(file=sys.__stderr__)
+                    os._exit(1)
                 os._exit(0)
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
@@ -1151,19 +1155,22 @@ def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_
         thread.start()
         held.wait()
         bad = {}
-        for thing, methods in ((run, CALLS), (tracker, TRACKER)):
-            for name, call in calls_of(thing, methods).items():
-                if code := in_child(call, thing):
-                    bad[name] = code
-        done.set()
-        thread.join()
+        try:
+            for thing, methods in ((run, CALLS), (tracker, TRACKER)):
+                for name, call in calls_of(thing, methods).items():
+                    if code := in_child(call, thing):
+                        bad[name] = code
+        finally:  # an assertion that fails is told, and does not wait for a thread that waits for it
+            sys.stderr = sys.__stderr__
+            done.set()
+            thread.join()
         run.finish()
         tracker.close()
         print(json.dumps(bad))
     """
     done = python(FORKING + CALLS + script, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {}
+    assert json.loads(done.stdout) == {}, done.stderr
     assert {row["loss"] for row in rows_of(tmp_path)} == {1.0}
     assert [row["accuracy"] for row in rows_of(tmp_path, "logs/eval_metrics.jsonl")] == [1.0]
     assert [row["type"] for row in rows_of(tmp_path, "logs/findings.jsonl")] == ["monitor", "raised", "request"]

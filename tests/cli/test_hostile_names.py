@@ -151,6 +151,8 @@ runs {damaged_runs}
 runs {runs} --json
 purge {runs} --dry-run
 purge {missing}
+env
+completion fish
 rules
 rules plateau {word}
 show {one}
@@ -255,11 +257,23 @@ prune {one} --rollouts-keep-last 5 --dry-run
 prune {one} --{word}
 compact {two}
 compact {two} --undo
+notify
+notify --test {word}
+notify {one}
+notify {one} --to slack
+notify {missing} --to slack
 sync {two} --to csv
 sync {two} --to {word}
 sync {missing} --to csv
 serve {missing} --port 99999
 serve {runs} --tokens {missing} --port 99999
+mcp {missing}
+mcp {missing} --http --port 99999
+mcp {runs} --http --tokens {missing}
+skill
+skill --install {out}/skills
+skill --install {log}
+skill --force
 share {one} {two} --to {out}/site --redact {word} --title {word}
 share {one} --to {out}/site --no-texts --json
 share {one} --to {runs}

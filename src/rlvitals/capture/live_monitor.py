@@ -327,9 +327,9 @@ class LiveMonitor:
             certain = {rule.rule for rule in monitor.rulebook.rules.values() if rule.certain}
             self._policy = Policy(certain, asked=_requests_in(self._dir) if self._attempt.number > 1 else 0)
         if self._settings.notify:
-            from rlvitals.health.notify import Notifier
+            from rlvitals.health.notify import open_notifier
 
-            self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
+            self._notifier = open_notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
         monitor.case.step = self._attempt.from_step or 0  # until the first row says
         self._monitor = monitor
         return monitor

@@ -64,7 +64,7 @@ def start(
     rules: str | os.PathLike[str] | Sequence[Any] | None = None,
     mapping: Mapping[str, str] | None = None,
     actions: str | None = None,
-    notify: Mapping[str, Any] | None = None,
+    notify: str | Sequence[str | Mapping[str, Any]] | Mapping[str, Any] | None = None,
     resume: Resume | None = False,
     overwrite: bool = False,
     strict: bool | None = None,
@@ -96,6 +96,10 @@ def start(
     own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
+    if settings.notify.get("to"):  # the variables need to be set where rank 0 is, and nowhere else
+        from rlvitals.notify.targets import check_targets
+
+        check_targets(settings.notify)
     if resume is None:
         resume = False
     if resume is not False and overwrite:
@@ -129,6 +133,8 @@ def keep_paths(settings: Settings) -> Settings:
     notify = dict(settings.notify)
     if notify.get("sentinel"):
         notify["sentinel"] = str(kept_file(notify["sentinel"]))
+    if notify.get("to"):
+        notify["to"] = [one | {"file": str(kept_file(one["file"]))} if "file" in one else one for one in notify["to"]]
     return replace(settings, notify=notify, rules=kept_rules(settings.rules), tracker_kwargs=kept_kwargs(settings))
 
 
@@ -141,8 +147,10 @@ def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
         kept["rules"] = settings.rules
     if given.get("tracker_kwargs"):
         kept["tracker_kwargs"] = settings.tracker_kwargs
-    if settings.notify.get("sentinel"):  # the webhook stays as it was written: it may name a variable of over there
-        kept["notify"] = {**given["notify"], "sentinel": settings.notify["sentinel"]}
+    if settings.notify:  # the webhook stays as it was written: it may name a variable of over there
+        as_given = given["notify"] if isinstance(given["notify"], Mapping) else {}
+        meant_now = {key: value for key, value in settings.notify.items() if key in ("sentinel", "to")}
+        kept["notify"] = {**as_given, **meant_now}
     if isinstance(given.get("resume"), str | os.PathLike) and Path(given["resume"]).exists():
         kept["resume"] = str(kept_file(given["resume"]))
     return kept

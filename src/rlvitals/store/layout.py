@@ -87,6 +87,8 @@ class RunDir:
     eval_control = _Below("eval_logs", "control.json")
     """What the policy that training began with was rewarded; later evaluations are compared with it."""
     sinks = _Below("sinks")
+    notify = _Below("notify")
+    """What each service that people are notified through has been sent."""
     index = _Below("index")
     asks = _Below("asks")
     """What people ask of the trainer while the run is live."""
@@ -180,6 +182,7 @@ class RunDir:
             self.eval_rollouts,
             self.index,
             self.sinks,
+            self.notify,
             self.asks,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]

@@ -61,9 +61,12 @@ class RunComparison:
     """Settings that differ and say who ran where and when."""
 
 
-def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE) -> RunComparison:
+def compare_runs(
+    views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE, *, signs_only: bool = False
+) -> RunComparison:
     """Compare runs with the first one. `metrics` asks for some by name: then what does not compare raises
-    NotComparable.
+    NotComparable. With `signs_only`, where none are asked for, the vital signs of the first run are compared; every
+    one of thousands of metrics takes seconds.
     """
     if len(views) < 2:
         raise ConfigError("comparing takes at least two runs")
@@ -71,7 +74,7 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
     rows = []
     seeds = _seeds(views)
     paired: set[tuple[int, str]] = set()
-    for name in metrics or base.reader.ordered(base.metrics):
+    for name in metrics or (base.vital_signs if signs_only else base.reader.ordered(base.metrics)):
         base_name = base.resolve(name)
         partners = [_partner(base, base_name, other, name, bool(metrics)) for other in views[1:]]
         if all(partner is None for partner in partners):
@@ -80,7 +83,7 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
         paired.add((0, base_name))
         paired.update((position, partner) for position, partner in enumerate(partners, 1) if partner is not None)
     only = {}
-    if not metrics:
+    if not metrics and not signs_only:
         for position, view in enumerate(views):
             alone = [name for name in view.metrics if (position, name) not in paired]
             if alone:

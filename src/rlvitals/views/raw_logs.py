@@ -45,6 +45,9 @@ BEING_WRITTEN = 300.0
 AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
 """A folder is looked through again after so long, and after so many times as long as it took."""
 
+FIRST_LOOK = 0.3
+"""Seconds before the first look, in which the first page is there."""
+
 MOST_FILES = 200
 """Files of a log that is a folder which are looked at for changes and links."""
 
@@ -74,14 +77,14 @@ def find_logs(folder: Path) -> Found:
         return Found([], 0)
     if is_one_log(folder) or is_joined(folder):
         return Found([folder], 0)
-    joined = [place for place in _trainings_in(folder) if is_joined(place) and _stays_in(place, folder)]
+    joined = [place for place in _trainings_in(folder) if is_joined(place) and stays_in(place, folder)]
     known = importers()
     runs, others = survey(folder, known)
     places = [run.folder for run in runs]
     for place in (folder, *others):
         if not is_dump(place):
             places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
-    inside = [place for place in places if not is_joined(place.parent) and _stays_in(place, folder)]
+    inside = [place for place in places if not is_joined(place.parent) and stays_in(place, folder)]
     return Found([*joined, *inside[:MOST_LOGS]], len(inside[MOST_LOGS:]))
 
 
@@ -100,8 +103,8 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
     return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
 
 
-def _stays_in(place: Path, folder: Path) -> bool:
-    """Whether nothing of a log leads out of the folder by a link."""
+def stays_in(place: Path, folder: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link; of a log that is a folder, its first files."""
     here = os.path.realpath(folder)
     if runs := parts_of(place):
         return not any(leads_outside(run, Path(here)) for run in runs)
@@ -202,7 +205,8 @@ class RawLogs:
         """Those that are judged so far. Starts another look where one is due."""
         with self._lock:
             if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._look, name="rlvitals-logs", daemon=True)
+                self._thread = threading.Timer(0.0 if self._due else FIRST_LOOK, self._look)
+                self._thread.daemon = True
                 self._thread.start()
             return {place: line for place, (_, line) in self._lines.items() if line is not None}
 
@@ -211,10 +215,11 @@ class RawLogs:
         known = self._lines.get(place)
         return known is not None and known[1] is not None
 
-    def wait(self) -> None:
-        """Until the look that is under way has ended."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the look that is under way has ended, or for so long; whether it has."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
 
     def _look(self) -> None:
         began = time.monotonic()

@@ -21,7 +21,6 @@ from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record, when
-from rlvitals.views.texts import text_events
 
 Rules = str | Path | Sequence[Any] | None
 
@@ -112,8 +111,11 @@ def source_of(view: StoredRun) -> RowSource:
     if view.parts:
         on_record = [event for part in view.parts for event in events_on_record(part)]
         return replace(source, total_steps=view.info.total_steps, recorded=sorted(on_record, key=when))
-    is_dump = view.rollout_log is not view.own_rollouts
-    return replace(source, recorded=text_events(view.rollout_log)) if is_dump else source
+    if view.rollout_log is view.own_rollouts:
+        return source
+    from rlvitals.views.texts import text_events  # compiles the scanners, which most pages do not need
+
+    return replace(source, recorded=text_events(view.rollout_log))
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
