@@ -29,6 +29,7 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
 from rlvitals.views.diagnosis import NOT_MONITORED
 from rlvitals.views.run import RunView, open_run
+from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
 """Rows looked at at either end of a log."""
@@ -204,6 +205,28 @@ def first_rows(log: Path) -> list[Row]:
 def _state(run_dir: RunDir) -> object:
     files = (run_dir.info, run_dir.train_log, archive_of(run_dir.train_log), run_dir.findings, run_dir.attempts)
     return tuple(map(stamp, files))
+
+
+def run_state(path: Path) -> tuple[object, ...]:
+    """What changes when a run is to be read anew."""
+    run_dir = RunDir(path)
+    logs = [run_dir.train_log, run_dir.eval_log]
+    beside = [run_dir.log("distributions"), run_dir.log("images")]
+    files = [
+        *beside,
+        run_dir.info,
+        run_dir.config,
+        run_dir.attempts,
+        run_dir.findings,
+        run_dir.ranks,
+        run_dir.lock,
+        *logs,
+    ]
+    return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
+
+
+def _rank_logs(run_dir: RunDir) -> list[Path]:
+    return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:

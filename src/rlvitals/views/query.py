@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,6 +69,9 @@ class StoredRun:
 
     foreign: ForeignLog | None = None
     """The log of another tool that it stands for; None for a run of ours."""
+
+    parts: Sequence[StoredRun] = ()
+    """Of a training whose processes record a run each: their runs."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)

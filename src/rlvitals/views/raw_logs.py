@@ -1,6 +1,7 @@
-"""Logs of other tools that lie in a folder of runs, shown among them: which there are, each in a line with its verdict.
+"""What lies in a folder of runs and is judged to be shown among them: logs of other tools, and trainings whose
+processes record a run each. Which there are, each in a line with its verdict.
 
-They are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
+Logs are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
 what is left out is counted. For a server the reading and judging is done in a thread of its own.
 """
 
@@ -25,9 +26,11 @@ from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.discovery import is_dump
+from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, parts_of
+from rlvitals.views.headlines import run_state, stamp
+from rlvitals.views.joined import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
-from rlvitals.views.logs import LogView
+from rlvitals.views.logs import LogView, open_joined
 from rlvitals.views.run_tail import Added
 
 MOST_LOGS = 50
@@ -67,19 +70,29 @@ class Found(NamedTuple):
 
 
 def find_logs(folder: Path) -> Found:
-    """The logs of other tools at or below a folder, by their names. What lies in a run or in a dump is theirs."""
+    """The logs of other tools at or below a folder, by their names, after the trainings whose processes record a run
+    each. What lies in a run or in a dump is theirs.
+    """
     if RunDir(folder).holds_run:
         return Found([], 0)
-    if is_one_log(folder):
+    if is_one_log(folder) or is_joined(folder):
         return Found([folder], 0)
+    joined = [place for place in _trainings_in(folder) if is_joined(place) and stays_in(place, folder)]
     known = importers()
     runs, others = survey(folder, known)
     places = [run.folder for run in runs]
     for place in (folder, *others):
         if not is_dump(place):
             places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
-    inside = [place for place in places if stays_in(place, folder)]
-    return Found(inside[:MOST_LOGS], len(inside[MOST_LOGS:]))
+    inside = [place for place in places if not is_joined(place.parent) and stays_in(place, folder)]
+    return Found([*joined, *inside[:MOST_LOGS]], len(inside[MOST_LOGS:]))
+
+
+def _trainings_in(folder: Path) -> list[Path]:
+    try:
+        return list(find_trainings(folder))
+    except RlvitalsError:  # it is no folder
+        return []
 
 
 def _may_be_log(file: Path, *, is_top: bool) -> bool:
@@ -93,6 +106,8 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
 def stays_in(place: Path, folder: Path) -> bool:
     """Whether nothing of a log leads out of the folder by a link; of a log that is a folder, its first files."""
     here = os.path.realpath(folder)
+    if runs := parts_of(place):
+        return not any(leads_outside(run, Path(here)) for run in runs)
     return all(Path(os.path.realpath(file)).is_relative_to(here) for file in (place, *_files_of(place)))
 
 
@@ -103,8 +118,17 @@ def _files_of(place: Path) -> list[Path]:
     return list(islice(found, MOST_FILES))
 
 
+def _read_files(place: Path) -> list[Path]:
+    """The files that are read for a list."""
+    runs = [RunDir(run) for run in parts_of(place)]
+    logs = [log for run in runs for log in (run.train_log, run.eval_log) if log.exists()]
+    return logs if runs else _files_of(place)
+
+
 def state_of(place: Path) -> str:
     """What changes when a log does."""
+    if runs := parts_of(place):
+        return _digest([(run_state(run), stamp(RunDir(run).rollouts)) for run in runs])
     told = []
     for file in _files_of(place):
         try:
@@ -112,6 +136,10 @@ def state_of(place: Path) -> str:
         except OSError:
             continue
         told.append((str(file), found.st_size, found.st_mtime_ns))
+    return _digest(told)
+
+
+def _digest(told: object) -> str:
     return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -129,23 +157,33 @@ class RawLogView(LogView):
         return self.info.status == "running"
 
 
-def log_line(view: RawLogView) -> Headline:
+def open_raw(place: Path, within: Path | None = None) -> LogView:
+    """A log, or a training whose processes record a run each; `within` is where dumps must lie that its settings name.
+    Raises NotALog or RunError.
+    """
+    return open_joined(place, within) or RawLogView(place)
+
+
+def log_line(view: LogView) -> Headline:
     """A log in one line of a list."""
     judged, info = diagnose(view), view.info
+    is_ours = bool(view.parts)
+    note = "; ".join(filter(None, [view.log.format, view.status_note])) if is_ours else f"{view.log.format} log"
     return {
-        "name": info.name, "status": view.status, "status_note": f"{view.log.format} log", "verdict": judged.verdict,
-        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework, "started": None,
-        "updated": info.updated, "last_step": view.last_step, "total_steps": info.total_steps, "rows": view.rows,
-        "metrics": len(view.metrics), "host": None, "seconds": None,
+        "name": info.name, "status": view.status, "status_note": note, "verdict": judged.verdict,
+        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework,
+        "started": info.created if is_ours else None, "updated": info.updated, "last_step": view.last_step,
+        "total_steps": info.total_steps, "rows": view.rows, "metrics": len(view.metrics), "host": info.host or None,
+        "seconds": max((info.ended or info.updated) - info.created, 0.0) if is_ours else None,
     }  # fmt: skip
 
 
-def read_raw(place: Path) -> RawLogView | None:
+def read_raw(place: Path) -> LogView | None:
     """A log opened; None where it is none after all, or too large to be read for a list."""
     try:
-        if sum(file.stat().st_size for file in _files_of(place)) > LARGEST:
+        if sum(file.stat().st_size for file in _read_files(place)) > LARGEST:
             return None
-        view = RawLogView(place)
+        view = open_raw(place)
     except (RlvitalsError, OSError):
         return None
     return view if view.rows or view.metrics else None
@@ -217,10 +255,13 @@ class RawTail:
         return False
 
     def status(self) -> NewStatus:
-        """Whether it was written to a while ago."""
+        """Whether it was written to a while ago; of recorded runs, what they say."""
         try:
+            if runs := open_parts(self._path):
+                status, note = joined_status(runs)
+                return {"status": status, "status_note": note, "ended": joined_end(runs)}
             changed = max(file.stat().st_mtime for file in _files_of(self._path))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RlvitalsError):
             return {"status": "unreadable", "status_note": f"{self._path.name} is gone", "ended": None}
         is_running = time.time() - changed < BEING_WRITTEN
         return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}

@@ -35,7 +35,12 @@ def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) ->
         return events
     anew = {event.seen_in for event in found}
     others = [event for event in events if event.seen_in not in anew]
-    return sorted([*others, *found], key=lambda event: event.timestamp if event.timestamp > 0 else -math.inf)
+    return sorted([*others, *found], key=when)
+
+
+def when(event: HealthEvent) -> float:
+    """When it happened, for an order; what has no time comes first."""
+    return event.timestamp if event.timestamp > 0 else -math.inf
 
 
 def _has_read_texts(view: StoredRun, events: list[HealthEvent]) -> bool:

@@ -6,7 +6,6 @@ outside is refused whole.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import threading
@@ -24,13 +23,13 @@ from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
-from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import Marks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
-from rlvitals.views.discovery import find_places, is_dump
+from rlvitals.views.discovery import find_places, is_dump, is_joined, leads_outside, parts_of
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
-from rlvitals.views.headlines import Headlines, stamp, unreadable_line
-from rlvitals.views.raw_logs import RawLogs, RawLogView, RawTail, state_of
+from rlvitals.views.headlines import Headlines, run_state, unreadable_line
+from rlvitals.views.raw_logs import RawLogs, RawTail, open_raw, state_of
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_table import RunTable, Source
@@ -70,7 +69,9 @@ MOST_ENTRIES = 50_000
 
 
 class Served(NamedTuple):
-    """One entry: a run's directory, one split of a dump, or a log of another tool."""
+    """One entry: a run's directory, one split of a dump, or what is judged for the list: a log of another tool, or a
+    training whose processes record a run each.
+    """
 
     path: Path
     split: Split | None = None
@@ -85,13 +86,13 @@ class Served(NamedTuple):
         """What changes when it is to be read anew."""
         if self.is_log:
             return state_of(self.path)
-        return _state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
+        return run_state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
 
     def open(self, root: Path) -> RunView:
         if self.split is not None:
             return DumpView(self.path, self.split)
         if self.is_log:
-            return RawLogView(self.path)
+            return open_raw(self.path, root)
         view = open_run(self.path)
         view.dumps_within = root
         return view
@@ -327,7 +328,8 @@ class Folder:
 
     def _whole(self, entry: Served) -> RunView:
         """A listed run, opened to be read whole: the list has looked at the links of its small files alone."""
-        if entry.is_run and leads_outside(entry.path, self.root):
+        runs = [entry.path] if entry.is_run else parts_of(entry.path) if entry.is_log else []
+        if any(leads_outside(run, self.root) for run in runs):
             raise RunNotFound(f"{entry.path.name} holds a link that leaves the folder")
         return entry.open(self.root)
 
@@ -343,6 +345,8 @@ class Folder:
         try:
             path = (self.root / run.removesuffix(VALIDATION)).resolve()
             if self.logs.holds(path) and path.is_relative_to(self.root):
+                if any(leads_outside(part, self.root) for part in parts_of(path)):
+                    raise refusal
                 return Served(path, is_log=True)
             if not path.is_relative_to(self.root) or not os.path.isdir(path):
                 raise refusal
@@ -474,30 +478,9 @@ class Folder:
 
 
 def _entries_of(path: Path) -> list[Served]:
+    if is_joined(path):
+        return []  # the logs list it: its rows are joined and judged
     return [Served(path)] if RunDir(path).holds_run else [Served(path, split) for split in splits_of(path)]
-
-
-def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
-    """Whether some file a run is read from is a symbolic link that leaves the folder. Raises OSError where its folders
-    cannot be looked through. A link that leads nowhere or to itself leaves nothing: opening it fails.
-    """
-    run_dir = RunDir(run)
-    folders = [run, run_dir.logs]
-    if deep:
-        folders += [run_dir.ranks, run_dir.rollouts, run_dir.eval_logs, run_dir.eval_rollouts, run_dir.epochs.folder]
-        folders += [run_dir.sinks, run_dir.index]
-    for folder in folders:
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
-                        return True
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-    return False
 
 
 def links_outside(place: Path, root: Path) -> bool:
@@ -514,25 +497,3 @@ def links_outside(place: Path, root: Path) -> bool:
             if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(root):
                 return True
     return False
-
-
-def _state(path: Path) -> tuple[object, ...]:
-    """What changes when a run is to be read anew."""
-    run_dir = RunDir(path)
-    logs = [run_dir.train_log, run_dir.eval_log]
-    beside = [run_dir.log("distributions"), run_dir.log("images")]
-    files = [
-        *beside,
-        run_dir.info,
-        run_dir.config,
-        run_dir.attempts,
-        run_dir.findings,
-        run_dir.ranks,
-        run_dir.lock,
-        *logs,
-    ]
-    return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
-
-
-def _rank_logs(run_dir: RunDir) -> list[Path]:
-    return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
