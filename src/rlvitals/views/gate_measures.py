@@ -165,7 +165,7 @@ def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction |
     if metric is not None:
         name: str | None = first.resolve(metric)
     else:
-        name = first.outcome or first.held_out_outcome
+        name = first.outcome or _only_slice(first) or first.held_out_outcome
     if name is None:
         wanted = ", ".join((*OUTCOMES, *HELD_OUT_OUTCOMES))
         raise NotComparable(
@@ -182,6 +182,12 @@ def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction |
     names = [name, *(_paired(first, name, other) for other in others)]
     title = meaning.metric.title if meaning else name
     return Goal(names, direction, title, meaning.metric.unit if meaning else "")
+
+
+def _only_slice(view: RunView) -> str | None:
+    """The reward of a run with a single environment, whose framework logs it as that environment's."""
+    found = [name for name in view.metrics if view.concept(name) in OUTCOMES]
+    return found[0] if len(found) == 1 else None
 
 
 def _paired(first: RunView, name: str, other: RunView) -> str:
