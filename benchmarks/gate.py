@@ -3,13 +3,15 @@
     python benchmarks/gate.py seeds                     the trainings, listed before any of them was run (gate_seeds.tsv)
     python benchmarks/gate.py train DIR [--design]      train them, one at a time, each in a process of its own
     python benchmarks/gate.py priors [DIR]              how runs differ beside the noise within them, on design seeds
-    python benchmarks/gate.py measure DIR [--design]    100 pairs: 70 generated, 30 of real trainings
+    python benchmarks/gate.py measure DIR [--design]    70 generated pairs, and four for each group trained
 
 A pair is a candidate and three baselines that differ by their seed alone. Generated pairs come from the simulator of
 tests/corpus: one world a pair, four runs of it, written as a framework's log. Real pairs are trainings of the tiny
-trainers (`rlvitals train`), trained one after the other, whose speed is by CPU time; no run is in two pairs. Worse candidates are copies: every
+trainers (`rlvitals train`), trained one after the other, whose speed is by CPU time. They come in groups of four, each
+of which is a candidate once, beside the other three: four pairs that are not independent of each other. The groups are
+trained in the order of the list, as many as there is time for, and all that were trained are reported. Worse candidates are copies: every
 value of the goal lowered by 10 % of its size, or every speed by 15 % (step times and the clock stretched accordingly).
-`handicapped` are candidates that were really trained with a third of the learning rate, beside the baselines of a pair.
+`handicapped` are candidates that were really trained with a third of the learning rate, beside three runs of its group.
 
 The priors of `views/gate.py` were chosen with `--design`: other seeds, for trainings and for generated runs.
 """
@@ -35,9 +37,9 @@ SEEDS = HERE / "gate_seeds.tsv"
 sys.path.insert(0, str(HERE.parent / "tests"))  # the simulator lives with the tests
 
 BASELINES = 3
-REAL_PAIRS = {"ppo": 24, "grpo": 3, "kto": 3}
-DESIGN_PAIRS = {"ppo": 2, "grpo": 1, "kto": 1}
-HANDICAPPED = 6
+REAL_GROUPS = ("ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo") * 2
+DESIGN_GROUPS = ("ppo", "grpo", "kto")
+HANDICAPPED = 3
 FIRST_SEED, FIRST_DESIGN_SEED, START_SEED = 1000, 8000, 9000
 LOWER, SLOWER = 0.10, 0.15
 
@@ -49,42 +51,41 @@ WORDS = ("red", "blue", "green", "black", "white", "brown")
 
 @dataclass(frozen=True)
 class Training:
-    """One training: of which pair it is, in which part, by which trainer, with which seed."""
+    """One training: of which group it is, in which part, by which trainer, with which seed."""
 
-    pair: str
+    group: str
     part: str
     trainer: str
     seed: int
 
     @property
     def folder(self):
-        return f"{self.pair}-{self.part}"
+        return f"{self.group}-{self.part}"
 
 
-def planned(pairs, first, *, handicapped=0):
-    """Every training of the plan, in the order they are run."""
-    found, number = [], 0
-    for trainer, count in pairs.items():
-        for place in range(count):
-            name, seed = f"{trainer}{place + 1:02}", first + 10 * number
-            parts = ["candidate", *(f"baseline{at + 1}" for at in range(BASELINES))]
-            if trainer == "ppo" and place < handicapped:
-                parts.append("handicapped")
-            found += [Training(name, part, trainer, seed + at) for at, part in enumerate(parts)]
-            number += 1
+def planned(groups, first, *, handicapped=0):
+    """Every training of the plan, in the order they are run: four of a group, which differ by their seed alone."""
+    found, counted = [], defaultdict(int)
+    for number, trainer in enumerate(groups):
+        counted[trainer] += 1
+        parts = [f"run{at}" for at in range(1 + BASELINES)]
+        if trainer == "ppo" and counted[trainer] <= handicapped:
+            parts.append("handicapped")
+        name = f"{trainer}{counted[trainer]:02}"
+        found += [Training(name, part, trainer, first + 10 * number + at) for at, part in enumerate(parts)]
     return found
 
 
 def listed():
     with open(SEEDS, newline="") as file:
         rows = csv.DictReader(file, delimiter="\t")
-        return [Training(row["pair"], row["part"], row["trainer"], int(row["seed"])) for row in rows]
+        return [Training(row["group"], row["part"], row["trainer"], int(row["seed"])) for row in rows]
 
 
 def write_seeds():
-    rows = [asdict(training) for training in planned(REAL_PAIRS, FIRST_SEED, handicapped=HANDICAPPED)]
+    rows = [asdict(training) for training in planned(REAL_GROUPS, FIRST_SEED, handicapped=HANDICAPPED)]
     with open(SEEDS, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["pair", "part", "trainer", "seed"], delimiter="\t", lineterminator="\n")
+        writer = csv.DictWriter(file, ["group", "part", "trainer", "seed"], delimiter="\t", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(f"{SEEDS}: {len(rows)} trainings")
@@ -327,22 +328,23 @@ def generated_pairs(folder, first):
 def real_pairs(root, folder, trainings):
     from rlvitals.views.logs import open_any
 
-    by_pair = defaultdict(dict)
+    groups = defaultdict(dict)
     for training in trainings:
         if (root / training.folder / ".done").exists():
-            by_pair[training.pair][training.part] = root / training.folder
-    for name, parts in by_pair.items():
-        baselines = [path for part, path in parts.items() if part.startswith("baseline")]
-        if "candidate" not in parts or len(baselines) < BASELINES:
+            groups[training.group][training.part] = root / training.folder
+    for group, parts in groups.items():
+        runs = [path for part, path in parts.items() if part.startswith("run")]
+        if len(runs) < 1 + BASELINES:
             continue
-        view = open_any(parts["candidate"])
-        goal = view.outcome
-        yield Pair(
-            name, f"real {name.rstrip('0123456789')}", parts["candidate"], baselines,
-            copied(parts["candidate"], folder / f"{name}-lower", lambda rows, goal=goal: lowered(rows, goal)),
-            copied(parts["candidate"], folder / f"{name}-slower", lambda rows, view=view: slowed(rows, view)),
-            parts.get("handicapped"),
-        )  # fmt: skip
+        for place, candidate in enumerate(runs):
+            view = open_any(candidate)
+            name = f"{group}-{place}"
+            yield Pair(
+                name, f"real {group.rstrip('0123456789')}", candidate, [run for run in runs if run != candidate],
+                copied(candidate, folder / f"{name}-lower", lambda rows, goal=view.outcome: lowered(rows, goal)),
+                copied(candidate, folder / f"{name}-slower", lambda rows, view=view: slowed(rows, view)),
+                parts.get("handicapped") if place == 0 else None,
+            )  # fmt: skip
 
 
 # Figures
@@ -361,7 +363,7 @@ def measure(root, *, design, baselines, verbose):
     counts = defaultdict(lambda: defaultdict(list))
     why = defaultdict(lambda: defaultdict(int))
     first = GENERATED_DESIGN_SEED if design else GENERATED_SEED
-    trainings = planned(DESIGN_PAIRS, FIRST_DESIGN_SEED) if design else listed()
+    trainings = planned(DESIGN_GROUPS, FIRST_DESIGN_SEED) if design else listed()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         pairs = [*generated_pairs(folder, first), *(real_pairs(root, folder, trainings) if root else ())]
@@ -419,7 +421,7 @@ def priors(root):
             for seed in range(GENERATED_DESIGN_SEED + 50, GENERATED_DESIGN_SEED + 54):
                 runs = generated(framework, algorithm, seed, many)
                 groups.append([written(rows, folder / f"{framework}-{algorithm}-{seed}-{at}.jsonl") for at, rows in enumerate(runs)])
-        for trainer in DESIGN_PAIRS if root else ():
+        for trainer in DESIGN_GROUPS if root else ():
             done = sorted(path.parent for path in root.glob(f"{trainer}[0-9]*/.done"))
             groups += [done] if len(done) > 2 else []
         for group in groups:
@@ -457,7 +459,7 @@ def main():
     if arguments.verb == "seeds":
         write_seeds()
     elif arguments.verb == "train":
-        train_all(arguments.folder, planned(DESIGN_PAIRS, FIRST_DESIGN_SEED) if arguments.design else listed())
+        train_all(arguments.folder, planned(DESIGN_GROUPS, FIRST_DESIGN_SEED) if arguments.design else listed())
     elif arguments.verb == "priors":
         priors(arguments.folder)
     else:

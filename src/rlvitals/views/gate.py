@@ -59,16 +59,16 @@ class Prior(NamedTuple):
 
 
 PRIORS = {
-    "final": Prior(1.2, 4.0, 0.005, 0.02),
-    "best": Prior(1.0, 4.0, 0.005, 0.02),
-    "area": Prior(1.5, 4.0, 0.005, 0.02),
-    "steps_to_level": Prior(1.5, 4.0, 0.02, 0.1),
-    "held_out": Prior(1.2, 3.0, 0.01, 0.02),
-    "speed": Prior(1.5, 3.0, 0.01, 0.03),
-    "speed_best": Prior(1.5, 3.0, 0.01, 0.03),
-    "memory": Prior(1.0, 2.0, 0.01, 0.03),
-    "noise": Prior(1.2, 6.0, 0.05, 0.3),
-    "spikes": Prior(1.2, 4.0, 0.5, 3.0),
+    "final": Prior(1.0, 6.0, 0.005, 0.02),
+    "best": Prior(0.9, 5.0, 0.005, 0.02),
+    "area": Prior(1.5, 5.0, 0.005, 0.02),
+    "steps_to_level": Prior(1.1, 5.0, 0.02, 0.1),
+    "held_out": Prior(1.4, 5.0, 0.01, 0.02),
+    "speed": Prior(1.7, 3.0, 0.01, 0.03),
+    "speed_best": Prior(1.6, 3.0, 0.01, 0.03),
+    "memory": Prior(1.0, 3.0, 0.01, 0.03),
+    "noise": Prior(1.0, 10.0, 0.05, 0.3),
+    "spikes": Prior(0.8, 2.0, 0.4, 3.0),
 }
 
 
