@@ -1,19 +1,22 @@
 """Does `rlvitals gate` keep its word: false failures of healthy changes, and harm that it finds, with 3 baselines.
 
-    python benchmarks/gate.py seeds                     the trainings, listed before any of them was run (gate_seeds.tsv)
-    python benchmarks/gate.py train DIR [--design]      train them, one at a time, each in a process of its own
-    python benchmarks/gate.py priors [DIR]              how runs differ beside the noise within them, on design seeds
-    python benchmarks/gate.py measure DIR [--design]    70 generated pairs, and four for each group trained
+    python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
+    python benchmarks/gate.py train DIR [--design]    train them, one at a time, each in a process of its own
+    python benchmarks/gate.py priors [DIR]            how runs differ beside the noise within them, on design seeds
+    python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
+                                                      84 generated pairs, and four for each group trained in DIR
 
 A pair is a candidate and three baselines that differ by their seed alone. Generated pairs come from the simulator of
 tests/corpus: one world a pair, four runs of it, written as a framework's log. Real pairs are trainings of the tiny
 trainers (`rlvitals train`), trained one after the other, whose speed is by CPU time. They come in groups of four, each
 of which is a candidate once, beside the other three: four pairs that are not independent of each other. The groups are
-trained in the order of the list, as many as there is time for, and all that were trained are reported. Worse candidates are copies: every
-value of the goal lowered by 10 % of its size, or every speed by 15 % (step times and the clock stretched accordingly).
-`handicapped` are candidates that were really trained with a third of the learning rate, beside three runs of its group.
+trained in the order of the list, as many as there is time for, and all that were trained are reported.
 
-The priors of `views/gate.py` were chosen with `--design`: other seeds, for trainings and for generated runs.
+Worse candidates are copies: every value of the goal lowered by 10 % of its size, or every speed by 15 % (step times
+and the clock stretched accordingly). `handicapped` are candidates that were really trained with a third of the
+learning rate, beside three runs of their group.
+
+The priors of `views/gate.py` were chosen with `priors` and `measure --design`: other seeds.
 """
 
 from __future__ import annotations
@@ -197,7 +200,7 @@ FAMILIES = (
     ("skyrl", "grpo"), ("nemo_rl", "grpo"), ("prime_rl", "grpo"), ("verl", "ppo"), ("openrlhf", "ppo"),
     ("trl", "rloo"), ("tinker", "grpo"), ("trl", "dpo"),
 )  # fmt: skip
-PAIRS_A_FAMILY = 5
+PAIRS_A_FAMILY = 6
 GENERATED_SEED, GENERATED_DESIGN_SEED = 500, 100
 NODE = 0.02
 """How much the machines differ in speed, as a standard deviation of its logarithm."""
@@ -205,7 +208,8 @@ NODE = 0.02
 
 def generated(framework, algorithm, seed, count):
     """So many runs of one world, which differ by their random numbers alone; rows with a clock."""
-    from corpus.build import Scene, complete, draw, settings_of as world_settings
+    from corpus.build import Scene, complete, draw
+    from corpus.build import settings_of as world_settings
     from corpus.habits import HABITS, PAIR_HABITS
     from corpus.latent import World, curves_of, observe
     from corpus.names import family, rows_of
@@ -282,7 +286,9 @@ def copied(run, target, change):
     """A copy of a run's directory whose training rows are changed."""
     import shutil
 
-    shutil.copytree(run, target, ignore=shutil.ignore_patterns("index", "*model*", "warm_start", "checkpoint*", "rollouts"))
+    shutil.copytree(
+        run, target, ignore=shutil.ignore_patterns("index", "*model*", "warm_start", "checkpoint*", "rollouts")
+    )
     log = target / "logs" / "training_metrics.jsonl"
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     log.write_text("".join(f"{json.dumps(row)}\n" for row in change(rows)))
@@ -307,7 +313,6 @@ class Pair:
 
 def generated_pairs(folder, first):
     from corpus.names import KEYS, family
-
     from rlvitals.views.logs import open_any
 
     for framework, algorithm in FAMILIES:
@@ -357,6 +362,10 @@ def judge(candidate, baselines):
     return gate(open_any(candidate), [open_any(path) for path in baselines])
 
 
+def goal_word(report):
+    return "margin" if "margin" in report.goal["metric"] else "reward"
+
+
 def measure(root, *, design, baselines, verbose):
     from doctor import wilson
 
@@ -373,7 +382,9 @@ def measure(root, *, design, baselines, verbose):
             rewards, speed = judge(pair.lower, used), judge(pair.slower, used)
             found = {
                 "false failures": healthy.state == "fail",
-                "10 % lower goal found": any(one.group == "outcome" and one.state == "fail" for one in rewards.tests),
+                f"10 % lower {goal_word(rewards)} found": any(
+                    one.group in ("outcome", "pace") and one.state == "fail" for one in rewards.tests
+                ),
                 "15 % lower speed found": any(one.group == "speed" and one.state == "fail" for one in speed.tests),
             }
             if pair.handicapped:
@@ -391,7 +402,8 @@ def measure(root, *, design, baselines, verbose):
             if verbose:
                 print(pair.name, {what: bool(is_so) for what, is_so in found.items()}, {
                     one.name: f"{one.detectable:.2f}" for one in healthy.tests}, flush=True)  # fmt: skip
-    columns = ["false failures", "10 % lower goal found", "15 % lower speed found", "handicapped found"]
+    columns = ["false failures", "10 % lower reward found", "15 % lower speed found", "10 % lower margin found"]
+    columns += ["handicapped found"]
     print(f"\n{len(pairs)} pairs, {baselines} baselines each\n\n| pairs | n | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 2) + "|")
     for kind in sorted(counts):
@@ -420,7 +432,12 @@ def priors(root):
         for framework, algorithm in FAMILIES:
             for seed in range(GENERATED_DESIGN_SEED + 50, GENERATED_DESIGN_SEED + 54):
                 runs = generated(framework, algorithm, seed, many)
-                groups.append([written(rows, folder / f"{framework}-{algorithm}-{seed}-{at}.jsonl") for at, rows in enumerate(runs)])
+                groups.append(
+                    [
+                        written(rows, folder / f"{framework}-{algorithm}-{seed}-{at}.jsonl")
+                        for at, rows in enumerate(runs)
+                    ]
+                )
         for trainer in DESIGN_GROUPS if root else ():
             done = sorted(path.parent for path in root.glob(f"{trainer}[0-9]*/.done"))
             groups += [done] if len(done) > 2 else []
@@ -429,7 +446,7 @@ def priors(root):
             for one in measured.measures:
                 samples = [_turned(one, sample) for sample in (one.candidate, *one.baselines)]
                 values = [sample.value for sample in samples]
-                within = max(np.mean([sample.noise**2 for sample in samples[:BASELINES]]), PRIORS[one.name].least**2)
+                within = max(np.mean([sample.noise**2 for sample in samples[:BASELINES]]), PRIORS[one.name].least ** 2)
                 between = np.var(values, ddof=1)
                 spreads[one.name].append(math.sqrt(between))
                 ratios[one.name].append((max(between / within, 1e-4), len(values) - 1))
@@ -442,7 +459,10 @@ def priors(root):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if polygamma(1, middle / 2) > excess else (low, middle)
         factor = math.exp(0.5 * (logs.mean() + digamma(low / 2) - math.log(low / 2)))
-        print(f"{name:15} groups {len(found):3}  factor {factor:6.2f}  worth {low:8.1f}  median spread {np.median(spreads[name]):.4f}")
+        print(
+            f"{name:15} groups {len(found):3}  factor {factor:6.2f}  worth {low:8.1f}  "
+            f"median spread {np.median(spreads[name]):.4f}"
+        )
 
 
 def main():
@@ -463,9 +483,7 @@ def main():
     elif arguments.verb == "priors":
         priors(arguments.folder)
     else:
-        measure(
-            arguments.folder, design=arguments.design, baselines=arguments.baselines, verbose=arguments.verbose
-        )
+        measure(arguments.folder, design=arguments.design, baselines=arguments.baselines, verbose=arguments.verbose)
 
 
 if __name__ == "__main__":

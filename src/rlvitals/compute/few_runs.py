@@ -22,6 +22,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+UNLIKELY = 0.01
+"""The chance below which a spread is taken to have nothing to do with what was foretold."""
+
 _MOST_TERMS = 300
 _TINY = 1e-300
 
@@ -37,7 +40,8 @@ class Spread(NamedTuple):
 
 def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
     """The standard deviation between runs: what is seen between `values`, weighed against what is `foretold` by the
-    noise within them, which counts as `worth` degrees of freedom.
+    noise within them, which counts as `worth` degrees of freedom. Where the runs differ by far more than foretold, the
+    noise within them says nothing of this kind of run, and what is seen counts alone.
     """
     own = len(values) - 1
     mean = sum(values) / len(values)
@@ -45,7 +49,21 @@ def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
     freedom = own + worth
     if freedom <= 0:
         return Spread(math.inf, 0.0)
+    if own > 0 and worth > 0 and ratio_tail(squares, own, worth * foretold * foretold, worth) < UNLIKELY:
+        return Spread(math.sqrt(squares / own), float(own))
     return Spread(math.sqrt((squares + worth * foretold * foretold) / freedom), freedom)
+
+
+def ratio_tail(squares: float, freedom: float, others: float, other_freedom: float) -> float:
+    """The probability that the ratio of two mean squares, F, is above what it is here, by sums of squares and their
+    degrees of freedom.
+
+    >>> round(ratio_tail(2.0 * 19.0, 2.0, 2.0, 2.0), 3), ratio_tail(0.0, 2.0, 1.0, 3.0)
+    (0.05, 1.0)
+    """
+    if squares <= 0:
+        return 1.0
+    return _incomplete_beta(0.5 * other_freedom, 0.5 * freedom, others / (others + squares))
 
 
 def prediction_error(spread: Spread, runs: int) -> float:
@@ -122,9 +140,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function, by Lentz's continued fraction."""
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
         return front * _fraction(a, b, x) / a
     return 1.0 - front * _fraction(b, a, 1.0 - x) / b

@@ -25,7 +25,7 @@ from rlvitals.views.run_clock import clock_of
 
 Array = NDArray[Any]
 Direction = Literal["up", "down"]
-Group = Literal["outcome", "speed", "memory", "stability"]
+Group = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
 Kind = Literal["share", "ratio", "count"]
 """How values are compared: by their difference as a share of a scale, by their ratio, or as numbers of events. The
 noise of a sample is in the measure's unit, a share of the value, or of the root of a number of events."""
@@ -59,6 +59,9 @@ NEAR_ZERO = 0.25
 
 FAST = 90.0
 """The percentile of a run's speeds that tells how fast it is where nothing else uses the machine."""
+
+OUTLIER = 3.0
+"""Standard deviations beyond which a step's speed is an outlier."""
 
 SPIKE, AROUND = 8.0, 4
 """How many times the usual scatter a point must be off the median of so many points to either side."""
@@ -206,9 +209,7 @@ def _paired(first: RunView, name: str, other: RunView) -> str:
         )
     compared = catalog.compare(first.meaning(name), other.meaning(found), same_name=found == name)
     if compared.verdict in ("different", "caution"):
-        raise NotComparable(
-            f"{name!r} of {first.path} and {found!r} of {other.path} do not compare: {compared.reason}"
-        )
+        raise NotComparable(f"{name!r} of {first.path} and {found!r} of {other.path} do not compare: {compared.reason}")
     return found
 
 
@@ -247,14 +248,23 @@ def _outcome(found: Measured, curves: Sequence[Curve]) -> None:
         samples = [pick(level) for level in others]
         found.measures.append(
             Measure(
-                name, title, "outcome", goal.direction, goal.names[0], goal.unit, pick(first), samples, "share",
+                name,
+                title,
+                "outcome",
+                goal.direction,
+                goal.names[0],
+                goal.unit,
+                pick(first),
+                samples,
+                "share",
                 scale_of(samples, reach),
-            )  # fmt: skip
+            )
         )
 
     add("final", f"{goal.title}, end of the run", lambda level: level.final)
     add("best", f"{goal.title}, best stretch", lambda level: level.best)
     add("area", f"{goal.title}, mean over the run", lambda level: level.area)
+    add("early", f"{goal.title}, first third", lambda level: level.early)
     _steps_to_level(found, first, others)
 
 
@@ -303,6 +313,12 @@ class Levels:
             else float(values.mean())
         )
         return Sample(mean, mean_error(values))
+
+    @property
+    def early(self) -> Sample:
+        """The mean of the first third, when runs of one kind have not drifted apart yet."""
+        first = self.curve.values[: max(len(self.curve.values) // 3, 1)]
+        return Sample(float(first.mean()), mean_error(first))
 
     @property
     def reach(self) -> float:
@@ -366,9 +382,18 @@ def _steps_to_level(found: Measured, first: Levels, others: Sequence[Levels]) ->
         notes.append("the candidate does not reach it: counted as the last step")
     found.measures.append(
         Measure(
-            "steps_to_level", "Steps to a level", "outcome", "down", found.goal.names[0], "steps", samples[0],
-            samples[1:], "share", float(found.horizon), notes,
-        )  # fmt: skip
+            "steps_to_level",
+            "Steps to a level",
+            "pace",
+            "down",
+            found.goal.names[0],
+            "steps",
+            samples[0],
+            samples[1:],
+            "share",
+            float(found.horizon),
+            notes,
+        )
     )
 
 
@@ -392,9 +417,17 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
     scale = abs(float(np.mean([sample.value for sample in samples[1:]]))) or 1.0
     found.measures.append(
         Measure(
-            "held_out", f"{meaning.metric.title if meaning else names[0]}, end of the run", "outcome", "up", names[0],
-            meaning.metric.unit if meaning else "", samples[0], samples[1:], "share", scale,
-        )  # fmt: skip
+            "held_out",
+            f"{meaning.metric.title if meaning else names[0]}, end of the run",
+            "held-out",
+            "up",
+            names[0],
+            meaning.metric.unit if meaning else "",
+            samples[0],
+            samples[1:],
+            "share",
+            scale,
+        )
     )
 
 
@@ -439,7 +472,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         return
     good = "up" if direction == "up" else "down"
     logs = [np.log(own) for own in values]
-    errors = [_OF_MEDIAN * mean_error(own) for own in logs]
+    errors = [_OF_MEDIAN * mean_error(_without_outliers(own)) for own in logs]
     share = FAST if good == "up" else 100.0 - FAST
     for name, what, percentile in (("speed", "typical", 50.0), ("speed_best", "fastest tenth", share)):
         samples = [
@@ -447,9 +480,15 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
             for own, error in zip(logs, errors, strict=True)
         ]
         metric = names[0] if names else "timestamp"
-        found.measures.append(
-            Measure(name, f"{title}, {what}", "speed", good, metric, unit, samples[0], samples[1:])
-        )
+        found.measures.append(Measure(name, f"{title}, {what}", "speed", good, metric, unit, samples[0], samples[1:]))
+
+
+def _without_outliers(values: Array) -> Array:
+    """The same with what is far off moved to the edge: a pause for an evaluation moves no median."""
+    middle = float(np.median(values))
+    reach = OUTLIER * _SIGMA * float(np.median(np.abs(values - middle)))
+    kept: Array = np.clip(values, middle - reach, middle + reach)
+    return kept
 
 
 def _step_rates(view: RunView, horizon: int) -> Array:
@@ -477,8 +516,15 @@ def _memory(views: Sequence[RunView], found: Measured) -> None:
     entry = catalog.find(concept)[0].metric
     found.measures.append(
         Measure(
-            "memory", f"{entry.title}, peak", "memory", "down", concept, entry.unit, samples[0], samples[1:],
-        )  # fmt: skip
+            "memory",
+            f"{entry.title}, peak",
+            "memory",
+            "down",
+            concept,
+            entry.unit,
+            samples[0],
+            samples[1:],
+        )
     )
 
 
@@ -507,9 +553,15 @@ def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Curve
     if all(scatter.value > 0 for scatter in scatters):
         found.measures.append(
             Measure(
-                "noise", f"{found.goal.title}, scatter from step to step", "stability", "down", found.goal.names[0],
-                found.goal.unit, scatters[0], scatters[1:],
-            )  # fmt: skip
+                "noise",
+                f"{found.goal.title}, scatter from step to step",
+                "stability",
+                "down",
+                found.goal.names[0],
+                found.goal.unit,
+                scatters[0],
+                scatters[1:],
+            )
         )
     else:
         found.missing["noise"] = f"takes {LEAST_POINTS} points that are not all alike"

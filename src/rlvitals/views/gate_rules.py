@@ -46,7 +46,9 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": lambda one, other: one > other,
     "<": lambda one, other: one < other,
 }
-_RULE = re.compile(r"\s*(?P<name>\S(?:.*?\S)?)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?P<percent>%?)\s*")
+_RULE = re.compile(
+    r"\s*(?P<name>\S(?:.*?\S)?)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?P<percent>%?)\s*"
+)
 _KEYS = ("rules", "margins", "alpha")
 
 
@@ -166,9 +168,7 @@ def judge_rules(
     return [_judged(rule, candidate, baselines, measured) for rule in rules]
 
 
-def _judged(
-    rule: GateRule, candidate: RunView, baselines: Sequence[RunView], measured: Measured
-) -> Outcome:
+def _judged(rule: GateRule, candidate: RunView, baselines: Sequence[RunView], measured: Measured) -> Outcome:
     measure = _measure(rule, measured)
     if measure is not None:
         own, others = measure.candidate.value, [sample.value for sample in measure.baselines]
