@@ -121,6 +121,9 @@ class Check:
     told: str
 
 
+Judged = Tested | Check | Outcome
+
+
 @dataclass(frozen=True, slots=True)
 class GateReport:
     """What the gate says, and why."""
@@ -141,9 +144,9 @@ class GateReport:
     """Settings but seeds in which the candidate differs from the first baseline: its value, the baseline's."""
 
     @property
-    def failed(self) -> list[Tested | Check | Outcome]:
+    def failed(self) -> list[Judged]:
         """What has failed."""
-        return [one for one in (*self.tests, *self.checks, *self.rules) if one.state == "fail"]
+        return _failed(self.tests, self.checks, self.rules)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -189,7 +192,7 @@ def gate(
     rules = judge_rules(limits.rules, candidate, baselines, measured)
     notes = [*measured.notes, *_remarks(candidate, baselines)]
     return GateReport(
-        state="fail" if any(one.state == "fail" for one in (*tests, *checks, *rules)) else "pass",
+        state="fail" if _failed(tests, checks, rules) else "pass",
         reason=_reason(tests, checks, rules, len(baselines)),
         candidate=_about(candidate),
         baselines=[_about(view) for view in baselines],
@@ -391,8 +394,13 @@ def _about(view: RunView) -> dict[str, Any]:
     }
 
 
+def _failed(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome]) -> list[Judged]:
+    judged: list[Judged] = [*tests, *checks, *rules]
+    return [one for one in judged if one.state == "fail"]
+
+
 def _reason(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome], baselines: int) -> str:
-    failed = [one.title for one in (*tests, *checks, *rules) if one.state == "fail"]
+    failed = [one.title for one in _failed(tests, checks, rules)]
     beside = f"{baselines} baseline{'s' if baselines > 1 else ''}"
     if failed:
         named = ", ".join(failed)

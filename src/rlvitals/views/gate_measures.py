@@ -470,7 +470,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
     if any(len(own) < FEWEST_POINTS for own in values):
         found.missing["speed"] = "no speed, step time or timestamps that all runs log"
         return
-    good = "up" if direction == "up" else "down"
+    good: Direction = "up" if direction == "up" else "down"
     logs = [np.log(own) for own in values]
     errors = [_OF_MEDIAN * mean_error(_without_outliers(own)) for own in logs]
     share = FAST if good == "up" else 100.0 - FAST
