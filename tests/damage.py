@@ -429,6 +429,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
         ["check", run, "--follow", "--until-idle", "0.02", "--interval", "0.01"],
         ["backtest", "default", run], ["backtest", "kl > 0.5 for 3: critical", folder],
         ["compare", run, other], ["compare", other, run, "--json"], ["compare", other, run, "--all"],
+        ["gate", run, "--baseline", other], ["gate", other, "--baseline", folder, "--json", "--junit", f"{out}.xml"],
         ["plot", run, "--output", f"{out}.svg"], ["plot", run, "reward", "--x", "time", "--output", f"{out}.svg"],
         ["report", run, "--output", f"{out}.html"], ["report", run, "--markdown", "--output", f"{out}.md"],
         ["report", other, "--compare", run, "--output", f"{out}.html"],
