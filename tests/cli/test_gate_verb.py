@@ -1,4 +1,4 @@
-"""`rlvitals gate` as CI runs it: exit codes, the files it writes, the GitHub Action's own steps, the pre-commit hook."""
+"""`rlvitals gate` as CI runs it: exit codes, the files it writes, the GitHub Action's steps, the pre-commit hook."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ SCHEMA = """
   </xs:attributeGroup>
   <xs:element name="testcase"><xs:complexType>
     <xs:choice minOccurs="0">
-      <xs:element name="skipped"><xs:complexType><xs:attribute name="message" type="xs:string"/></xs:complexType></xs:element>
+      <xs:element name="skipped">
+        <xs:complexType><xs:attribute name="message" type="xs:string"/></xs:complexType>
+      </xs:element>
       <xs:element name="error" type="told"/><xs:element name="failure" type="told"/>
       <xs:element name="system-out" type="xs:string"/>
     </xs:choice>
@@ -104,7 +106,15 @@ def test_the_exit_code_is_the_answer(runs, capsys):
 def test_baselines_may_be_named_one_by_one_and_be_logs(runs, tmp_path, capsys):
     log = tmp_path / "foreign.jsonl"
     shutil.copy(runs / "baselines" / "seed1" / "logs" / "training_metrics.jsonl", log)
-    words = ["gate", str(runs / "same"), "--baseline", str(log), "--baseline", str(runs / "baselines" / "seed2"), "--json"]
+    words = [
+        "gate",
+        str(runs / "same"),
+        "--baseline",
+        str(log),
+        "--baseline",
+        str(runs / "baselines" / "seed2"),
+        "--json",
+    ]
     assert main(words) == 0
     facts = json.loads(capsys.readouterr().out)
     assert [view["name"] for view in facts["baselines"]] == ["foreign", "seed2"]
@@ -128,7 +138,9 @@ def test_baselines_may_be_named_one_by_one_and_be_logs(runs, tmp_path, capsys):
 )
 def test_what_cannot_be_compared_exits_with_2(runs, tmp_path, words, message, capsys):
     junit = tmp_path / "junit.xml"
-    filled = [word.format(**{name: runs / name for name in ("same", "other", "missing", "baselines")}) for word in words]
+    filled = [
+        word.format(**{name: runs / name for name in ("same", "other", "missing", "baselines")}) for word in words
+    ]
     assert main(["gate", *filled, "--junit", str(junit)]) == 2
     assert message in capsys.readouterr().err
     suite = ElementTree.parse(junit).getroot()

@@ -147,11 +147,12 @@ def test_a_metric_where_less_is_better_is_turned(tmp_path):
 
 def test_a_tiny_but_sure_difference_passes(tmp_path):
     """Runs without noise that differ by 1 %: certain, and below the margin."""
+
     def line(name, lift):
         return log(tmp_path, name, [{"step": at, "reward": lift * (0.5 + 0.004 * at)} for at in range(100)])
 
     baselines = [line(f"b{at}", 1.0 + 0.0001 * at) for at in range(3)]
-    report = gate(line("own", 0.99), baselines, Limits(margins={name: 0.02 for name in ("steps_to_level",)}))
+    report = gate(line("own", 0.99), baselines, Limits())
     assert report.state == "pass"
     tight = Limits(margins=dict.fromkeys(("final", "best", "area", "early"), 0.001))
     assert gate(line("own", 0.97), baselines, tight).state == "fail"
@@ -223,6 +224,22 @@ def test_runs_of_unlike_length_are_compared_over_common_steps(tmp_path, baseline
     assert by_name(report)["early"].mean == pytest.approx(mean)
 
 
+def test_without_a_logged_speed_the_times_of_the_rows_tell_it(tmp_path):
+    def clocked(name, seconds):
+        rng, now, rows = np.random.default_rng(len(name)), 1.7e9, []
+        for at in range(40):
+            now += seconds * math.exp(rng.normal(0, 0.03))
+            rows.append({"step": at + 1, "timestamp": now, "reward": 0.5 + 0.01 * math.sin(at)})
+        return log(tmp_path, name, rows)
+
+    baselines = [clocked("b", 2.0), clocked("bb", 2.0), clocked("bbb", 2.0)]
+    found = by_name(gate(clocked("own-one", 2.5), baselines))["speed"]
+    assert (found.unit, found.state) == ("steps/s", "fail")
+    assert found.change == pytest.approx(-0.2, abs=0.02)
+    report = gate(clocked("own-too-fast", 0.001), [clocked("b", 0.001)])
+    assert "speed" in report.missing
+
+
 def test_other_names_of_the_same_quantity_are_paired(tmp_path, baselines):
     verl = {"reward": "critic/score/mean", "grad": "actor/grad_norm", "speed": "perf/throughput"}
     report = gate(log(tmp_path, "own", rows_of(18, names=verl)), baselines)
@@ -233,7 +250,7 @@ def test_other_names_of_the_same_quantity_are_paired(tmp_path, baselines):
 def test_what_does_not_compare_is_refused(tmp_path, baselines):
     pairs = [{"step": at, "rewards/margins": 0.01 * at, "rewards/chosen": 0.1, "kl": 0.1} for at in range(30)]
     margins = log(tmp_path, "margins", pairs)
-    with pytest.raises(NotComparable, match="'reward', which .*margins.* does not log.*--metric"):
+    with pytest.raises(NotComparable, match=r"'reward', which .*margins.* does not log.*--metric"):
         gate(baselines[0], [margins])
     nothing = log(tmp_path, "nothing", [{"step": at, "mine": 1.0 * at} for at in range(30)])
     with pytest.raises(NotComparable, match="logs no metric that says how well it does"):
@@ -294,7 +311,9 @@ def test_a_change_is_beside_the_mean_of_the_baselines(tmp_path):
     assert report.rules[0].value == pytest.approx(0.9 / 1.1 - 1)
 
 
-@pytest.mark.parametrize("text", ["", "reward", "reward=0.8", "reward>", ">0.8", "reward>x", "reward>=1%%", "reward>nan"])
+@pytest.mark.parametrize(
+    "text", ["", "reward", "reward=0.8", "reward>", ">0.8", "reward>x", "reward>=1%%", "reward>nan"]
+)
 def test_a_limit_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match="write NAME OP NUMBER"):
         parse_rule(text)

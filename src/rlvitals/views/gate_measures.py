@@ -60,6 +60,9 @@ NEAR_ZERO = 0.25
 FAST = 90.0
 """The percentile of a run's speeds that tells how fast it is where nothing else uses the machine."""
 
+SHORTEST = 0.05
+"""Seconds between rows below which their times, which are rounded to milliseconds, tell no speed."""
+
 OUTLIER = 3.0
 """Standard deviations beyond which a step's speed is an outlier."""
 
@@ -500,6 +503,8 @@ def _step_rates(view: RunView, horizon: int) -> Array:
     steps, times = clock.steps[kept], clock.times[kept]
     passed, taken = np.diff(steps), np.diff(times)
     known = (passed > 0) & (taken > 0)
+    if not known.any() or float(np.median(taken[known])) < SHORTEST:
+        return np.zeros(0)
     rates: Array = passed[known] / taken[known]
     return rates
 
