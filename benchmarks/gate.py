@@ -1,22 +1,22 @@
 """Does `rlvitals gate` keep its word: false failures of healthy changes, and harm that it finds, with 3 baselines.
 
     python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
-    python benchmarks/gate.py train DIR [--design]    train them, one at a time, each in a process of its own
+    python benchmarks/gate.py train DIR [--design]    train them, one group after the other
     python benchmarks/gate.py priors [DIR]            how runs differ beside the noise within them, on design seeds
     python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
                                                       84 generated pairs, and four for each group trained in DIR
 
 A pair is a candidate and three baselines that differ by their seed alone. Generated pairs come from the simulator of
 tests/corpus: one world a pair, four runs of it, written as a framework's log. Real pairs are trainings of the tiny
-trainers (`rlvitals train`), trained one after the other, whose speed is by CPU time. They come in groups of four, each
-of which is a candidate once, beside the other three: four pairs that are not independent of each other. The groups are
-trained in the order of the list, as many as there is time for, and all that were trained are reported.
+trainers (`rlvitals train`) in groups of four that are trained in turns, a slice each, with their speed by CPU time:
+the load of a shared machine changes the speed of equal trainings by a tenth and more. Each of a group is a candidate
+once, beside the other three: four pairs that are not independent of each other.
 
 Worse candidates are copies: every value of the goal lowered by 10 % of its size, or every speed by 15 % (step times
 and the clock stretched accordingly). `handicapped` are candidates that were really trained with a third of the
 learning rate, beside three runs of their group.
 
-The priors of `views/gate.py` were chosen with `priors` and `measure --design`: other seeds.
+The numbers of `views/gate.py` were chosen with `priors` and `measure --design`: other seeds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import csv
 import json
 import math
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,10 +42,12 @@ SEEDS = HERE / "gate_seeds.tsv"
 sys.path.insert(0, str(HERE.parent / "tests"))  # the simulator lives with the tests
 
 BASELINES = 3
-REAL_GROUPS = ("ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo") * 2
-DESIGN_GROUPS = ("ppo", "grpo", "kto")
+GROUPS = ("ppo", "ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo")
+DESIGN_GROUPS = ("ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo") * 2
 HANDICAPPED = 3
-FIRST_SEED, FIRST_DESIGN_SEED, START_SEED = 1000, 8000, 9000
+FIRST_SEED, FIRST_DESIGN_SEED, START_SEED = 2000, 1000, 9000
+SLICE = 0.25
+"""Seconds of CPU after which another training of a group goes on."""
 LOWER, SLOWER = 0.10, 0.15
 
 WORDS = ("red", "blue", "green", "black", "white", "brown")
@@ -86,7 +90,7 @@ def listed():
 
 
 def write_seeds():
-    rows = [asdict(training) for training in planned(REAL_GROUPS, FIRST_SEED, handicapped=HANDICAPPED)]
+    rows = [asdict(training) for training in planned(GROUPS, FIRST_SEED, handicapped=HANDICAPPED)]
     with open(SEEDS, "w", newline="") as file:
         writer = csv.DictWriter(file, ["group", "part", "trainer", "seed"], delimiter="\t", lineterminator="\n")
         writer.writeheader()
@@ -115,24 +119,51 @@ def settings_of(trainer, root):
     }  # fmt: skip
 
 
-def run_training(training, root):
-    """Train in a child of this process, which has imported what it needs; returns the child's CPU seconds."""
-    target = root / training.folder
+def run_group(trainings, root):
+    """Train side by side, each in a child of this process, which has imported what they need, and one at a time: each
+    in turn goes on for a slice. So all of a group meet the same load of a shared machine. Returns the CPU seconds.
+    """
     before = os.times()
+    children = [_forked(training, root) for training in trainings]
+    while children:
+        for child in list(children):
+            os.kill(child, signal.SIGCONT)
+            until, patience = _cpu_seconds(child) + SLICE, time.monotonic() + 20 * SLICE
+            while True:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    if status:
+                        raise SystemExit(f"one of {trainings} failed")
+                    children.remove(child)
+                    break
+                if _cpu_seconds(child) >= until or time.monotonic() > patience:
+                    os.kill(child, signal.SIGSTOP)
+                    break
+                time.sleep(SLICE / 10)
+    after = os.times()
+    for training in trainings:
+        (root / training.folder / ".done").touch()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def _forked(training, root):
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            _train(training, root, target)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            _train(training, root, root / training.folder)
             code = 0
         finally:
             sys.stdout.flush()
             os._exit(code)
-    _, status = os.waitpid(child, 0)
-    after = os.times()
-    if status:
-        raise SystemExit(f"{training} failed")
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    os.waitpid(child, os.WUNTRACED)
+    return child
+
+
+def _cpu_seconds(process):
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _train(training, root, target):
@@ -180,15 +211,19 @@ def train_all(root, trainings):
     examples = preferences.make(1200, seed=START_SEED, held_out_share=0.0).train
     (root / "kto.jsonl").write_text("".join(f"{json.dumps(asdict(example))}\n" for example in examples))
     needed = {training.trainer for training in trainings}
-    starts = [Training(trainer, "start", trainer, START_SEED) for trainer in ("ppo", "kto") if trainer in needed]
+    groups = {("start", trainer): [Training(trainer, "start", trainer, START_SEED)] for trainer in ("ppo", "kto")}
+    groups = {key: starts for key, starts in groups.items() if key[1] in needed}
+    for training in trainings:
+        groups.setdefault(training.group, []).append(training)
     spent = 0.0
-    for training in (*starts, *trainings):
-        if (root / training.folder / ".done").exists():
+    for own in groups.values():
+        if all((root / training.folder / ".done").exists() for training in own):
             continue
-        began, seconds = time.time(), run_training(training, root)
-        (root / training.folder / ".done").touch()
+        for training in own:  # left half done
+            shutil.rmtree(root / training.folder, ignore_errors=True)
+        began, seconds = time.monotonic(), run_group(own, root)
         spent += seconds
-        print(f"{training.folder} {seconds:.1f} s of CPU, {time.time() - began:.1f} s", flush=True)
+        print(f"{own[0].group} {seconds:.1f} s of CPU, {time.monotonic() - began:.1f} s", flush=True)
     print(f"{spent:.0f} s of CPU in all")
 
 
@@ -201,7 +236,7 @@ FAMILIES = (
     ("trl", "rloo"), ("tinker", "grpo"), ("trl", "dpo"),
 )  # fmt: skip
 PAIRS_A_FAMILY = 6
-GENERATED_SEED, GENERATED_DESIGN_SEED = 500, 100
+GENERATED_SEED, GENERATED_DESIGN_SEED = 700, 500
 NODE = 0.02
 """How much the machines differ in speed, as a standard deviation of its logarithm."""
 
@@ -284,8 +319,6 @@ def slowed(rows, view):
 
 def copied(run, target, change):
     """A copy of a run's directory whose training rows are changed."""
-    import shutil
-
     shutil.copytree(
         run, target, ignore=shutil.ignore_patterns("index", "*model*", "warm_start", "checkpoint*", "rollouts")
     )
@@ -372,7 +405,7 @@ def measure(root, *, design, baselines, verbose):
     counts = defaultdict(lambda: defaultdict(list))
     why = defaultdict(lambda: defaultdict(int))
     first = GENERATED_DESIGN_SEED if design else GENERATED_SEED
-    trainings = planned(DESIGN_GROUPS, FIRST_DESIGN_SEED) if design else listed()
+    trainings = planned(DESIGN_GROUPS, FIRST_DESIGN_SEED, handicapped=HANDICAPPED) if design else listed()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         pairs = [*generated_pairs(folder, first), *(real_pairs(root, folder, trainings) if root else ())]
@@ -438,8 +471,8 @@ def priors(root):
                         for at, rows in enumerate(runs)
                     ]
                 )
-        for trainer in DESIGN_GROUPS if root else ():
-            done = sorted(path.parent for path in root.glob(f"{trainer}[0-9]*/.done"))
+        for trainer in sorted(set(DESIGN_GROUPS)) if root else ():
+            done = sorted(path.parent for path in root.glob(f"{trainer}[0-9]*-run*/.done"))
             groups += [done] if len(done) > 2 else []
         for group in groups:
             measured = measure_runs([open_any(path) for path in group])
@@ -479,7 +512,10 @@ def main():
     if arguments.verb == "seeds":
         write_seeds()
     elif arguments.verb == "train":
-        train_all(arguments.folder, planned(DESIGN_GROUPS, FIRST_DESIGN_SEED) if arguments.design else listed())
+        train_all(
+            arguments.folder,
+            planned(DESIGN_GROUPS, FIRST_DESIGN_SEED, handicapped=HANDICAPPED) if arguments.design else listed(),
+        )
     elif arguments.verb == "priors":
         priors(arguments.folder)
     else:

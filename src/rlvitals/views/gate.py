@@ -34,7 +34,7 @@ ALPHA = 0.05
 """The chance that a change which makes nothing worse fails."""
 
 SHARES: dict[Group, float] = {
-    "outcome": 0.6, "pace": 0.05, "held-out": 0.05, "speed": 0.15, "memory": 0.05, "stability": 0.05,
+    "outcome": 0.7, "pace": 0.03, "held-out": 0.04, "speed": 0.15, "memory": 0.03, "stability": 0.03,
 }  # fmt: skip
 """Of that chance, by group. The rest is for findings, for which there is no test."""
 
@@ -64,13 +64,13 @@ PRIORS = {
     "final": Prior(1.0, 6.0, 0.005, 0.02),
     "best": Prior(0.9, 5.0, 0.005, 0.02),
     "area": Prior(1.5, 5.0, 0.005, 0.02),
-    "early": Prior(0.75, 4.5, 0.005, 0.02),
-    "steps_to_level": Prior(1.1, 5.0, 0.02, 0.1),
+    "early": Prior(0.9, 4.5, 0.005, 0.02),
+    "steps_to_level": Prior(1.2, 5.0, 0.02, 0.1),
     "held_out": Prior(1.4, 5.0, 0.01, 0.02),
-    "speed": Prior(1.7, 3.0, 0.02, 0.05),
-    "speed_best": Prior(1.6, 3.0, 0.02, 0.05),
+    "speed": Prior(2.0, 3.0, 0.02, 0.05),
+    "speed_best": Prior(2.0, 3.0, 0.02, 0.05),
     "memory": Prior(1.0, 3.0, 0.01, 0.05),
-    "noise": Prior(1.0, 10.0, 0.05, 0.3),
+    "noise": Prior(1.2, 6.0, 0.05, 0.3),
     "spikes": Prior(0.8, 2.0, 0.4, 3.0),
 }
 
