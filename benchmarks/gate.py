@@ -125,25 +125,34 @@ def run_group(trainings, root):
     """
     before = os.times()
     children = [_forked(training, root) for training in trainings]
-    while children:
-        for child in list(children):
-            os.kill(child, signal.SIGCONT)
-            until, patience = _cpu_seconds(child) + SLICE, time.monotonic() + 20 * SLICE
-            while True:
-                ended, status = os.waitpid(child, os.WNOHANG)
-                if ended:
-                    if status:
-                        raise SystemExit(f"one of {trainings} failed")
-                    children.remove(child)
-                    break
-                if _cpu_seconds(child) >= until or time.monotonic() > patience:
-                    os.kill(child, signal.SIGSTOP)
-                    break
-                time.sleep(SLICE / 10)
+    try:
+        while children:
+            for child in list(children):
+                _go_on(child, children)
+    finally:
+        for child in children:  # stopped, and nobody's otherwise
+            os.kill(child, signal.SIGKILL)
     after = os.times()
     for training in trainings:
         (root / training.folder / ".done").touch()
     return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def _go_on(child, children):
+    """Let one child run for a slice; take it off the list where it has ended."""
+    os.kill(child, signal.SIGCONT)
+    until, patience = _cpu_seconds(child) + SLICE, time.monotonic() + 20 * SLICE
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            children.remove(child)
+            if status:
+                raise SystemExit("a training failed")
+            return
+        if _cpu_seconds(child) >= until or time.monotonic() > patience:
+            os.kill(child, signal.SIGSTOP)
+            return
+        time.sleep(SLICE / 10)
 
 
 def _forked(training, root):
