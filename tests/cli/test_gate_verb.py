@@ -61,12 +61,12 @@ SCHEMA = """
 """What Jenkins' JUnit reader and those of GitLab and GitHub take, as far as it is used here."""
 
 
-def record(path, seed, *, lift=1.0, name=None, metric="reward", error=None):
-    """A run as a trainer records it."""
+def record(path, seed, *, lift=1.0, name=None, metric="reward", error=None, rules=None):
+    """A run as a trainer records it, watched where it is given rules."""
     rng = np.random.default_rng(seed)
     run = rlvitals.start(
         path, name=name or path.name, config={"seed": seed, "lr": 1e-5 * lift}, algorithm="grpo", display="none",
-        hardware=False, monitor=False,
+        hardware=False, monitor=rules is not None, rules=rules,
     )  # fmt: skip
     for step in range(1, 61):
         reward = lift * (0.3 + 0.5 * (1 - math.exp(-step / 15)) + rng.normal(0, 0.02))
@@ -101,6 +101,14 @@ def test_the_exit_code_is_the_answer(runs, capsys):
     assert "lr: 8.5e-06 (baseline: 1e-05)" in told
     assert main(["gate", str(runs / "broken"), "--baseline", baselines]) == 1
     assert "CUDA out of memory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("severity", "code"), [("warning", 0), ("critical", 1)])
+def test_a_new_finding_fails_where_it_is_critical(runs, tmp_path, severity, code, capsys):
+    own = record(tmp_path / "own", 8, rules=[f"reward > 0.2 for 3: {severity}"])
+    assert severity in {finding.severity for finding in rlvitals.open_run(own).findings}
+    assert main(["gate", str(own), "--baseline", str(runs / "baselines")]) == code
+    assert ("✖ No new critical finding" in capsys.readouterr().out) is (code == 1)
 
 
 def test_baselines_may_be_named_one_by_one_and_be_logs(runs, tmp_path, capsys):
