@@ -42,7 +42,7 @@ SECONDS = 20
 STRANGER = 65534
 """A user who owns nothing."""
 
-EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}}
+EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}, "gate": {0, 1, 2}}
 """By verb; of every other 0, 1 and 64."""
 
 
