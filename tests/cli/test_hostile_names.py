@@ -206,6 +206,12 @@ compare {one} {log}
 compare {one} {two} --metric {word}
 compare {one} {two} --plot {word}
 compare {one} {two} --json
+gate {one} --baseline {two}
+gate {one} --baseline {two} --rule {word} --junit {out}.xml
+gate {one} --baseline {two} --rule reward>=0 --markdown -
+gate {one} --baseline {two} --json
+gate {one} --baseline {two} --metric {mine} --direction up
+gate {one} --baseline {missing} --markdown -
 plot {one} {mine} --output {out}
 plot {one} {word}
 plot {one} --x {word}
@@ -371,6 +377,8 @@ check {runs}
 check {log} --follow --until-idle 0.01 --interval 0.01
 backtest default {runs}
 compare {one} {two} --all
+gate {one} --baseline {two}
+gate {one} --baseline {two} --markdown -
 rollouts {one} --step 6 --group 1 --full
 rollouts {one} --step 12 --diff 6
 scan {one} --verbose

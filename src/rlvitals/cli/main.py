@@ -41,6 +41,7 @@ VERBS = {
     "skill": "the guide for coding agents: how to judge a run, when not to stop one; --install puts it where they look",
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
+    "gate": "has a change made training worse? a run against few baselines, for CI",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",
     "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
     "share": "runs as a static site: the same pages over files, for any web server, bucket or Space",
