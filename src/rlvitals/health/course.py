@@ -57,7 +57,7 @@ class Course:
     and kept until the next block is full: of a long run a block is one part in 32 to 64.
     """
 
-    __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "n")
+    __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "_won", "_won_at", "n")
 
     def __init__(self) -> None:
         self.n = 0
@@ -68,6 +68,8 @@ class Course:
         self._at = -1
         self._levels: list[float] = []
         self._noise = 0.0
+        self._won = False
+        self._won_at = -1
 
     def add(self, value: float) -> None:
         """Take the next value."""
@@ -85,24 +87,28 @@ class Course:
     @property
     def levels(self) -> list[float]:
         """The means of the run's stretches, in order; none while there are too few points."""
-        self._work_out()
+        if self._at != self.n - self._count:
+            self._work_out()
         return self._levels
 
     @property
     def noise(self) -> float:
         """The standard error of a stretch's mean."""
-        self._work_out()
+        if self._at != self.n - self._count:
+            self._work_out()
         return self._noise
 
     @property
     def start(self) -> float:
         """The level of the first stretch."""
-        return self.levels[0] if self.levels else math.nan
+        levels = self.levels
+        return levels[0] if levels else math.nan
 
     @property
     def now(self) -> float:
         """The level of the last stretch."""
-        return self.levels[-1] if self.levels else math.nan
+        levels = self.levels
+        return levels[-1] if levels else math.nan
 
     @property
     def best(self) -> float:
@@ -139,7 +145,11 @@ class Course:
     @property
     def won(self) -> bool:
         """Whether the last stretch is above the first, and most of the best gain is kept."""
-        return self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
+        done = self.n - self._count
+        if self._won_at != done:  # a dozen rules ask, and only a full block changes the answer
+            self._won_at = done
+            self._won = self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
+        return self._won
 
     @property
     def lost(self) -> bool:
@@ -155,10 +165,7 @@ class Course:
         return difference / (math.sqrt(2.0) * self._noise) if self._noise > 0 else math.copysign(0.0, difference)
 
     def _work_out(self) -> None:
-        done = self.n - self._count
-        if self._at == done:
-            return
-        self._at = done
+        self._at = self.n - self._count
         blocks = self._blocks
         count = len(blocks)
         if count < LEAST_POINTS:
