@@ -158,6 +158,26 @@ class Course:
             return True
         return self.best_gain >= BEYOND_NOISE and self.fall >= BEYOND_NOISE and self.kept < MOST_KEPT
 
+    def fall_of_last(self, size: int) -> tuple[float, float, float]:
+        """The best mean of so many neighbouring values, how far the mean of the last ones is below it, and the standard
+        error of that difference. For a series of few values, such as evaluations: the noise of one is taken from how
+        far each is from the middle of its neighbours.
+
+        >>> course = Course()
+        >>> for score in (0.3, 0.35, 0.41, 0.39, 0.44, 0.5, 0.46, 0.37, 0.3, 0.27):
+        ...     course.add(score)
+        >>> [round(value, 3) for value in course.fall_of_last(2)]
+        [0.48, 0.195, 0.027]
+        """
+        blocks = self._blocks
+        count = len(blocks)
+        if count < max(2 * size, 3):
+            return math.nan, 0.0, math.inf
+        best = max(sum(blocks[at : at + size]) for at in range(count - 2 * size + 1)) / size
+        away = [abs(blocks[at - 1] - 2.0 * blocks[at] + blocks[at + 1]) for at in range(1, count - 1)]
+        noise = _SIGMA_OF_MEDIAN * median(away) / math.sqrt(6.0)
+        return best, best - sum(blocks[-size:]) / size, noise * math.sqrt(2.0 / size)
+
     def in_errors(self, difference: float) -> float:
         """A difference between two stretches in its standard errors."""
         if not self.levels:

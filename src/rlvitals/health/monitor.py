@@ -192,6 +192,10 @@ class Monitor:
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
                 alarm.severity = "info"  # the run has come through this before, and is ahead all the same
+            is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
+            if is_lost and (beside := self._beside(rule)) is not None:  # two different things show how it was lost
+                alarm.severity = "critical"
+                alarm.confidence = 1.0 - (1.0 - (alarm.confidence or 0.0)) * (1.0 - beside.confidence)
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:
             state.reset()
@@ -202,6 +206,13 @@ class Monitor:
             if _RANK[severity] > state.said:
                 state.raise_to(severity, alarm)
                 found.append(self._finding(bound, alarm, severity, state))
+
+    def _beside(self, rule: Rule) -> Finding | None:
+        """A finding of another kind that stands beside this rule's, of those that are weighed as it is."""
+        for finding in self._history.open:
+            if finding.severity != "info" and finding.kind != rule.kind and finding.rule in self.weighed:
+                return finding
+        return None
 
     def _recover(self, alarm: str, step: int) -> None:
         if finding := next((one for one in self._history.open if one.alarm == alarm), None):
