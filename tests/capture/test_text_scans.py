@@ -141,7 +141,8 @@ def shouts(rollout, group):
 
 
 def test_scanners_of_the_users_own_are_at_work_while_it_trains(tmp_path, monkeypatch):
-    (tmp_path / "mine.yaml").write_text('scanners:\n- {name: plain_sum, match: "return x \\\\+ 1", severity: warning}\n')
+    plain_sum = '{name: plain_sum, match: "return x", severity: warning}'
+    (tmp_path / "mine.yaml").write_text(f"scanners:\n- {plain_sum}\n")
     monkeypatch.chdir(tmp_path)
     entry = {"name": "imports_os", "match": "import os", "severity": "critical", "kind": "agent_loop"}
     run = train(tmp_path / "run", scanners=["mine.yaml", shouts, entry])

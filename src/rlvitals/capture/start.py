@@ -126,7 +126,8 @@ def start(
 
 def keep_paths(settings: Settings) -> Settings:
     """The same settings with every path that is opened later as it is meant now: trackers' files, rule files, files
-    of scanners, the sentinel. The working directory may be another one by then, and so it is for those who read the settings later.
+    of scanners, the sentinel. The working directory may be another one by then, and so it is for those who read the
+    settings later.
     """
     notify = dict(settings.notify)
     if notify.get("sentinel"):
