@@ -41,6 +41,9 @@ _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
+BEYOND_PLAN = 1.1
+"""The share of the planned steps beyond which there is no plan."""
+
 MOST_NAMED = 8
 """Slices that a finding names."""
 
@@ -317,10 +320,13 @@ class Case:
 
     @property
     def progress(self) -> float | None:
-        """The share of the planned steps that is done."""
+        """The share of the planned steps that is done; None without a plan, and where the run has gone well beyond it:
+        then the plan is another training's, or counts something else.
+        """
         if not self.total_steps or self.first_step is None:
             return None
-        return self.step / self.total_steps
+        done = self.step / self.total_steps
+        return done if done <= BEYOND_PLAN else None
 
     @property
     def planned_points(self) -> float | None:
