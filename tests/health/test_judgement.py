@@ -11,6 +11,7 @@ import random
 import pytest
 
 from rlvitals.health.monitor import Monitor
+from rlvitals.health.weighing import Scales
 from rlvitals.health.weighing import Chances, Scales
 
 
@@ -318,8 +319,8 @@ def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead()
 
 
 def warming_up(total_steps):
-    """A learning rate that climbs to the end, and what is said of it."""
-    monitor = Monitor("dpo", total_steps=total_steps)
+    """What is proposed of a learning rate that climbs to the end."""
+    monitor = Monitor("dpo", total_steps=total_steps, scales=Scales({}, act=0.0, watch=0.0))
     for step in range(1, 201):
         swing = 0.02 * (step % 5 - 2)
         monitor.update({
