@@ -11,7 +11,6 @@ import random
 import pytest
 
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.weighing import Scales
 from rlvitals.health.weighing import Chances, Scales
 
 
