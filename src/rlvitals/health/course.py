@@ -208,6 +208,16 @@ class Course:
         )
 
 
+def by_chance(count: int) -> float:
+    """How far the highest of so many values of a normal law is above their middle, in standard deviations, at the most
+    (the bound on its mean).
+
+    >>> round(by_chance(5), 2), round(by_chance(30), 2)
+    (1.79, 2.61)
+    """
+    return math.sqrt(2.0 * math.log(max(count, 1)))
+
+
 def error_of_mean(values: list[float], size: int) -> float:
     """Return the standard error of the mean of `size` neighbouring values of a series that may have a memory.
 

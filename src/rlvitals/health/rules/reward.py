@@ -9,7 +9,7 @@ from itertools import pairwise
 from rlvitals.health import origins
 from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import BEYOND_NOISE
+from rlvitals.health.course import BEYOND_NOISE, by_chance
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
@@ -496,10 +496,11 @@ def eval_left_behind(
     if eval_score.n < evals or eval_score.seen_at != case.points or not reward.won or reward.dropped:
         return None
     best, fallen, error = eval_score.course.fall_of_last(int(together))
-    if not fallen > max(errors * error, least * max(abs(best), eval_score.highest - eval_score.lowest)):
+    chance = by_chance(eval_score.n)  # the best of many evaluations is high by luck
+    if not fallen > max((errors + chance) * error, least * max(abs(best), eval_score.highest - eval_score.lowest)):
         return None
     # Below its very first values it has lost everything.
-    everything = fallen > errors_critical * error and max(eval_score.window[-2:]) < eval_score.start
+    everything = fallen > (errors_critical + chance) * error and max(eval_score.window[-2:]) < eval_score.start
     return (critical if everything else warning)(
         reward, eval_metric=eval_score.key, eval_best=best, eval_now=eval_score.last
     )

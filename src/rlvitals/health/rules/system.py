@@ -135,6 +135,7 @@ def memory_creep(
     growth: float,
     points_least: float,
     momentum: float,
+    steady: float,
     rise_least: float,
     share_least: float,
     share_full: float,
@@ -147,6 +148,7 @@ def memory_creep(
             signal.n < points_least
             or rise < rise_least * abs(signal.base)
             or signal.momentum < momentum
+            or signal.speed < steady * rise / signal.n  # slower and slower: caches that fill up
             or signal.trend < t
         ):
             continue
