@@ -346,4 +346,4 @@ def filling(curve):
 
 def test_memory_that_grows_on_and_on_is_told_and_one_that_settles_is_not():
     assert "memory_creep" in filling(lambda step: 0.12 * step)
-    assert "memory_creep" not in filling(lambda step: 10.0 * (1 - 0.5 ** (step / 18)))
+    assert "memory_creep" not in filling(lambda step: 14.0 * (1 - 0.5 ** (step / 18)))

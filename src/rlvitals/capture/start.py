@@ -133,8 +133,13 @@ def keep_paths(settings: Settings) -> Settings:
     if notify.get("sentinel"):
         notify["sentinel"] = str(kept_file(notify["sentinel"]))
     scanners = tuple(str(kept_file(item)) if isinstance(item, str) else item for item in settings.scanners)
-    kept = {"notify": notify, "rules": kept_rules(settings.rules), "scanners": scanners}
-    return replace(settings, **kept, tracker_kwargs=kept_kwargs(settings))
+    return replace(
+        settings,
+        notify=notify,
+        rules=kept_rules(settings.rules),
+        scanners=scanners,
+        tracker_kwargs=kept_kwargs(settings),
+    )
 
 
 def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
