@@ -45,6 +45,9 @@ class Settings:
     rules: str | tuple[Any, ...] | None = None
     """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
+    scanners: tuple[Any, ...] = ()
+    """Scanners of your own that read the recorded rollouts beside ours: a file of YAML or Python, a function of a
+    rollout and its group, an entry such as {"name": "says_trust_me", "match": "trust me"}, or a list of these."""
     mapping: dict[str, str] = field(default_factory=dict)
     """What metric names are, where the doctor cannot know or is wrong: {"my_name": "reward.total.mean"}. A concept of
     the catalogue, a signal of the doctor, or "none" for what is not to be read."""
@@ -141,6 +144,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         tracker_wait=_seconds(merged, "tracker_wait", 60.0),
         monitor=_boolean(merged, "monitor", True),
         rules=_rules(merged.get("rules")),
+        scanners=_scanners(merged.get("scanners")),
         mapping=_names_given(merged),
         actions=merged.get("actions", "advise"),
         notify=_notify(merged),
@@ -163,7 +167,8 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
     if settings.names not in RATE_NAMES:
         near = did_you_mean(settings.names, RATE_NAMES)
         raise ConfigError(f"names must be one of {', '.join(RATE_NAMES)}, not {settings.names!r}.{near}")
-    for wanted in ("rules", "notify") if settings.actions == "advise" else ("actions", "rules", "notify"):
+    needing = ("rules", "scanners", "notify")
+    for wanted in needing if settings.actions == "advise" else ("actions", *needing):
         if not settings.monitor and getattr(settings, wanted):
             raise ConfigError(f"{wanted} needs the monitor: leave monitor=False out, or {wanted}")
     return settings
@@ -178,7 +183,13 @@ def resolved(settings: Settings) -> dict[str, Any]:
 def with_secrets(settings: Settings) -> dict[str, Any]:
     """The same as they were given: for those who mask a text, never for a file."""
     own = {key: getattr(settings, key) for key in OUR_KEYS}
+    own["scanners"] = tuple(map(_written, settings.scanners))
     return {**settings.config, "rlvitals": {key: value for key, value in own.items() if value not in (None, (), {})}}
+
+
+def _written(scanner: Any) -> Any:
+    """A function is on record by its name."""
+    return getattr(scanner, "__name__", type(scanner).__name__) if callable(scanner) else scanner
 
 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -386,6 +397,14 @@ def _rules(value: Any) -> str | tuple[Any, ...] | None:
     if isinstance(value, list | tuple):
         return tuple(str(os.fspath(item)) if isinstance(item, os.PathLike) else item for item in value)
     raise ConfigError(f"rules must be a preset's name, a rule file or a list of rules, not {value!r}")
+
+
+def _scanners(value: Any) -> tuple[Any, ...]:
+    listed = value if isinstance(value, list | tuple) else () if value in (None, "") else (value,)
+    for item in listed:
+        if not (callable(item) or isinstance(item, str | os.PathLike | Mapping)):
+            raise ConfigError(f"scanners must be files, functions or entries with 'name' and 'match', not {item!r}")
+    return tuple(str(os.fspath(item)) if isinstance(item, os.PathLike) else item for item in listed)
 
 
 NOTIFY_KEYS = ("to", "link", "webhook", "format", "on", "sentinel")

@@ -78,6 +78,14 @@ def check_rules(settings: Settings) -> None:
         Monitor(rules=settings.rules, mapping=settings.mapping)
 
 
+def check_scanners(settings: Settings) -> None:
+    """Raise ConfigError for scanners that cannot be used. For the start, before anything is written."""
+    if settings.scanners:
+        from rlvitals.scan import load_scanners
+
+        load_scanners(*settings.scanners)
+
+
 def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
     """The same rules, with the names of rule files from the root on."""
     if rules is None:
@@ -135,7 +143,7 @@ class LiveMonitor:
         self._problems_told = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
-        self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook)
+        self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
         self._has_read_past = threading.Event()
 
