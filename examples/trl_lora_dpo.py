@@ -15,7 +15,7 @@ import random
 import datasets
 import torch
 from peft import LoraConfig
-from trl import DPOConfig, DPOTrainer  # type: ignore[attr-defined]
+from trl import DPOConfig, DPOTrainer
 
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.train import models

@@ -17,7 +17,7 @@ from typing import Any
 import datasets
 import torch
 from peft import LoraConfig
-from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
+from trl import GRPOConfig, GRPOTrainer
 
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.train import models
