@@ -71,7 +71,7 @@ def record(path, seed, *, lift=1.0, name=None, metric="reward", error=None, rule
     for step in range(1, 61):
         reward = lift * (0.3 + 0.5 * (1 - math.exp(-step / 15)) + rng.normal(0, 0.02))
         run.log({metric: reward, "grad_norm": float(0.5 * np.exp(rng.normal(0, 0.1)))}, step=step)
-    run.finish(error=error)
+    run.finish("failed" if error else "finished", error=error)
     return path
 
 

@@ -240,6 +240,22 @@ def test_without_a_logged_speed_the_times_of_the_rows_tell_it(tmp_path):
     assert "speed" in report.missing
 
 
+@pytest.mark.parametrize(("every", "is_measured"), [(10, True), (30, False)])
+def test_a_held_out_score_takes_a_few_evaluations(tmp_path, every, is_measured):
+    def evaluated(name, seed, score):
+        rng, rows = np.random.default_rng(seed), rows_of(seed)
+        for row in rows[every - 1 :: every]:
+            row["eval/accuracy"] = score + rng.normal(0, 0.005)
+        return log(tmp_path, name, rows)
+
+    baselines = [evaluated(f"e{seed}", seed, 0.7) for seed in (1, 2, 3)]
+    report = gate(evaluated("own", 4, 0.5), baselines)
+    if is_measured:
+        assert by_name(report)["held_out"].state == "fail"
+    else:
+        assert "fewer than 4 evaluations" in report.missing["held-out score"]
+
+
 def test_other_names_of_the_same_quantity_are_paired(tmp_path, baselines):
     verl = {"reward": "critic/score/mean", "grad": "actor/grad_norm", "speed": "perf/throughput"}
     report = gate(log(tmp_path, "own", rows_of(18, names=verl)), baselines)

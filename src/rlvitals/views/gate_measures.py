@@ -44,6 +44,9 @@ SPIKY = ("optim.grad_norm", "train.loss", "policy.loss")
 FEWEST_POINTS = 3
 """Points of a series below which nothing is measured."""
 
+FEWEST_EVALUATIONS = 4
+"""Evaluations below which nothing tells how far a held-out score scatters."""
+
 MOST_BLOCKS = 64
 SETTLING = 0.1
 """The share of a run at its start, while caches fill and kernels compile, that says nothing of its speed."""
@@ -411,8 +414,8 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
     samples = []
     for view, name in zip(views, names, strict=True):
         curve = _until(curve_of(view, name), found.horizon)
-        if not len(curve.values):
-            found.missing["held-out score"] = f"{view.name} has none within the common steps"
+        if len(curve.values) < FEWEST_EVALUATIONS:
+            found.missing["held-out score"] = f"{view.name} has fewer than {FEWEST_EVALUATIONS} evaluations"
             return
         last = curve.values[-max(len(curve.values) // 4, 1) :]
         jumps = np.diff(curve.values[len(curve.values) // 2 :])
