@@ -22,13 +22,13 @@ from rlvitals.contract import Headline, ListedRun, Runs, Table, TableRun
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
-from rlvitals.store.files import unreadable
+from rlvitals.store.files import stamp, unreadable
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.marks import Marks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
 from rlvitals.views.discovery import find_places, is_dump
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
-from rlvitals.views.headlines import Headlines, stamp, unreadable_line
+from rlvitals.views.headlines import Headlines, unreadable_line
 from rlvitals.views.raw_logs import RawLogs, RawLogView, RawTail, state_of
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
@@ -270,6 +270,13 @@ class Folder:
                     yield self._whole(entry)
                 except (RlvitalsError, OSError):
                     continue
+
+    def recorded_places(self) -> dict[str, Path]:
+        """Where the recorded runs are, by their names in the list; without those that were archived or deleted."""
+        gone = self.marks.put_away()
+        with self._listing:
+            places = {self._named(entry): entry.path for entry in self._entries() if entry.is_run}
+        return {run: path for run, path in places.items() if run not in gone}
 
     def shown(self, path: str) -> str:
         """A path of the folder as pages know it; nothing of one outside."""
