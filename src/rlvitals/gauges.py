@@ -202,7 +202,8 @@ class RunGauges:
             events = [event for event in events if not is_abandoned(event.attempt, event.step)]
         is_gone = info.status == "running" and status == "interrupted"
         at = step or 0
-        gone = Finding(GONE, "stall", "critical", at, at, "the process is gone") if is_gone else None
+        advice = ("resume the run",)
+        gone = Finding(GONE, "stall", "critical", at, at, "the process is gone", advice=advice) if is_gone else None
         return with_stop(events, info.attempt, gone, math.nan)
 
     def _verdict(self, findings: list[Finding], step: int | None) -> Verdict:

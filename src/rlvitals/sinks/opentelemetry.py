@@ -177,7 +177,7 @@ class OpenTelemetrySink(Sink):
         )
 
     def _point(self, item: SinkRow, name: str, value: float) -> Any:
-        attributes = {"rlvitals.attempt": item.row.attempt}
+        attributes: dict[str, int | str] = {"rlvitals.attempt": item.row.attempt}
         if instrument_name(name) != f"{PREFIX}{name}":
             attributes["rlvitals.logged_name"] = name  # two names that are written the same stay two series
         return self._points.NumberDataPoint(
@@ -253,8 +253,7 @@ def _words(event: HealthEvent) -> tuple[str, str, str, dict[str, Any]] | None:
             "rule": finding.rule, "kind": finding.kind, "onset_step": finding.onset_step, "slice": finding.slice,
             "cause": finding.cause, "action": finding.action, "confidence": float(finding.confidence),
             "metrics": list(finding.metrics), "causes": list(finding.causes), "advice": list(finding.advice),
-            "evidence": encode({key: str(value) if _is_odd(value) else value for key, value in finding.evidence.items()})
-            .decode().strip(),
+            "evidence": encode({key: _strict(value) for key, value in finding.evidence.items()}).decode().strip(),
         }  # fmt: skip
         return f"finding.{event.type}", finding.severity, finding.title, facts
     facts = {key: value for key, value in event.facts.items() if isinstance(value, str | int | float | bool)}
@@ -267,8 +266,8 @@ def _words(event: HealthEvent) -> tuple[str, str, str, dict[str, Any]] | None:
     return None
 
 
-def _is_odd(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _strict(value: float | str) -> float | str:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _nanoseconds(timestamp: float) -> int:
