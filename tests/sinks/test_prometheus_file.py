@@ -87,7 +87,9 @@ def test_a_killed_trainer_is_told_by_the_follower(tmp_path, child_environment):
     child.send_signal(signal.SIGKILL)
     child.communicate()
     assert until(lambda: values(file.read_text())["rlvitals_run_status", "interrupted"] == 1)
-    assert until(lambda: values(file.read_text())["rlvitals_run_findings_total", "critical"] == 1), "the clock's finding"
+    assert until(lambda: values(file.read_text())["rlvitals_run_findings_total", "critical"] == 1), (
+        "the clock's finding"
+    )
     told = values(file.read_text())
     assert told["rlvitals_run_verdict",] == 2
     assert told["rlvitals_run_open_findings", "critical"] == 1  # the process is gone: once, not twice

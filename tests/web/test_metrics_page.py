@@ -26,7 +26,9 @@ QUIET = {"display": "none", "hardware": False, "algorithm": "grpo", "framework":
 FLEETS = REPO / "docs" / "fleets"
 PROMTOOL = shutil.which("promtool")
 PROMETHEUS = shutil.which("prometheus")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)"
+)
 
 
 def record(folder, steps=range(12), finish=True, **more):
@@ -109,7 +111,9 @@ def test_what_is_not_shown_is_counted(tmp_path):
         samples = samples_of(client.get("/metrics").body.decode())
         shown = {dict(labels)["run"] for name, labels in samples if name == "rlvitals_run_step"}
         assert shown == {"run-2", "run-3", "run-4"}
-        told = {reason: value(samples, "rlvitals_runs_left_out", project="out", reason=reason) for reason in page.LEFT_OUT}
+        told = {
+            reason: value(samples, "rlvitals_runs_left_out", project="out", reason=reason) for reason in page.LEFT_OUT
+        }
         assert told == {"limit": 0, "age": 1, "unreadable": 1}
         samples = samples_of(client.get("/metrics?runs=2&hours=100").body.decode())
         assert value(samples, "rlvitals_runs_left_out", project="out", reason="limit") == 3
@@ -143,7 +147,9 @@ def test_the_number_of_series_does_not_grow_with_the_names_a_run_logs(tmp_path):
 
 
 def test_every_name_is_in_the_table_of_the_page():
-    documented = re.findall(r"^\| `(rlvitals_\w+)` \| (\w+) \|", (REPO / "docs" / "fleets.md").read_text(), re.MULTILINE)
+    documented = re.findall(
+        r"^\| `(rlvitals_\w+)` \| (\w+) \|", (REPO / "docs" / "fleets.md").read_text(), re.MULTILINE
+    )
     known = [(family.name, family.type) for family in RUN_FAMILIES]
     assert documented == [*known, *((name, kind) for name, (kind, _) in FOLDER_FAMILIES.items())]
 
