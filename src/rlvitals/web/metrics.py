@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 
 from rlvitals.errors import ConfigError, RlvitalsError
@@ -80,11 +81,18 @@ def _within(query: Query, key: str, default: int, most: int) -> int:
 
 def _last_sign(path: Path) -> float:
     """When something of a run was last written. The heartbeat is written every few seconds while the run is."""
+    heartbeat, log, info = _signs_of_life(path)
+    return _modified(heartbeat) or max(_modified(log), _modified(info))
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _signs_of_life(path: Path) -> tuple[str, str, str]:
+    """Kept: making the paths costs more than looking at the files."""
     run_dir = RunDir(path)
-    return _modified(run_dir.heartbeat) or max(_modified(run_dir.train_log), _modified(run_dir.info))
+    return str(run_dir.heartbeat), str(run_dir.train_log), str(run_dir.info)
 
 
-def _modified(path: Path) -> float:
+def _modified(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:
