@@ -138,8 +138,8 @@ def test_a_disk_that_is_slow_now_and_then_is_waited_for_once_in_calm_seconds(tra
 
 
 def test_a_disk_that_fails_cuts_and_is_slow_loses_no_row_and_tears_no_line(train):
-    training = train(500, 0.002, RETRY_SECONDS=0.05)
-    training.disk(600, every=11, fail_every=7, short_every=3)
+    training = train(500, 0.01, RETRY_SECONDS=0.05)
+    training.disk(600, fail_every=3, short_every=2)  # rows come while a write is under way that then fails
     waits = training.go_on()
     assert sum(wait >= 0.5 for wait in waits) <= 2
     training.disk(0)

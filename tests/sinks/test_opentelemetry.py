@@ -260,8 +260,10 @@ def test_an_outage_and_a_restart_lose_nothing(tmp_path):
     """500s, then nobody at the address, then the receiver again: all rows and findings arrive, in order."""
     folder = tmp_path / "run"
     record(folder).finish()
+    before = RunDir(folder).findings.stat().st_size if RunDir(folder).findings.exists() else 0
+    lines = [monitor_line(), finding_line(KL), recovered_line("kl_high", 24)]
     with open(RunDir(folder).findings, "ab") as log:
-        log.writelines([monitor_line(), finding_line(KL), recovered_line("kl_high", 24)])
+        log.writelines(lines)
     with receiving() as receiver:
         port = receiver.server_port
         receiver.faults = [500] * 1000
@@ -280,6 +282,8 @@ def test_an_outage_and_a_restart_lose_nothing(tmp_path):
         assert [record.event_name for record in receiver.records()] == [
             "rlvitals.finding.raised", "rlvitals.finding.recovered",
         ]  # fmt: skip
+        places = [attributes(record)["rlvitals.event.id"].rpartition(":")[2] for record in receiver.records()]
+        assert places == [str(before + len(lines[0])), str(before + len(lines[0] + lines[1]))]  # where their lines begin
         assert follow(RunDir(folder), settings)  # nothing is sent that was taken
         assert len(receiver.taken) == 3
     assert read_cursor(RunDir(folder), "otel").state == "done"
