@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py rows --rows 10000000      # one long run, beside TensorBoard, W&B offline and MLflow
     python benchmarks/scale.py workers --workers 64      # one run from 64 workers, through files and through Ray
-    python benchmarks/scale.py lake --runs 1000 --rows 20000
+    python benchmarks/scale.py lake --runs 1000 --rows 100000
 
 Every measurement is made in a process of its own. Peers that are slower log for `--peer-seconds` and no longer; the
 rows they came to are printed. Processor time is that of all processes a tool uses. The load average is printed with
@@ -152,11 +152,14 @@ def page(run: Path) -> None:
         try:
             url = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
             for address in ("metrics", f"api/run?run={run.name}", f"api/series?run={run.name}&name=reward", "metrics"):
-                began = time.perf_counter()
+                process = psutil.Process(server.pid)
+                began, spent = time.perf_counter(), sum(process.cpu_times()[:2])
                 with urllib.request.urlopen(url + address, timeout=300) as answer:
                     size = len(answer.read())
-                held = psutil.Process(server.pid).memory_info().rss / 2**20
-                said(f"  /{address.partition('?')[0]}", wall_s=time.perf_counter() - began, bytes=size, memory_mib=held)
+                wall, spent = time.perf_counter() - began, sum(process.cpu_times()[:2]) - spent
+                held = process.memory_info().rss / 2**20
+                what = f"  /{address.partition('?')[0]}"
+                said(what, wall_s=wall, processor_s=spent, bytes=size, memory_mib=held)
         finally:
             server.kill()
 
@@ -329,7 +332,7 @@ def main() -> None:
     for part, defaults in (
         (rows, {"rows": 10_000_000, "peer_seconds": 60}),
         (workers, {"workers": 64, "rows": 500, "processes": 8}),
-        (lake, {"runs": 1000, "rows": 20_000, "batch": 100}),
+        (lake, {"runs": 1000, "rows": 100_000, "batch": 50}),
     ):
         own = parts.add_parser(part.__name__)
         own.set_defaults(part=part)
