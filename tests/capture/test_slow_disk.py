@@ -19,12 +19,16 @@ from pathlib import Path
 import pytest
 
 from conftest import until
+from rlvitals.store import writer
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD and /proc are Linux'"),
     pytest.mark.skipif(COMPILER is None, reason="no C compiler"),
 ]
+
+FEW = 3
+"""One row waits for the disk; one or two more may have waited for a busy machine."""
 
 TRAINER = """
 import json, sys, time
@@ -67,9 +71,11 @@ class Training:
         self._control = folder.parent / "control"
         self.disk(0, 0)
         environment = environment | {
-            "LD_PRELOAD": str(library), "SLOW_DISK_FOLDER": str(folder / "logs"), "SLOW_DISK_CONTROL": str(self._control),
+            "LD_PRELOAD": str(library),
+            "SLOW_DISK_FOLDER": str(folder / "logs"),
+            "SLOW_DISK_CONTROL": str(self._control),
             "TMPDIR": str(folder.parent),
-        }  # fmt: skip
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(TRAINER), folder, str(rows), str(pause), json.dumps(constants)],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -115,33 +121,33 @@ def train(library, tmp_path, child_environment):
 
 
 def test_a_disk_that_is_slow_for_every_write_is_waited_for_once(train):
-    """Without the thread the 300 rows would wait 180 s."""
+    """Without the thread the 300 rows would wait 6 minutes."""
     training = train(300)
-    training.disk(600)
+    training.disk(1200)
     waits = training.go_on()
-    assert sum(wait >= 0.5 for wait in waits) == 1
+    assert 1 <= slow(waits) <= FEW
     assert sum(waits) < 20
     training.disk(0)
     training.go_on()
-    assert "the disk took" in training.end()
+    assert "a write took" in training.end()
     assert training.steps == [*range(300)]
 
 
 def test_a_disk_that_is_slow_now_and_then_is_waited_for_once_in_calm_seconds(train):
     training = train(400, 0.005)
-    training.disk(700, every=20)
+    training.disk(1200, every=20)
     waits = training.go_on()
-    assert sum(wait >= 0.5 for wait in waits) == 1
+    assert 1 <= slow(waits) <= FEW
     assert training.go_on() < 60
     training.end()
     assert training.steps == [*range(400)]
 
 
 def test_a_disk_that_fails_cuts_and_is_slow_loses_no_row_and_tears_no_line(train):
-    training = train(500, 0.01, RETRY_SECONDS=0.05)
-    training.disk(600, fail_every=3, short_every=2)  # rows come while a write is under way that then fails
+    training = train(500, 0.02, RETRY_SECONDS=0.05)
+    training.disk(1200, fail_every=3, short_every=2)  # rows come while a write is under way that then fails
     waits = training.go_on()
-    assert sum(wait >= 0.5 for wait in waits) <= 2
+    assert 1 <= slow(waits) <= FEW
     training.disk(0)
     training.go_on()
     training.end()
@@ -150,13 +156,13 @@ def test_a_disk_that_fails_cuts_and_is_slow_loses_no_row_and_tears_no_line(train
 
 def test_a_quick_disk_again_is_written_to_without_the_thread(train):
     """After a calm time every row is with the system when `log` returns, as ever."""
-    training = train(200, 0.02, CALM_SECONDS=0.5)
-    training.disk(600, every=1)
-    quick_again = threading.Timer(1.0, training.disk, (0,))
+    training = train(250, 0.02, CALM_SECONDS=0.5)
+    training.disk(1200, every=1)
+    quick_again = threading.Timer(2.0, training.disk, (0,))
     quick_again.start()
     waits = training.go_on()
-    assert sum(wait >= 0.5 for wait in waits) == 1
-    assert training.steps == [*range(200)]  # before finish
+    assert 1 <= slow(waits) <= FEW
+    assert training.steps == [*range(250)]  # before finish
     training.process.kill()
     _, errors = training.process.communicate()
     assert "the disk answers again" in errors
@@ -164,11 +170,11 @@ def test_a_quick_disk_again_is_written_to_without_the_thread(train):
 
 def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train, tmp_path):
     training = train(100, 0.0, CATCH_UP_SECONDS=1.0)
-    training.disk(700)
-    began = threading.Timer(0.3, training.disk, (10**8,))  # the write that follows the first slow one never returns
+    training.disk(1200)
+    began = threading.Timer(0.6, training.disk, (10**8,))  # the write that follows the first slow one never returns
     began.start()
     waits = training.go_on()
-    assert sum(wait >= 0.5 for wait in waits) == 1
+    assert 1 <= slow(waits) <= FEW
     assert until(lambda: begun_to_hang(training), 10)
     assert training.go_on() < 30
     errors = training.end()
@@ -177,6 +183,11 @@ def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train
     there = training.steps
     assert there == [*range(len(there))]
     assert sorted({*there, *rescued}) == [*range(100)]
+
+
+def slow(waits):
+    """How many rows waited for a slow write."""
+    return sum(wait >= writer.SLOW_SECONDS for wait in waits)
 
 
 def begun_to_hang(training):

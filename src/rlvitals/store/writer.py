@@ -26,7 +26,7 @@ from rlvitals.store.lines import BadLine, decode
 BUFFER_BYTES = 64 * 2**20
 """How much is kept in memory while the disk refuses; the oldest lines are dropped beyond it."""
 
-SLOW_SECONDS = 0.5
+SLOW_SECONDS = 1.0
 """A write, or a look at the file, that takes longer makes the lines after it wait in memory."""
 
 CALM_SECONDS = 30.0
@@ -228,8 +228,8 @@ class LogWriter:
         self._is_slow = True
         self._settle()
         self._notify(
-            f"{self.path}: the disk took {seconds:.1f} s for a write. Rows now wait in memory (up to "
-            f"{self._buffer_bytes // 2**20} MiB) and a thread writes them; training does not wait"
+            f"{self.path}: a write took {seconds:.1f} s (a slow disk, or a machine with too much to do). Rows now wait "
+            f"in memory (up to {self._buffer_bytes // 2**20} MiB) and a thread writes them; training does not wait"
         )
 
     def _drain(self) -> None:
