@@ -283,7 +283,7 @@ def test_an_outage_and_a_restart_lose_nothing(tmp_path):
             "rlvitals.finding.raised", "rlvitals.finding.recovered",
         ]  # fmt: skip
         places = [attributes(record)["rlvitals.event.id"].rpartition(":")[2] for record in receiver.records()]
-        assert places == [str(before + len(lines[0])), str(before + len(lines[0] + lines[1]))]  # where their lines begin
+        assert places == [str(before + len(lines[0])), str(before + len(lines[0] + lines[1]))]
         assert follow(RunDir(folder), settings)  # nothing is sent that was taken
         assert len(receiver.taken) == 3
     assert read_cursor(RunDir(folder), "otel").state == "done"
