@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -347,6 +348,13 @@ def follower_pids(run: Path) -> set[int]:
     return found
 
 
+def kill_followers(run: Path) -> None:
+    """Those that are there: a lock may still name one that was killed before, while the next one begins."""
+    for pid in follower_pids(run):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def tensorboard_steps(folder: Path) -> list[int]:
     """What TensorBoard's own reader shows."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -374,15 +382,13 @@ def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp
         if (
             round_number % 2
         ):  # the follower first, then the trainer; otherwise the trainer, and the follower a little later
-            for pid in follower_pids(run):
-                os.kill(pid, signal.SIGKILL)
+            kill_followers(run)
         child.kill()
         child.wait()
         child.stdout.close()
         if not round_number % 2:
             time.sleep(0.03 * round_number)
-            for pid in follower_pids(run):
-                os.kill(pid, signal.SIGKILL)
+            kill_followers(run)
         log = rlvitals.open_run(run)
         assert log.last_step >= acknowledged
         first = log.last_step + 1
