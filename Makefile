@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test learn frameworks quick lint bench bench-doctor catalog clean
+.PHONY: demo test learn frameworks quick lint docs bench bench-doctor catalog clean
 
 # The base install: what `pip install rlvitals` gives.
 $(BIN)/.base: pyproject.toml constraints.txt
@@ -34,6 +34,10 @@ $(BIN)/.pages: $(BIN)/.base tests/web/package.json
 	@npm install --silent --no-audit --no-fund --prefix $(VENV)/node >/dev/null 2>&1 \
 		|| echo "Two tests of the pages need npm: the types of the scripts and axe-core are not checked"
 	@touch $@
+
+$(BIN)/.docs: $(BIN)/.base
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	touch $@
 
 # What the demo trains with (torch, transformers and TRL) and is looked at with.
 $(BIN)/.train: $(BIN)/.base
@@ -62,8 +66,10 @@ demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and
 	@echo "       $(BIN)/rlvitals train ppo --output-dir out/ppo      (or rlaif, or grpo)"
 	@echo "       $(BIN)/rlvitals check any-log-of-yours"
 
-test: $(BIN)/.dev $(BIN)/.pages lint  ## everything CI runs
-	$(PYTEST) --ignore tests/learn --ignore tests/frameworks
+test: $(BIN)/.dev $(BIN)/.pages  ## everything CI runs: the tests and, beside them, lint, whose output comes last
+	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+		$(PYTEST) --ignore tests/learn --ignore tests/frameworks; tests=$$?; \
+		wait $$lint; linted=$$?; cat $(VENV)/lint.log; exit $$((tests | linted))
 
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s
@@ -73,6 +79,10 @@ frameworks:  ## adapters against other projects' packages, each in an environmen
 
 quick: $(BIN)/.dev  ## the inner loop, under a minute
 	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/frameworks --ignore tests/train
+
+docs: $(BIN)/.docs  ## the documentation as a site: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff format --check .

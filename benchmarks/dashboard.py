@@ -31,6 +31,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import numpy as np
 
+from rlvitals.records import HealthEvent
+from rlvitals.store.findings import event_line
+
 NAMES = [
     "loss", "reward", "reward_std", "kl", "entropy", "grad_norm", "learning_rate", "completions/mean_length",
     "frac_reward_zero_std", "clip_ratio/region_mean",
@@ -68,7 +71,10 @@ class Tool:
 
 
 class Rlvitals(Tool):
+    """Runs as `rlvitals.start` leaves them: their monitor was on, and found nothing."""
+
     name = "rlvitals"
+    was_watched = True
 
     def write(self, folder, tables):
         for run, table in tables.items():
@@ -81,6 +87,10 @@ class Rlvitals(Tool):
             card = {"schema": 1, "id": run, "name": run, "status": "finished", "created": 1.79e9, "updated": 1.79e9}
             (folder / run / "run.json").write_text(json.dumps(card | {"algorithm": "grpo"}))
             (folder / run / "config.json").write_text('{"rlvitals": {"monitor": true}}')
+            if self.was_watched:
+                (logs / "findings.jsonl").write_bytes(
+                    event_line(HealthEvent("monitor", 1, 1.79e9, facts={"is_on": True}))
+                )
 
     def command(self, folder):
         return [sys.executable, "-m", "rlvitals.cli.main", "serve", str(folder), "--port", str(self.port)], {}
@@ -103,6 +113,13 @@ class WithoutIndex(Rlvitals):
         for index in folder.glob("*/index"):
             shutil.rmtree(index)
         return super().start(folder)
+
+
+class Unwatched(Rlvitals):
+    """Runs that no monitor watched: the page judges the long one while it is looked at."""
+
+    name = "rlvitals, not watched"
+    was_watched = False
 
 
 class TensorBoard(Tool):
@@ -264,7 +281,7 @@ def main():
     tables = data(arguments.steps)
     with tempfile.TemporaryDirectory() as made:
         tools = [(WithoutIndex(), Path(made) / "rlvitals"), (Rlvitals(), Path(made) / "rlvitals")]
-        tools += [(tool, Path(made) / tool.name) for tool in (TensorBoard(), Trackio(), MLflow())]
+        tools += [(tool, Path(made) / tool.name) for tool in (Unwatched(), TensorBoard(), Trackio(), MLflow())]
         for tool, folder in tools:
             if not folder.exists():
                 began = time.perf_counter()

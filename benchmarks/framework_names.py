@@ -171,7 +171,8 @@ How many of the metric names in each framework's code the [catalogue](metrics/RE
 
 **Names** are collected from the syntax tree of the given version: keys of the dictionaries and calls that reach the
 framework's logger, with the prefixes and suffixes that its reducers add. A name with a part that depends on the run (an
-environment, a reward function, a layer) counts once. Histograms, tables, recipes, examples and tests are left out.
+environment, a reward function, a layer) counts once. Histograms, tables, recipes, examples and tests are left out;
+torchtune's recipes are its trainers, and are read.
 Where a framework passes on whatever a user's environment or reward function returns, that name counts once, as a
 pattern.
 

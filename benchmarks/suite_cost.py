@@ -25,6 +25,8 @@ REPO = Path(__file__).parent.parent
 TABLE = REPO / "out" / "suite_cost.tsv"
 LONGEST = REPO / "tests" / "longest.txt"
 FIELDS = ("test", "work", "is_shared", "processor", "clock")
+LONG = 0.15
+"""Seconds from which on a piece of work is listed, as in tests/conftest.py."""
 SHORT = 0.05
 """A test of fewer seconds is taken to use its own process alone: looking at all of them takes some milliseconds."""
 
@@ -93,8 +95,11 @@ def longest(rows: list[dict]) -> str:
         seconds, work = line.split(maxsplit=1)
         if work.partition("::")[0].partition(" ")[0] not in measured and work not in measured:
             found[work] = float(seconds)
-    lines = [(seconds, work) for work, seconds in found.items() if seconds >= 0.4]
-    return "".join(f"{seconds:.{0 if seconds >= 10 else 1}f} {work}\n" for seconds, work in sorted(lines, reverse=True))
+    lines = [(seconds, work) for work, seconds in found.items() if seconds >= LONG]
+    return "".join(
+        f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f} {work}\n"
+        for seconds, work in sorted(lines, reverse=True)
+    )
 
 
 def sums(rows: list[dict], *, by_file: bool) -> list[tuple[float, float, int, str]]:

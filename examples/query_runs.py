@@ -30,7 +30,7 @@ STEPS = 20
 
 def record(folder: Path, number: int) -> None:
     """One tiny run."""
-    chance = random.Random(number)  # noqa: S311 - noise, not a secret
+    chance = random.Random(number)
     rate = LEARNING_RATES[number % len(LEARNING_RATES)]
     plateau = 0.9 - 0.3 * abs(math.log10(rate / 1e-6))
     config = {"learning_rate": rate, "seed": number}

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
+from trl import GRPOConfig, GRPOTrainer
 
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.train import tiny

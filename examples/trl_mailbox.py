@@ -19,7 +19,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # environments are new i
 
 import datasets
 from transformers import PrinterCallback
-from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
+from trl import GRPOConfig, GRPOTrainer
 
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.train import models

@@ -100,7 +100,9 @@ def compile_for_all(config):
 
 LONGEST = Path(__file__).with_name("longest.txt")
 """Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
-LONG = 0.4
+EXAMPLES = "_hypothesis_internal_use_settings"
+"""Where hypothesis keeps what a test says itself of the number of its examples."""
+LONG = 0.15
 """Seconds from which on a test that stands alone is slow, marked or not."""
 
 
@@ -114,6 +116,10 @@ def pytest_ignore_collect(collection_path, config):
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     """What takes long is slow, before pytest leaves out what is. Afterwards, under xdist, the longest come first."""
+    most = settings.get_profile("quick").max_examples
+    for test in {item.obj for item in items if config.option.markexpr == "not slow" and hasattr(item, "obj")}:
+        if (own := getattr(test, EXAMPLES, None)) and own.max_examples > most:
+            setattr(test, EXAMPLES, settings(own, max_examples=most))
     lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
     seconds = {name: float(number) for number, name in lines}
     for item in items:
@@ -225,9 +231,9 @@ def pytest_unconfigure(config):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that reaches beyond this machine fails."""
+@pytest.fixture(autouse=True, scope="session")
+def _own_surroundings(tmp_path_factory):
+    """A test that reaches beyond this machine fails, and tables of dumps do not go to the cache of whoever runs it."""
     real_connect = socket.socket.connect
 
     def connect(self: socket.socket, address: object) -> object:
@@ -236,29 +242,19 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
             raise AssertionError(f"a test tried to connect to {host}")
         return real_connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", connect)
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are no ranks of whatever launched them."""
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory):
-    """Tables of dumps do not go to the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect)
         patch.setenv("RLVITALS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 @pytest.fixture(autouse=True)
 def _no_open_runs():
-    """Runs a test left open are closed, and the test is told."""
+    """Tests are no ranks of whatever launched them. Runs a test left open are closed, and the test is told."""
     from rlvitals.capture import endings
 
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        os.environ.pop(name, None)
     yield
     left = list(endings._open_runs)
     for run in left:

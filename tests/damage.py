@@ -42,7 +42,7 @@ SECONDS = 20
 STRANGER = 65534
 """A user who owns nothing."""
 
-EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}}
+EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}, "gate": {0, 1, 2}}
 """By verb; of every other 0, 1 and 64."""
 
 
@@ -429,6 +429,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
         ["check", run, "--follow", "--until-idle", "0.02", "--interval", "0.01"],
         ["backtest", "default", run], ["backtest", "kl > 0.5 for 3: critical", folder],
         ["compare", run, other], ["compare", other, run, "--json"], ["compare", other, run, "--all"],
+        ["gate", run, "--baseline", other], ["gate", other, "--baseline", folder, "--json", "--junit", f"{out}.xml"],
         ["plot", run, "--output", f"{out}.svg"], ["plot", run, "reward", "--x", "time", "--output", f"{out}.svg"],
         ["report", run, "--output", f"{out}.html"], ["report", run, "--markdown", "--output", f"{out}.md"],
         ["report", other, "--compare", run, "--output", f"{out}.html"],

@@ -205,13 +205,12 @@ def test_a_harmless_setting_is_kept(name):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("around", ["{}", "note: {} is it", "x={}", "[{}]", '"{}"'])
-def test_a_secret_of_a_known_form_is_masked_in_any_text(form, around):
+def test_a_secret_of_a_known_form_is_masked_in_any_text(form):
     secret = FORMS[form]
-    text = around.format(secret)
-    assert secret not in mask_text(text)
-    assert secret[-12:].strip() not in mask_text(text)
-    assert secret not in json.dumps(masked({"note": text, "list": [text], text: 1}))
+    for text in (around.format(secret) for around in ("{}", "note: {} is it", "x={}", "[{}]", '"{}"')):
+        assert secret not in mask_text(text)
+        assert secret[-12:].strip() not in mask_text(text)
+        assert secret not in json.dumps(masked({"note": text, "list": [text], text: 1}))
 
 
 @pytest.mark.parametrize("text", TEXTS)

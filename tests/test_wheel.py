@@ -53,6 +53,7 @@ def install(python: Path, *what: object) -> None:
 def test_the_wheel_holds_the_data_files(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"rlvitals/py.typed", "rlvitals/catalog/data/catalog.json", "rlvitals/catalog/data/reward.yaml"} <= names
+    assert "rlvitals/agents/skill.md" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
 

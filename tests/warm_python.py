@@ -27,6 +27,8 @@ import time
 import types
 from pathlib import Path
 
+TESTS_IMPORT = ("pandas", "scipy.stats")
+"""What the tests themselves import, a second of each process that runs them."""
 IMPORTS = ("torch.distributed.fsdp", "transformers", "accelerate", "datasets", "peft", "trl")
 NAMES = (("transformers", ("AutoModelForCausalLM", "AutoTokenizer", "Trainer", "LlamaForCausalLM", "GPT2LMHeadModel")),
          ("trl", ("KTOTrainer", "GRPOTrainer")))  # fmt: skip
@@ -54,7 +56,7 @@ class Warm:
 
     def __init__(self, near: socket.socket | None = None, *, is_light: bool = False) -> None:
         self._near, self._is_light = near, is_light
-        """None until a program is started that needs it. A light one has imported torch alone."""
+        """None until a program is started that needs it. A light one has not imported transformers and TRL."""
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -243,7 +245,7 @@ if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         is_light = sys.argv[2:] == ["light"]
-        for name in ("torch",) if is_light else IMPORTS:
+        for name in (*TESTS_IMPORT, *(("torch",) if is_light else IMPORTS)):
             importlib.import_module(name)
         for name, attributes in () if is_light else NAMES:
             for attribute in attributes:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.notify import Notifier
+from rlvitals.health.notify import Notifier, open_notifier
 from rlvitals.health.rows import in_order
 from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import OUTSIDE
@@ -63,7 +63,7 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
         rules = [rule for rule in known if rule.enabled and rule.function in OUTSIDE]
         if rules:
             monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
-            notifier = Notifier(info.name, task["notify"], put_file=put_file) if task["notify"] else None
+            notifier = open_notifier(info.name, task["notify"], put_file=put_file)
             return Clock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
     return None
 

@@ -45,14 +45,20 @@ class Settings:
     rules: str | tuple[Any, ...] | None = None
     """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
+    scanners: tuple[Any, ...] = ()
+    """Scanners of your own that read the recorded rollouts beside ours: a file of YAML or Python, a function of a
+    rollout and its group, an entry such as {"name": "says_trust_me", "match": "trust me"}, or a list of these."""
     mapping: dict[str, str] = field(default_factory=dict)
     """What metric names are, where the doctor cannot know or is wrong: {"my_name": "reward.total.mean"}. A concept of
     the catalogue, a signal of the doctor, or "none" for what is not to be read."""
     actions: ActionMode = "advise"
     """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
-    notify: dict[str, str] = field(default_factory=dict, repr=False)
-    """Who is told of a finding: `webhook` (an address, or "${env:NAME}"), its `format` (json, slack, discord; by its
-    host where not given), `sentinel` (a file to write), `on` (the least severity: critical by default)."""
+    notify: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Who is told of a finding: a service ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template"), a
+    list of services, or a mapping: `to` (services; each may be a mapping with `to`, `name`, `on`, `per_hour`,
+    `picture`, `file`), `link` (the address of the run's page), `webhook` (an address, or "${env:NAME}"), its `format`
+    (json, slack, discord; by its host where not given), `sentinel` (a file to write), `on` (the least severity:
+    critical by default)."""
     strict: bool = False
     """Raise on a value that cannot be taken, instead of leaving it out with a warning."""
     fsync: str | float = "finish"
@@ -138,6 +144,7 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
         tracker_wait=_seconds(merged, "tracker_wait", 60.0),
         monitor=_boolean(merged, "monitor", True),
         rules=_rules(merged.get("rules")),
+        scanners=_scanners(merged.get("scanners")),
         mapping=_names_given(merged),
         actions=merged.get("actions", "advise"),
         notify=_notify(merged),
@@ -160,7 +167,8 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
     if settings.names not in RATE_NAMES:
         near = did_you_mean(settings.names, RATE_NAMES)
         raise ConfigError(f"names must be one of {', '.join(RATE_NAMES)}, not {settings.names!r}.{near}")
-    for wanted in ("rules", "notify") if settings.actions == "advise" else ("actions", "rules", "notify"):
+    needing = ("rules", "scanners", "notify")
+    for wanted in needing if settings.actions == "advise" else ("actions", *needing):
         if not settings.monitor and getattr(settings, wanted):
             raise ConfigError(f"{wanted} needs the monitor: leave monitor=False out, or {wanted}")
     return settings
@@ -175,7 +183,13 @@ def resolved(settings: Settings) -> dict[str, Any]:
 def with_secrets(settings: Settings) -> dict[str, Any]:
     """The same as they were given: for those who mask a text, never for a file."""
     own = {key: getattr(settings, key) for key in OUR_KEYS}
+    own["scanners"] = tuple(map(_written, settings.scanners))
     return {**settings.config, "rlvitals": {key: value for key, value in own.items() if value not in (None, (), {})}}
+
+
+def _written(scanner: Any) -> Any:
+    """A function is on record by its name."""
+    return getattr(scanner, "__name__", type(scanner).__name__) if callable(scanner) else scanner
 
 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -385,28 +399,106 @@ def _rules(value: Any) -> str | tuple[Any, ...] | None:
     raise ConfigError(f"rules must be a preset's name, a rule file or a list of rules, not {value!r}")
 
 
-NOTIFY_KEYS = ("webhook", "format", "on", "sentinel")
+def _scanners(value: Any) -> tuple[Any, ...]:
+    listed = value if isinstance(value, list | tuple) else () if value in (None, "") else (value,)
+    for item in listed:
+        if not (callable(item) or isinstance(item, str | os.PathLike | Mapping)):
+            raise ConfigError(f"scanners must be files, functions or entries with 'name' and 'match', not {item!r}")
+    return tuple(str(os.fspath(item)) if isinstance(item, os.PathLike) else item for item in listed)
+
+
+NOTIFY_KEYS = ("to", "link", "webhook", "format", "on", "sentinel")
+NOTIFY_SERVICES = ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template")
+NOTIFY_PER_HOUR = 4
+"""Messages that one target gets in an hour; what is beyond comes as a digest."""
+
+MOST_PER_HOUR = 60
+TARGET_KEYS = ("to", "name", "on", "per_hour", "picture", "file")
 WEBHOOK_FORMATS = ("json", "slack", "discord")
+_SEVERITIES = ("info", "warning", "critical")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
-def _notify(merged: Mapping[str, Any]) -> dict[str, str]:
-    """Checked so that no message can hold the webhook's address: it is a secret."""
-    given = _mapping(merged, "notify")
+def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked so that no message can hold an address: it is a secret. Whoever is notified is under `to`, a mapping
+    each.
+    """
+    value = merged.get("notify")
+    given: dict[str, Any] = {"to": value} if isinstance(value, str | list | tuple) else _mapping(merged, "notify")
+    given = _with_on(given)
     for key in given:
         if key not in NOTIFY_KEYS:
             near = did_you_mean(str(key), NOTIFY_KEYS)
-            raise ConfigError(f"notify has no setting {key!r}.{near} Settings: {', '.join(NOTIFY_KEYS)}")
+            raise ConfigError(f"notify has no setting {_harmless(key)}.{near} Settings: {', '.join(NOTIFY_KEYS)}")
     given = {key: os.fspath(value) if key == "sentinel" else value for key, value in given.items() if value is not None}
-    told = interpolate(given)
+    told = interpolate({key: value for key, value in given.items() if key != "to"})
     if "webhook" in told and not re.match(r"https?://[^/\s]+\S*$", str(told["webhook"])):
         raise ConfigError("notify.webhook must be an http(s) address, or '${env:NAME}' for one in the environment")
-    for key, known in (("format", WEBHOOK_FORMATS), ("on", ("info", "warning", "critical"))):
+    if "link" in told and (
+        masked(told["link"]) != told["link"] or not re.match(r"https?://[^/\s@]+\S*$", str(told["link"]))
+    ):
+        raise ConfigError("notify.link must be the http(s) address of the run's page, without a token in it")
+    for key, known in (("format", WEBHOOK_FORMATS), ("on", _SEVERITIES)):
         if key in told and told[key] not in known:
             near = did_you_mean(str(told[key]), known)
             raise ConfigError(f"notify.{key} must be one of {', '.join(known)}, not {told[key]!r}.{near}")
-    if told and not told.keys() & {"webhook", "sentinel"}:
-        raise ConfigError("notify needs a webhook or a sentinel: it names nobody to tell")
+    if given.get("to"):
+        told["to"] = _targets(given["to"], told.get("on", "critical"))
+    if told and not told.keys() & {"to", "webhook", "sentinel"}:
+        raise ConfigError("notify needs a service ('to'), a webhook or a sentinel: it names nobody to tell")
     return told
+
+
+def _targets(value: Any, on: str) -> list[dict[str, Any]]:
+    """The services to notify, a mapping each. What is given may be an address by mistake, so it is not repeated."""
+    targets: list[dict[str, Any]] = []
+    for one in value if isinstance(value, list | tuple) else [value]:
+        target = {"to": one} if isinstance(one, str) else _with_on(one) if isinstance(one, Mapping) else {}
+        service = target.get("to")
+        if service not in NOTIFY_SERVICES:
+            said = f" not {_harmless(service)}." if isinstance(service, str) else ""
+            near = did_you_mean(service, NOTIFY_SERVICES) if isinstance(service, str) else ""
+            raise ConfigError(
+                f"notify names services: {', '.join(NOTIFY_SERVICES)};{said}{near} Addresses and tokens are taken from "
+                "the environment (docs/notifications.md)"
+            )
+        for key in target:
+            if key not in TARGET_KEYS:
+                near = did_you_mean(str(key), TARGET_KEYS)
+                raise ConfigError(
+                    f"notify: {service} has no setting {_harmless(key)}.{near} Settings: {', '.join(TARGET_KEYS)}. "
+                    "Addresses and tokens are taken from the environment"
+                )
+        target = {"name": service, "on": on} | {key: item for key, item in target.items() if item is not None}
+        if not isinstance(target["name"], str) or not _NAME.fullmatch(target["name"]):
+            raise ConfigError(f"notify: the name of a target ({service}) must be of small letters, digits, - and _")
+        if target["on"] not in _SEVERITIES:
+            near = did_you_mean(str(target["on"]), _SEVERITIES)
+            raise ConfigError(f"notify: 'on' of {service} must be one of {', '.join(_SEVERITIES)}.{near}")
+        if (_whole(target, "per_hour", least=1) or 1) > MOST_PER_HOUR:
+            raise ConfigError(f"notify: 'per_hour' of {service} must be at most {MOST_PER_HOUR}")
+        _boolean(target, "picture", True)
+        if "file" in target:
+            if not isinstance(target["file"], str | os.PathLike):
+                raise ConfigError("notify: the 'file' of a template must be a path")
+            target["file"] = str(os.fspath(target["file"]))
+        if ("file" in target) != (service == "template"):
+            raise ConfigError("notify: the service 'template' needs a 'file', and no other service takes one")
+        targets.append(target)
+    names = [target["name"] for target in targets]
+    if len(set(names)) < len(names):
+        raise ConfigError("notify: two targets have the same name; give one of them a 'name' of its own")
+    return targets
+
+
+def _with_on(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same settings with the key `on`: YAML reads it as `true` where it has no quotes."""
+    return {"on" if key is True else key: value for key, value in given.items()}
+
+
+def _harmless(value: Any) -> str:
+    """A wrong word as an error shows it; what is longer than a word may be an address or a token."""
+    return repr(value) if isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,20}", value) else "what was given"
 
 
 def _hardware(value: Any) -> float | None:

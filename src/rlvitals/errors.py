@@ -12,6 +12,7 @@ RlvitalsError
 ├── NotComparable        two series are not the same quantity
 ├── NotALog              a file or folder holds no training numbers that can be read
 ├── SinkError            a tracker cannot start or go on (raised in the follower's process)
+├── SourceError          runs cannot be fetched from a tracker: no login, no such run, or its server fails
 ├── RanksOutOfStep       ranks that reduce together are at different steps: one has left a call out
 └── RunError             something about a run's directory
     ├── RunNotFound      there is no run there
@@ -49,6 +50,10 @@ class MissingDependency(RlvitalsError):
 
 class SinkError(RlvitalsError):
     """A tracker cannot start or go on; the message says how to fix it."""
+
+
+class SourceError(RlvitalsError):
+    """Runs cannot be fetched from a tracker; the message says why and what to do."""
 
 
 class RanksOutOfStep(RlvitalsError):

@@ -1,4 +1,5 @@
-"""`python -m rlvitals.follow RUN`: the process beside a trainer, which forwards to trackers and looks at the clock.
+"""`python -m rlvitals.follow RUN`: the process beside a trainer, which forwards to trackers, looks at the clock and
+notifies people.
 
 Started by `rlvitals.start` with the settings on standard input, so that keys and addresses are neither on disk nor on a
 command line. It outlives a killed trainer, says so, and finishes the forwarding.
@@ -34,11 +35,20 @@ def main() -> None:
     task = json.load(sys.stdin)
     run_dir = RunDir(Path(sys.argv[1]))
     clock = open_clock(run_dir, task["clock"])
+    notify = task.get("notify")
+    couriers = None
+    if notify:
+        from rlvitals.notify.courier import Couriers
+
+        couriers = Couriers(run_dir, notify["settings"], notify["start"], task["holder"])
     look = clock.look_when_due if clock is not None else None
     caught_up = follow(run_dir, task["trackers"], progress=look, holder=task["holder"])
     if clock is not None:
         clock.run()
         clock.close()
+    if couriers is not None:
+        caught_up = couriers.finish() and caught_up
+    if clock is not None:
         caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     logging.shutdown()
     sys.stdout.flush()

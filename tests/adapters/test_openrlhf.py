@@ -253,3 +253,57 @@ def test_rays_set_up_hook_reaches_the_trainers_actor(tmp_path, child_environment
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert [row["train/reward"] for row in rows_of(tmp_path / "run")] == [0.1, 0.2, 0.3]
+
+
+def placed(**train):
+    """A training with an actor on 8 GPUs, a reference on 4, a critic on 2, a reward model on 1 and engines on 16."""
+    sizes = {"actor": (2, 4), "ref": (1, 4), "critic": (1, 2), "reward": (1, 1)}
+    args = {
+        name: SimpleNamespace(num_nodes=nodes, num_gpus_per_node=gpus, model_name_or_path=None, remote_url=None)
+        for name, (nodes, gpus) in sizes.items()
+    }
+    return SimpleNamespace(
+        **args,
+        vllm=SimpleNamespace(num_engines=4, tensor_parallel_size=4),
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+        train=SimpleNamespace(**train),
+    )
+
+
+def test_the_gpus_of_all_models_and_engines_are_counted():
+    """By hand, from the placement groups of `openrlhf/cli/train_ppo_ray.py`."""
+    args = placed()
+    assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 1}
+    args.algo.kl.init_coef = 0.01
+    assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 1 + 4}
+    args.train.colocate_actor_ref = True
+    args.reward.remote_url = ["http://rm"]
+    args.critic.model_name_or_path = "critic"
+    assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 2}
+    args.reward.remote_url = None
+    args.train.colocate_critic_reward = True
+    assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 2}
+    assert adapter._gpus(placed(colocate_all=True)) == {"num_gpus": 8}
+    assert adapter._gpus(placed(colocate_all=True, async_enable=True)) == {"num_gpus": 8 + 16}
+    args = placed(colocate_all=True, colocate_critic_reward=True)
+    args.critic.model_name_or_path = "critic"
+    assert adapter._gpus(args) == {"num_gpus": 8 + 2}  # a placement group of their own
+    assert adapter._gpus(SimpleNamespace()) == {}
+
+
+def test_settings_that_advice_is_about_are_kept_under_its_names(loggers, tmp_path):
+    adapter.install()
+    args = arguments(tmp_path)
+    args.rollout.temperature, args.rollout.batch_size = 0.7, 64
+    args.eval.temperature = 0.6  # another one of the same name
+    args.train = SimpleNamespace(batch_size=32, micro_batch_size=2, max_epochs=3)
+    args.actor = SimpleNamespace(
+        adam=SimpleNamespace(lr=1e-6), max_norm=0.5, eps_clip=0.2, eps_clip_low_high=[0.2, 0.28],
+        num_nodes=1, num_gpus_per_node=8,
+    )  # fmt: skip
+    loggers.TensorboardLogger(args).close()
+    config = rlvitals.open_run(tmp_path / "ppo_1115").config
+    told = {name: config[name] for name in ("temperature", "max_grad_norm", "epsilon_high", "num_iterations")}
+    assert told == {"temperature": 0.7, "max_grad_norm": 0.5, "epsilon_high": 0.28, "num_iterations": 3}
+    told = {name: config[name] for name in ("train_batch_size", "rollout_batch_size", "per_device_train_batch_size")}
+    assert told == {"train_batch_size": 32, "rollout_batch_size": 64, "per_device_train_batch_size": 2}

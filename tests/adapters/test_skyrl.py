@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import rlvitals
+from rlvitals.adapters import skyrl
 from rlvitals.adapters.skyrl import VitalsCallback, split_options
 from rlvitals.errors import ConfigError
 
@@ -110,3 +111,31 @@ def test_a_batch_that_is_not_understood_does_not_raise(tmp_path, control, caplog
 def test_an_option_without_a_value_is_an_error():
     with pytest.raises(ConfigError, match="has no value"):
         split_options(["rlvitals.actions"])
+
+
+def test_the_gpus_of_all_workers_and_engines_are_counted():
+    """By hand, from `RayPPOTrainer.build_models`: a policy on 8 GPUs, a reference on 4, a critic on 2, engines on 6."""
+    placement = SimpleNamespace(
+        colocate_all=True, colocate_policy_ref=True, policy_num_nodes=2, policy_num_gpus_per_node=4, ref_num_nodes=1,
+        ref_num_gpus_per_node=4, critic_num_nodes=1, critic_num_gpus_per_node=2,
+    )  # fmt: skip
+    engines = SimpleNamespace(
+        run_engines_locally=True, num_engines=3, tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=1
+    )
+    algorithm = SimpleNamespace(use_kl_loss=True, use_kl_in_reward=False)
+    critic = SimpleNamespace(model=SimpleNamespace(path=None))
+    config = SimpleNamespace(
+        trainer=SimpleNamespace(placement=placement, algorithm=algorithm, critic=critic),
+        generator=SimpleNamespace(inference_engine=engines),
+    )
+    assert skyrl._gpus(config) == {"num_gpus": 8}
+    placement.colocate_all = False
+    assert skyrl._gpus(config) == {"num_gpus": 8 + 6}
+    placement.colocate_policy_ref = False
+    assert skyrl._gpus(config) == {"num_gpus": 8 + 6 + 4}
+    critic.model.path = "critic"
+    algorithm.use_kl_loss = False
+    assert skyrl._gpus(config) == {"num_gpus": 8 + 6 + 2}
+    engines.run_engines_locally = False
+    assert skyrl._gpus(config) == {"num_gpus": 8 + 2}
+    assert skyrl._gpus(SimpleNamespace()) == {}

@@ -8,6 +8,7 @@ import pytest
 
 import rlvitals
 from rlvitals.capture import text_scans
+from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.views.check import check
 from rlvitals.views.places import open_rollouts
@@ -132,3 +133,54 @@ def test_a_shared_copy_quotes_no_model_where_texts_stay_at_home(tmp_path, texts)
     copied = [redaction.finding(json.loads(event_line(event))) for event in events]
     assert copied
     assert all(("os._exit(0)" in json.dumps(one)) == texts for one in copied)
+
+
+def shouts(rollout, group):
+    assert group.prompt == "Write f."
+    return ["os._exit"] if "os._exit" in rollout.turns[-1].text else []
+
+
+def test_scanners_of_the_users_own_are_at_work_while_it_trains(tmp_path, monkeypatch):
+    plain_sum = '{name: plain_sum, match: "return x", severity: warning}'
+    (tmp_path / "mine.yaml").write_text(f"scanners:\n- {plain_sum}\n")
+    monkeypatch.chdir(tmp_path)
+    entry = {"name": "imports_os", "match": "import os", "severity": "critical", "kind": "agent_loop"}
+    run = train(tmp_path / "run", scanners=["mine.yaml", shouts, entry])
+    found = {each.rule: each for each in run.findings if each.cited}
+    run.finish()
+    assert {"ends_the_process", "plain_sum", "shouts", "imports_os"} <= found.keys()
+    assert (found["imports_os"].kind, found["imports_os"].severity) == ("agent_loop", "critical")
+    assert found["plain_sum"].severity == "warning"
+    assert {each.quote for each in found["shouts"].cited} == {"os._exit(0)"}  # shown with the line it is in
+    on_record = open_run(tmp_path / "run").config["rlvitals"]["scanners"]
+    assert on_record == [str(tmp_path / "mine.yaml"), "shouts", entry]
+
+
+def broken(rollout, group):
+    raise RuntimeError("not today")
+
+
+def test_a_scanner_that_raises_leaves_the_others_and_the_training_alone(tmp_path):
+    run = train(tmp_path / "run", scanners=broken)
+    assert {each.rule for each in run.findings if each.cited} == {"ends_the_process"}
+    run.finish()
+
+
+@pytest.mark.parametrize(
+    ("scanners", "words"),
+    [
+        ([{"name": "open", "match": "("}], "no regular expression"),
+        ([{"name": "ends_the_process", "match": "x"}], "has the name of another one"),
+        ("missing.yaml", "missing.yaml"),
+        (7, "scanners must be"),
+    ],
+)
+def test_a_scanner_that_cannot_be_used_is_an_error_before_anything_is_written(tmp_path, scanners, words):
+    with pytest.raises(ConfigError, match=words.replace("(", "[(]")):
+        rlvitals.start(tmp_path / "run", scanners=scanners, display="none")
+    assert not (tmp_path / "run").exists()
+
+
+def test_scanners_need_the_monitor(tmp_path):
+    with pytest.raises(ConfigError, match="scanners needs the monitor"):
+        rlvitals.start(tmp_path / "run", scanners=shouts, monitor=False, display="none")

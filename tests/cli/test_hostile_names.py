@@ -151,6 +151,8 @@ runs {damaged_runs}
 runs {runs} --json
 purge {runs} --dry-run
 purge {missing}
+env
+completion fish
 rules
 rules plateau {word}
 show {one}
@@ -204,6 +206,12 @@ compare {one} {log}
 compare {one} {two} --metric {word}
 compare {one} {two} --plot {word}
 compare {one} {two} --json
+gate {one} --baseline {two}
+gate {one} --baseline {two} --rule {word} --junit {out}.xml
+gate {one} --baseline {two} --rule reward>=0 --markdown -
+gate {one} --baseline {two} --json
+gate {one} --baseline {two} --metric {mine} --direction up
+gate {one} --baseline {missing} --markdown -
 plot {one} {mine} --output {out}
 plot {one} {word}
 plot {one} --x {word}
@@ -255,11 +263,23 @@ prune {one} --rollouts-keep-last 5 --dry-run
 prune {one} --{word}
 compact {two}
 compact {two} --undo
+notify
+notify --test {word}
+notify {one}
+notify {one} --to slack
+notify {missing} --to slack
 sync {two} --to csv
 sync {two} --to {word}
 sync {missing} --to csv
 serve {missing} --port 99999
 serve {runs} --tokens {missing} --port 99999
+mcp {missing}
+mcp {missing} --http --port 99999
+mcp {runs} --http --tokens {missing}
+skill
+skill --install {out}/skills
+skill --install {log}
+skill --force
 share {one} {two} --to {out}/site --redact {word} --title {word}
 share {one} --to {out}/site --no-texts --json
 share {one} --to {runs}
@@ -357,6 +377,8 @@ check {runs}
 check {log} --follow --until-idle 0.01 --interval 0.01
 backtest default {runs}
 compare {one} {two} --all
+gate {one} --baseline {two}
+gate {one} --baseline {two} --markdown -
 rollouts {one} --step 6 --group 1 --full
 rollouts {one} --step 12 --diff 6
 scan {one} --verbose

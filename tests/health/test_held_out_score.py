@@ -43,3 +43,39 @@ def test_a_score_that_slides_away_while_the_reward_climbs_is_a_hacked_reward(see
 def test_a_score_that_climbs_with_the_reward_is_none(scores, seed):
     said = kinds_said(scores, every=16, climb=1.0, seed=seed)
     assert "reward_hacking" not in {kind for kind, _ in said}
+
+
+def rules_said(evaluations, reward, *, every=10):
+    """The gravest severity of each rule about a reward with some noise and evaluations, one every few steps."""
+    draw = random.Random(5)
+    monitor = Monitor(algorithm="ppo")
+    for step in range(1, every * len(evaluations) + 1):
+        row = {"step": step, "reward": reward(step) + draw.gauss(0, 0.03), "kl": 0.02 + draw.gauss(0, 0.002)}
+        if step % every == 0:
+            row["eval/accuracy"] = evaluations[step // every - 1]
+        monitor.update(row)
+    return {found.rule: found.severity for found in monitor.findings}
+
+
+def plateau(step):
+    """It has risen by step 60, and stays there."""
+    return 0.3 + 0.6 * min(step / 60, 1.0)
+
+
+FALLEN = [0.11, 0.16, 0.2, 0.31, 0.4, 0.45, 0.44, 0.41, 0.37, 0.32, 0.27, 0.22, 0.18, 0.15]
+
+
+def test_a_score_that_falls_after_the_reward_stopped_rising_is_found():
+    assert rules_said(FALLEN[:11], plateau)["eval_left_behind"] == "warning"
+    assert rules_said(FALLEN, plateau)["eval_left_behind"] == "critical"  # below its first values
+
+
+def test_a_score_that_falls_with_the_reward_is_not_left_behind():
+    assert "eval_left_behind" not in rules_said(FALLEN, lambda step: plateau(max(min(step, 115 - step), 0)))
+
+
+def test_a_score_that_stays_where_it_is_or_only_scatters_is_not_left_behind():
+    level = [0.31, 0.36, 0.38, 0.43, 0.42, 0.45, 0.44, 0.45, 0.43, 0.44, 0.46, 0.43, 0.44, 0.45]
+    noisy = [0.31, 0.4, 0.3, 0.45, 0.33, 0.47, 0.36, 0.31, 0.45, 0.33, 0.41, 0.32, 0.44, 0.34]
+    assert "eval_left_behind" not in rules_said(level, plateau)
+    assert "eval_left_behind" not in rules_said(noisy, plateau)

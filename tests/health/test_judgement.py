@@ -315,3 +315,35 @@ def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead()
 
     assert said(noisy(climb(0.1, 0.9, len(clipped)), 0.02)) == ["warning", "warning", "info"]
     assert said(noisy([0.5] * len(clipped), 0.02)) == ["warning"] * 3
+
+
+def warming_up(total_steps):
+    """What is proposed of a learning rate that climbs to the end."""
+    monitor = Monitor("dpo", total_steps=total_steps, scales=Scales({}, act=0.0, watch=0.0))
+    for step in range(1, 201):
+        swing = 0.02 * (step % 5 - 2)
+        monitor.update({
+            "step": step, "learning_rate": 1e-6 * step / 200, "loss": 0.69 - 0.001 * step + swing / 10,
+            "rewards/margins": 0.01 * step + swing,
+        })  # fmt: skip
+    return {found.rule: found.severity for found in monitor.findings if found.rule == "warm_up_without_end"}
+
+
+def test_a_plan_that_the_run_has_left_behind_is_no_plan():
+    """A notebook's other cell said max_steps=10: by that every row is late, and no warm-up may go on."""
+    assert warming_up(200) == {"warm_up_without_end": "warning"}
+    assert warming_up(10) == {"warm_up_without_end": "info"}
+
+
+def filling(curve):
+    """What is said of memory that grows along a curve from 56 GB of 80."""
+    monitor = Monitor("grpo", config={"gpu_memory_total_gb": 80.0})
+    for step in range(1, 141):
+        memory = 56.0 + curve(step) + 0.3 * (step % 4)
+        monitor.update({"step": step, "reward": 0.3 + 0.01 * (step % 3), "perf/max_memory_reserved_gb": memory})
+    return {found.rule for found in monitor.findings}
+
+
+def test_memory_that_grows_on_and_on_is_told_and_one_that_settles_is_not():
+    assert "memory_creep" in filling(lambda step: 0.12 * step)
+    assert "memory_creep" not in filling(lambda step: 14.0 * (1 - 0.5 ** (step / 18)))

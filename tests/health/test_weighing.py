@@ -224,3 +224,40 @@ def test_answers_cut_off_more_often_are_a_remark_while_the_reward_rises():
 
     assert "truncation_rising" not in cut(0.004)
     assert "truncation_rising" in cut(-0.002)
+
+
+def falling_run(entropy):
+    """A reward that goes down by and by, judged by scales on which no alarm is critical by itself."""
+    rules = rulebook.shipped().rules
+    keys = (f"{rule} {proposed} {state}" for rule in rules for proposed in ("warning", "critical") for state in STATES)
+    scales = Scales(dict.fromkeys(keys, Chances(0.5, 0.6)), act=0.9, watch=0.5)
+    monitor = Monitor("grpo", scales=scales)
+    for n in range(120):
+        monitor.update({"step": n + 1, "reward": 0.8 - 0.004 * n + wobble(n), "entropy": entropy(n) + wobble(n) / 50})
+    return monitor.findings
+
+
+def test_two_kinds_of_warnings_while_the_outcome_is_lost_are_critical_together():
+    alone = falling_run(lambda _: 0.5)
+    assert {found.kind for found in alone} == {"reward_collapse"}
+    assert {found.severity for found in alone} == {"warning"}
+    both = falling_run(lambda n: max(0.5 - 0.006 * n, 0.01))
+    joined = [found for found in both if found.severity == "critical"]
+    assert joined
+    assert {"reward_collapse", "entropy_collapse"} <= {found.kind for found in both}
+    # Right unless both are wrong.
+    assert joined[0].confidence == pytest.approx(1 - (1 - 0.6) ** 2)
+
+
+def answering(accuracy):
+    monitor = Monitor("grpo")
+    for n in range(24):
+        monitor.update({"step": n + 1, "reward": 0.1 + 20 * wobble(n), "accuracy": accuracy[min(n, len(accuracy) - 1)]})
+    return {found.rule: found for found in monitor.findings}
+
+
+def test_right_answers_that_fell_to_one_share_for_good_are_those_of_one_answer_to_everything():
+    found = answering([0.99, 0.72, 0.68, 0.58, 0.6])["reward_below_start"]
+    assert (found.severity, found.evidence["now"]) == ("critical", 0.6)
+    assert "reward_below_start" not in answering([0.6, 0.62, 0.6])
+    assert "reward_below_start" not in answering([0.5, 0.72, 0.8, 0.9])

@@ -178,9 +178,9 @@ def test_following_gives_the_rows_that_reading_gives(tmp_path, kind, sizes):
     tail, rows = follow(path, data, sizes)
     rows = with_growth(rows, tail.finish())
     assert rows
-    assert repr(rows) == repr(rows_in(path))
-    assert tail.format == read_log(path).format
-    assert tail.config == read_log(path).config
+    log = read_log(path)
+    assert repr(rows) == repr(log.rows)
+    assert (tail.format, tail.config) == (log.format, log.config)
 
 
 @pytest.mark.slow

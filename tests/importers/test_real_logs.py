@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from functools import cache
 
 import pytest
 
@@ -49,10 +50,16 @@ def logs() -> list[dict[str, str]]:
 LOGS = logs()
 
 
+@cache
+def log_of(name):
+    """Read once for all tests of this file, which one process runs."""
+    return read_log(SHARED / "logs" / name)
+
+
 @pytest.mark.parametrize("entry", LOGS, ids=lambda entry: entry["file"])
 def test_a_real_log_gives_every_point(entry):
     path = SHARED / "logs" / entry["file"]
-    log = read_log(path)
+    log = log_of(path.name)
     more, _ = DIFFERENCES.get(path.name, (0, ""))
     assert len(log.rows) == int(entry["steps"]) + more
     assert log.format in FORMATS[path.suffix]
@@ -65,7 +72,7 @@ def test_a_real_log_gives_every_point(entry):
 
 @pytest.mark.parametrize("entry", LOGS, ids=lambda entry: entry["file"])
 def test_only_the_log_that_says_nan_has_nan(entry):
-    log = read_log(SHARED / "logs" / entry["file"])
+    log = log_of(entry["file"])
     odd = {name for row in log.rows for name, value in row.items() if not math.isfinite(value)}
     assert odd == ({"grad_norm"} if entry["file"] == "grpo_nan_grad_46.log" else set())
 
@@ -76,7 +83,7 @@ def test_following_a_real_log_gives_what_reading_it_gives(entry):
     tail = LogTail(path)
     rows = tail.poll().rows
     assert tail.poll().rows == []
-    assert repr(rows + tail.finish().rows) == repr(read_log(path).rows)
+    assert repr(rows + tail.finish().rows) == repr(log_of(path.name).rows)
 
 
 def names(log):

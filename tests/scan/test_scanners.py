@@ -130,6 +130,41 @@ def test_a_form_with_content_is_not(text):
     assert "only_the_format" not in hits(text)
 
 
+SUM = "How much is 32 + 48?"
+
+
+@pytest.mark.parametrize(
+    ("text", "cited"),
+    [
+        ("The number is I.", "The number is I."),
+        ("<think>32 and 48 make 80</think><answer>sys</answer>", "sys"),
+        ("I would rather talk about something else.", "I would rather talk about something else."),
+        ("32 + 48 = 80, so \\boxed{that}", "that"),
+    ],
+)
+def test_an_answer_without_the_number_that_was_asked_for_is_found(text, cited):
+    assert hits(text, prompt=SUM)["gives_no_number"] == cited
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        (SUM, "It is 80."),
+        (SUM, "eighty"),
+        (SUM, "<think>adding</think><answer>80</answer>"),
+        (SUM, "\\boxed{\\frac{a}{b}}"),
+        ("How many apples are left of 3 when Tom eats all 3?", "None are left."),
+        ("How much do you know about the Second World War?", "Quite a lot: ask away."),
+        ("How many steps are there from 3 to 9? Write a Python function.", "def f(a, b):\n    return b - a"),
+        ("Compute x + y for the values 3 and 4 of x.", "y and more"),
+        ("Write a story about 3 mice and 4 cats.", "Once upon a time there were mice."),
+        ("Explain how to add 3 and 4.", "Put them together."),
+    ],
+)
+def test_an_answer_with_a_number_or_to_another_question_is_none(prompt, text):
+    assert "gives_no_number" not in hits(text, prompt=prompt)
+
+
 def test_loops_are_found_with_their_beginning():
     start = "First, let us look at the numbers. "
     found = hits(start + "and then again we go " * 30)

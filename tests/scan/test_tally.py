@@ -146,3 +146,28 @@ def test_a_scanner_that_raises_is_put_aside_and_the_others_go_on(caplog):
     assert scanned.scans.problems == {"breaks": "ValueError: no"}
     assert any(finding.rule == "ends_the_process" for finding in scanned.findings)
     assert caplog.text.count("breaks") == 1
+
+
+def agreeing(share, reward, *, steps=20, groups=8, size=4, seed=0):
+    """Groups of a training of which a share says word for word the same; `reward(agrees, dice)` pays."""
+    dice = random.Random(seed)
+    found = []
+    for step in range(steps):
+        for number in range(groups):
+            agrees = dice.random() < share(step / steps)
+            texts = [" ".join(dice.choices([f"word{n}" for n in range(500)], k=40)) for _ in range(size)]
+            rollouts = [Rollout((Turn(texts[0] if agrees else text),), reward=reward(agrees, dice)) for text in texts]
+            found.append(Group(f"Question {step} {number}", tuple(rollouts), step=step))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reward", "severity"),
+    [
+        (lambda agrees, dice: 1.0 if agrees else float(dice.random() < 0.3), "info"),  # they agree on what is right
+        (by_chance, "warning"),  # whatever is asked, whatever it pays
+    ],
+)
+def test_a_policy_that_agrees_on_right_answers_is_not_collapsing(reward, severity):
+    found = [finding for finding in scan(agreeing(lambda at: at, reward)).findings if finding.rule == "says_the_same"]
+    assert found[-1].severity == severity

@@ -349,9 +349,8 @@ def follower_pids(run: Path) -> set[int]:
 
 
 def kill_followers(run: Path) -> None:
-    """Those that are there: a lock may still name one that was killed before, while the next one begins."""
     for pid in follower_pids(run):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # a lock of the round before: this follower has not begun yet
             os.kill(pid, signal.SIGKILL)
 
 

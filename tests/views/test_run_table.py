@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 
 import pytest
 
 import rlvitals
+from rlvitals.errors import UnknownMetric
 from rlvitals.views import run_table
 from rlvitals.views.run import open_run
 from rlvitals.views.run_table import RunTable, Source
@@ -126,3 +128,19 @@ def test_a_bare_log_that_begins_another_attempt_is_read_again(tmp_path):
     assert (
         table.cells(asked, ["reward.best"])[0] == {"a": [open_run(tmp_path / "a").best("reward").best]} == {"a": [2.0]}
     )
+
+
+def test_what_a_run_does_not_log_is_not_compared_with_every_name_there_is(tmp_path, monkeypatch):
+    with start(tmp_path / "a") as run:
+        run.log({"reward": 0.5}, step=1)
+    compared = []
+    close = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda *given, **how: compared.append(given) or close(*given, **how)
+    )
+    asked = ["rewrad.last", "entropy.last", "reward.total.mean.last"]
+    assert RunTable().cells(sources(tmp_path, "a"), asked)[0]["a"] == [None, None, 0.5]
+    assert not compared
+    with pytest.raises(UnknownMetric, match="reward"):
+        open_run(tmp_path / "a").resolve("rewrad")
+    assert compared

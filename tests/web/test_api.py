@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import signal
 import socket
@@ -22,6 +24,7 @@ from rlvitals.cli.main import main
 from rlvitals.errors import RunUnreadable
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.views.diagnosis import Diagnosis
+from rlvitals.web.folder import Turns
 
 
 def write_run(path, rows=300, seed=0, **options):
@@ -347,7 +350,7 @@ def test_a_log_that_takes_long_to_judge_is_shown_at_once_and_its_verdict_when_it
     write_run(tmp_path / "run", rows=50)
     is_done = threading.Event()
 
-    def diagnose(view):
+    def diagnose(view, pause):
         assert is_done.wait(30)
         return Diagnosis("watch", "slowly", [])
 
@@ -368,7 +371,7 @@ def test_a_log_that_takes_long_to_judge_is_shown_at_once_and_its_verdict_when_it
 def test_a_doctor_that_fails_is_told_to_whoever_asks(tmp_path, monkeypatch):
     write_run(tmp_path / "run", rows=50)
 
-    def diagnose(view):
+    def diagnose(view, pause):
         raise RunUnreadable("the log has gone")
 
     monkeypatch.setattr("rlvitals.web.folder.diagnose", diagnose)
@@ -383,7 +386,7 @@ def test_a_growing_log_that_takes_long_to_judge_is_not_judged_at_every_row(tmp_p
     log = tmp_path / "run" / "logs" / "training_metrics.jsonl"
     judged = []
 
-    def diagnose(view):
+    def diagnose(view, pause):
         judged.append(view.rows)
         time.sleep(0.3)
         return Diagnosis("watch", "slowly", [])
@@ -395,3 +398,45 @@ def test_a_growing_log_that_takes_long_to_judge_is_not_judged_at_every_row(tmp_p
             with log.open("a") as file:
                 file.write(json.dumps({"step": step, "timestamp": 1.0, "attempt": 1, "reward": 0.5}) + "\n")
     assert judged == [50]
+
+
+def test_answers_are_worked_out_before_more_rows_are_judged():
+    turns = Turns()
+    judged = []
+
+    def judge():
+        for number in range(4):
+            turns.let_pass()
+            judged.append(number)
+
+    with turns.answering():
+        judging = threading.Thread(target=judge)
+        judging.start()
+        judging.join(0.1)
+        assert judged == []
+        with turns.waiting():  # an answer that waits for the judging does not hold it up
+            judging.join(10)
+        assert judged == [0, 1, 2, 3]
+
+
+def test_judging_goes_on_where_answers_never_end(monkeypatch):
+    monkeypatch.setattr("rlvitals.web.folder.ANSWERS_FIRST", 0.01)
+    turns = Turns()
+    with turns.answering():
+        began = time.monotonic()
+        turns.let_pass()
+        assert 0.01 <= time.monotonic() - began < 5
+
+
+class ClosingHandler(logging.StreamHandler):
+    """Closes its stream with itself, as the handlers of absl do, which tensorboard brings along."""
+
+    def close(self):
+        self.stream.close()
+        super().close()
+
+
+def test_a_server_leaves_the_log_handlers_of_its_process_open(tmp_path):
+    handler = ClosingHandler(io.StringIO())
+    with serving(tmp_path):
+        assert not handler.stream.closed

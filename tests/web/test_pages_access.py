@@ -68,7 +68,7 @@ def test_no_screen_is_wider_than_a_phone(browser, port):
 
 
 def opened(screen, name, query):
-    page = screen.open(name, **query) if query else screen.open()
+    page = screen.go(name, **query)
     screen.settled()
     return page
 

@@ -46,8 +46,8 @@ def test_nothing_of_a_run_becomes_markup_on_any_screen(hostile, browser):
     with serving(hostile) as client, browsing(browser, client.port) as screen:
         for screen_name in SCREENS:
             extra = {"with": [name]} if screen_name == "compare" else {}
-            page = screen.open(screen_name, run=name, explain=MARKUP, **extra)
-            page.wait_for_timeout(500)
+            page = screen.go(screen_name, run=name, explain=MARKUP, **extra)
+            screen.settled()
             assert page.locator("#content img, #drawer img, script:not([src])").count() == 0
             assert page.locator("[onerror], [onclick], [srcdoc], a[href^=javascript]").count() == 0
             screen.allow("status of 40")

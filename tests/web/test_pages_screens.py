@@ -311,7 +311,7 @@ def test_evaluations_show_a_table_and_curves(screen):
 
 def test_an_imported_log_opens_on_every_screen(screen):
     for name in SCREENS:
-        page = screen.open(name, run="imported")
+        page = screen.go(name, run="imported")
         assert page.locator("#content").inner_text().strip()
     screen.forgive("status of 404")  # it has no rollouts
 

@@ -75,7 +75,7 @@ def test_every_screen_opens_from_files(browser, site):
     for viewport, views in ((phone, VIEWS), (desk, {"runs": {}})):
         with browsing(browser, site, viewport=viewport) as screen:
             for name, query in views.items():
-                page = screen.open(name, **query) if query else screen.open()
+                page = screen.go(name, **query)
                 screen.settled()
                 assert page.locator("#content .notice").count() == 0, (name, screen.texts("#content .notice"))
                 assert page.locator("#content").inner_text().strip()
@@ -140,7 +140,7 @@ def test_curves_zoom_and_keep_their_extremes(browser, site):
 def test_nothing_in_a_run_becomes_markup(browser, site):
     with browsing(browser, site) as screen:
         for name in ["runs", *SCREENS]:
-            page = screen.open(name, run="h<b>x") if name != "runs" else screen.open()
+            page = screen.go(name, **({} if name == "runs" else {"run": "h<b>x"}))
             screen.settled()
             assert page.locator("#content img, #content script, #content b, #bar b").count() == 0, name
         page = screen.open("rollouts", run="h<b>x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import runpy
@@ -165,6 +166,16 @@ def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
     """The settings the doctor knows, under its names: `paths` says where the framework keeps them."""
     found = {name: setting(config, path) for name, path in paths.items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float) and value > 0}
+
+
+def product(config: Any, *paths: str) -> int:
+    """The product of whole numbers of a configuration, such as nodes and GPUs of a node; 0 where one is missing.
+
+    >>> product({"actor": {"nodes": 2, "gpus": 8}}, "actor.nodes", "actor.gpus"), product({}, "actor.nodes")
+    (16, 0)
+    """
+    values = [setting(config, path) for path in paths]
+    return math.prod(values) if all(type(value) is int for value in values) else 0
 
 
 def whole_or_none(value: Any) -> int | None:

@@ -30,6 +30,7 @@ from rlvitals.adapters.framework import (
     mean_advantages,
     open_run,
     plain_config,
+    product,
     record,
     setting,
     turns_of_tokens,
@@ -43,6 +44,14 @@ PATHS = {
     "max_completion_length": "rollout.max_new_tokens",
     "learning_rate": "actor.adam.lr",
     "beta": "algo.kl.init_coef",
+    "temperature": "rollout.temperature",
+    "max_grad_norm": "actor.max_norm",
+    "num_iterations": "train.max_epochs",
+    "epsilon_high": "actor.eps_clip",
+    "warmup_ratio": "actor.lr_warmup_ratio",
+    "train_batch_size": "train.batch_size",
+    "rollout_batch_size": "rollout.batch_size",
+    "per_device_train_batch_size": "train.micro_batch_size",
 }
 
 SAMPLES = "generated_samples"
@@ -63,7 +72,7 @@ class VitalsLogger:
             "algorithm": algorithm_named(setting(args, "algo.advantage.estimator")),
             "resume": True if setting(args, "ckpt.load_enable") else None,
         }
-        config = {**known_settings(args, PATHS), **plain_config(args)}
+        config = {**known_settings(args, PATHS), **_clip_high(args), **_gpus(args), **plain_config(args)}
         self.run = open_run("openrlhf", config, defaults, settings)
         self._made: tuple[Any, Any] | None = None
 
@@ -89,6 +98,33 @@ class VitalsLogger:
 
     def close(self) -> None:
         self.run.finish()
+
+
+def _clip_high(args: Any) -> dict[str, Any]:
+    """The upper clip range, where the lower one has a value of its own."""
+    both = setting(args, "actor.eps_clip_low_high")
+    return {"epsilon_high": both[1]} if both else {}
+
+
+def _gpus(args: Any) -> dict[str, int]:
+    """How many GPUs a training takes, as `openrlhf.cli.train_ppo_ray` places its models and engines."""
+
+    def of(model: str) -> int:
+        return product(args, f"{model}.num_nodes", f"{model}.num_gpus_per_node")
+
+    is_shared = bool(setting(args, "train.colocate_all"))
+    has_critic = bool(setting(args, "critic.model_name_or_path"))
+    is_pair = has_critic and bool(setting(args, "train.colocate_critic_reward"))
+    count = of("actor")
+    if not is_shared or setting(args, "train.async_enable"):
+        count += product(args, "vllm.num_engines", "vllm.tensor_parallel_size")
+    if (setting(args, "algo.kl.init_coef") or 0) > 0 and not (is_shared or setting(args, "train.colocate_actor_ref")):
+        count += of("ref")
+    if has_critic and (is_pair or not is_shared):  # such a pair has GPUs of its own in any case
+        count += of("critic")
+    if not (setting(args, "reward.remote_url") or is_pair or is_shared):
+        count += of("reward")
+    return {"num_gpus": count} if of("actor") else {}
 
 
 def groups_of(experiences: Any, tokenizer: Any) -> list[Group]:

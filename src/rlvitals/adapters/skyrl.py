@@ -28,6 +28,7 @@ from rlvitals.adapters.framework import (
     known_settings,
     open_run,
     plain_config,
+    product,
     record,
     setting,
     turns_of_tokens,
@@ -54,6 +55,12 @@ PATHS = {
     "learning_rate": "trainer.policy.optimizer_config.lr",
     "beta": "trainer.algorithm.kl_loss_coef",
     "max_turns": "generator.max_turns",
+    "temperature": "generator.sampling_params.temperature",
+    "max_grad_norm": "trainer.policy.optimizer_config.max_grad_norm",
+    "num_iterations": "trainer.update_epochs_per_batch",
+    "epsilon_high": "trainer.algorithm.eps_clip_high",
+    "train_batch_size": "trainer.train_batch_size",
+    "per_device_train_batch_size": "trainer.micro_train_batch_size_per_gpu",
 }
 
 
@@ -80,7 +87,8 @@ class VitalsCallback:
             "total_steps": whole_or_none(callback_input.total_steps),
             "resume": int(callback_input.global_step) or (True if resumes else None),
         }
-        self.run = open_run("skyrl", {**known_settings(config, PATHS), **plain_config(config)}, defaults, self._given)
+        known = {**known_settings(config, PATHS), **_gpus(config), **plain_config(config)}
+        self.run = open_run("skyrl", known, defaults, self._given)
         self._actions = Actions(self.run, controls=controls_of(trainer, control))
         trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
 
@@ -112,6 +120,26 @@ class VitalsCallback:
         pass
 
     on_epoch_start = on_epoch_end = on_step_start = on_step_end = on_eval_start = on_eval_end = _nothing
+
+
+def _gpus(config: Any) -> dict[str, int]:
+    """How many GPUs a training takes, as SkyRL's `build_models` places its workers and engines."""
+
+    def of(place: str) -> int:
+        placed = f"trainer.placement.{place}"
+        return product(config, f"{placed}_num_nodes", f"{placed}_num_gpus_per_node")
+
+    count = of("policy")
+    if count and not setting(config, "trainer.placement.colocate_all"):
+        algorithm = [setting(config, f"trainer.algorithm.{name}") for name in ("use_kl_loss", "use_kl_in_reward")]
+        if any(algorithm) and not setting(config, "trainer.placement.colocate_policy_ref"):
+            count += of("ref")
+        count += of("critic") if setting(config, "trainer.critic.model.path") else 0
+        engine = "generator.inference_engine"
+        if setting(config, f"{engine}.run_engines_locally"):
+            sizes = ("num_engines", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+            count += product(config, *(f"{engine}.{size}" for size in sizes))
+    return {"num_gpus": count} if count else {}
 
 
 class Beside:

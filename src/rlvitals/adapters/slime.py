@@ -24,10 +24,12 @@ from rlvitals.adapters.framework import (
     follow,
     known_settings,
     plain_config,
+    product,
     record,
     setting,
     settings_for,
     warn_once,
+    whole_or_none,
 )
 from rlvitals.adapters.ray import RunClient, join
 from rlvitals.guard import guarded, words_of
@@ -40,6 +42,10 @@ PATHS = {
     "max_completion_length": "rollout_max_response_len",
     "learning_rate": "lr",
     "beta": "kl_loss_coef",
+    "temperature": "rollout_temperature",
+    "max_grad_norm": "clip_grad",
+    "train_batch_size": "global_batch_size",
+    "per_device_train_batch_size": "micro_batch_size",
 }
 
 _client: dict[int, RunClient] = {}
@@ -131,14 +137,30 @@ def _updates(args: Any) -> int:
     return max(int(samples // (setting(args, "global_batch_size") or samples or 1)), 1)
 
 
+def _gpus(args: Any) -> dict[str, int]:
+    """How many GPUs a training takes, as `_get_placement_group_layout` of both counts them."""
+    actor = product(args, "actor_num_nodes", "actor_num_gpus_per_node")
+    engines = setting(args, "rollout_num_gpus") or 0
+    if setting(args, "debug_train_only") or setting(args, "rollout_external"):
+        count = actor
+    elif setting(args, "debug_rollout_only"):
+        count = engines
+    elif setting(args, "colocate"):
+        count = max(actor, engines)
+    else:
+        count = actor + engines + (setting(args, "eval_num_gpus") or 0)  # the last one is of miles alone
+    return {"num_gpus": count} if count else {}
+
+
 def _run(framework: str, args: Any) -> RunClient:
     pid = os.getpid()
     if pid not in _client:
         defaults = {
             "output_dir": os.environ.get("RLVITALS_OUTPUT_DIR") or setting(args, "save") or framework,
             "algorithm": algorithm_named(setting(args, "advantage_estimator")),
+            "total_steps": whole_or_none((setting(args, "num_rollout") or 0) * _updates(args)),
             "resume": True if setting(args, "load") and setting(args, "load") == setting(args, "save") else None,
         }
-        config = {**known_settings(args, PATHS), **plain_config(args)}
+        config = {**known_settings(args, PATHS), **_gpus(args), **plain_config(args)}
         _client[pid] = join(**settings_for(framework, config, defaults, _settings))
     return _client[pid]

@@ -91,7 +91,7 @@ def _safely(event: Callable[..., Any]) -> Callable[..., Any]:
     return safe
 
 
-class VitalsCallback(TrainerCallback):
+class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     """Records one trainer's run and carries out the doctor's requests. One for each trainer."""
 
     def __init__(

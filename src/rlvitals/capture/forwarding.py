@@ -20,20 +20,30 @@ from typing import TYPE_CHECKING, Any
 from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
-from rlvitals.store.cursors import bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
+from rlvitals.guard import guarded, words_of
+from rlvitals.store.cursors import CursorPlace, bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
 from rlvitals.store.files import make_folder, open_descriptor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
+from rlvitals.store.outbox import outbox_place, outbox_places, read_outbox
 from rlvitals.store.process import prove
+from rlvitals.store.tail import file_size
 
 if TYPE_CHECKING:
     import subprocess
+
+    from rlvitals.notify.targets import Target
 
 logger = logging.getLogger("rlvitals")
 
 STOP_SECONDS = 1.0
 """How long a start waits, in all, for the followers of an earlier attempt to let go."""
 HOPELESS_SECONDS = 10.0
+NOTIFY_SECONDS = 20.0
+"""How long the end of a run waits for notifications on their way."""
+
+NOTIFIED = "notify/"
+"""What the names of those who are notified begin with, among those of trackers."""
 
 
 def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
@@ -92,7 +102,7 @@ def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
 def start_following(
     run_dir: RunDir, settings: Settings, trackers: Mapping[str, Mapping[str, Any]], attempt: int
 ) -> Forwarding | None:
-    """The follower of a run that has trackers, or a stall of which somebody is to hear; None for any other."""
+    """The follower of a run that has trackers, or people to notify; None for any other."""
     following = {name: own for name, own in trackers.items() if name != plugins.CONSOLE_TRACKER}
     if not following and not settings.notify and settings.actions != "act":
         return None
@@ -101,7 +111,7 @@ def start_following(
     clock = None
     if settings.monitor and token is not None:
         clock = {"holder": token, "attempt": attempt, "rules": settings.rules, "notify": settings.notify}
-    return Forwarding(run_dir, following, clock, token)
+    return Forwarding(run_dir, following, clock, token, settings.notify if settings.notify.get("to") else None)
 
 
 class Forwarding:
@@ -113,9 +123,10 @@ class Forwarding:
         trackers: Mapping[str, Mapping[str, Any]],
         clock: Mapping[str, Any] | None,
         holder: str | None = None,
+        notify: Mapping[str, Any] | None = None,
     ) -> None:
         """`clock`: what `rlvitals.clock` needs to know, or None for no clock. `holder`: the token of the run's lock;
-        the follower ends when another one is there.
+        the follower ends when another one is there. `notify`: the settings of those whom services are to tell.
         """
         self._dir = run_dir
         self._holder = holder
@@ -124,6 +135,10 @@ class Forwarding:
         self._reported: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
+        # What an earlier attempt found is old news to a target that is named now for the first time.
+        start = file_size(run_dir.findings) or 0
+        self._notify: dict[str, Any] | None = None if notify is None else {"settings": dict(notify), "start": start}
+        self._targets = [] if notify is None else _targets_of(notify)
         self._task = (trackers, clock)
         self._begin()
 
@@ -134,7 +149,7 @@ class Forwarding:
             make_folder(self._dir.sinks, above=False)
             self._spawn(trackers, clock)
         except OSError as error:  # processes may not be spawned here
-            if not trackers:
+            if not trackers and self._notify is None:
                 logger.warning("cannot start a process for the clock (%s); only the trainer itself sees a stall", error)
                 return
             logger.warning("cannot start a process for the trackers (%s); a thread follows the log instead", error)
@@ -147,6 +162,8 @@ class Forwarding:
 
     def wait(self, seconds: float) -> None:
         """Wait until the trackers hold the whole run; what is left at the deadline is said, and goes on without us."""
+        with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
+            self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
         began = time.monotonic()
         said = False
         while (left := self._left()) and time.monotonic() - began < seconds and not self._is_hopeless(left):
@@ -161,6 +178,26 @@ class Forwarding:
             how = f"'rlvitals sync {self._dir.root} --to {name}' brings it up to date"
             logger.warning("%s: %d rows are not there yet%s; %s", name, behind, reason, how)
         self._part()
+
+    def _wait_for_notifications(self, seconds: float) -> None:
+        """Wait a little for findings that people have not been sent yet, and say which are left."""
+        if self._notify is None:
+            return
+        from rlvitals.notify.courier import unsent
+
+        start, deadline = self._notify["start"], time.monotonic() + seconds
+        while time.monotonic() < deadline and any(unsent(self._dir, target, start) for target in self._targets):
+            if self._process is not None and self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        for target in self._targets:
+            if left := unsent(self._dir, target, start):
+                outbox = read_outbox(self._dir, target.name)
+                logger.warning(
+                    "%s: %d notification%s not sent yet%s; 'rlvitals notify %s' sends what is left",
+                    *(target.name, left, " is" if left == 1 else "s are"),
+                    *(f" ({outbox.error})" if outbox is not None and outbox.error else "", self._dir.root),
+                )
 
     def keep_up(self) -> None:
         """Begin again where the run is now, if its directory was renamed: the follower looks at the old name."""
@@ -190,6 +227,12 @@ class Forwarding:
             if cursor.state == "failing" and cursor.error != self._reported.get(name):
                 self._reported[name] = cursor.error
                 logger.warning("%s is behind: %s. Training and recording go on; it is tried again", name, cursor.error)
+        for target in self._targets:
+            outbox = read_outbox(self._dir, target.name)
+            told = f"{NOTIFIED}{target.name}"
+            if outbox is not None and outbox.state == "failing" and outbox.error != self._reported.get(told):
+                self._reported[told] = outbox.error
+                logger.warning("notifications to %s are late: %s. They are tried again", target.name, outbox.error)
 
     def _left(self) -> list[str]:
         """The trackers that do not hold all of the run."""
@@ -234,7 +277,7 @@ class Forwarding:
         if process.stdin is not None:
             with process.stdin as pipe:
                 by_name = {name: dict(settings) for name, settings in trackers.items()}
-                task = {"trackers": by_name, "clock": clock, "holder": self._holder}
+                task = {"trackers": by_name, "clock": clock, "holder": self._holder, "notify": self._notify}
                 pipe.write(json.dumps(task, default=str).encode())
         self._process = process
 
@@ -251,7 +294,19 @@ class Forwarding:
         from rlvitals.sinks.follower import follow
 
         arguments = {"stop": self._stop, "holder": self._holder}
-        threading.Thread(target=follow, args=(self._dir, trackers), kwargs=arguments, daemon=True).start()
+        if trackers:
+            threading.Thread(target=follow, args=(self._dir, trackers), kwargs=arguments, daemon=True).start()
+        if self._notify is not None:
+            from rlvitals.notify.courier import Couriers
+
+            couriers = Couriers(self._dir, self._notify["settings"], self._notify["start"], self._holder)
+            threading.Thread(target=couriers.finish, args=(self._stop,), daemon=True).start()
+
+
+def _targets_of(notify: Mapping[str, Any]) -> list[Target]:
+    from rlvitals.notify.targets import targets_of
+
+    return targets_of(notify)
 
 
 def _see_off(pid: int) -> None:
@@ -287,14 +342,26 @@ def stop_followers(run_dir: RunDir) -> None:
             "a follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life "
             "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
             *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),
-            cursor_place(run_dir, name).lock,
+            _place(run_dir, name).lock,
         )
 
 
 def _held(run_dir: RunDir) -> dict[str, Holder]:
     """The trackers some live process sends to, with that process."""
-    holders = {name: read_holder(place) for name, place in cursor_places(run_dir)}
+    holders = {name: read_holder(place) for name, place in _places(run_dir).items()}
     return {name: holder for name, holder in holders.items() if holder is not None and holder.is_live}
+
+
+def _places(run_dir: RunDir) -> dict[str, CursorPlace]:
+    """The locks of trackers, and of those who are notified."""
+    notified = {f"{NOTIFIED}{name}": place for name, place in outbox_places(run_dir)}
+    return dict(cursor_places(run_dir)) | notified
+
+
+def _place(run_dir: RunDir, name: str) -> CursorPlace:
+    if name.startswith(NOTIFIED):
+        return outbox_place(run_dir, name.removeprefix(NOTIFIED))
+    return cursor_place(run_dir, name)
 
 
 def _wait_until_free(run_dir: RunDir, deadline: float) -> dict[str, Holder]:

@@ -78,6 +78,14 @@ def check_rules(settings: Settings) -> None:
         Monitor(rules=settings.rules, mapping=settings.mapping)
 
 
+def check_scanners(settings: Settings) -> None:
+    """Raise ConfigError for scanners that cannot be used. For the start, before anything is written."""
+    if settings.scanners:
+        from rlvitals.scan import load_scanners
+
+        load_scanners(*settings.scanners)
+
+
 def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
     """The same rules, with the names of rule files from the root on."""
     if rules is None:
@@ -135,7 +143,7 @@ class LiveMonitor:
         self._problems_told = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
-        self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook)
+        self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
         self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
         self._has_read_past = threading.Event()
 
@@ -327,9 +335,9 @@ class LiveMonitor:
             certain = {rule.rule for rule in monitor.rulebook.rules.values() if rule.certain}
             self._policy = Policy(certain, asked=_requests_in(self._dir) if self._attempt.number > 1 else 0)
         if self._settings.notify:
-            from rlvitals.health.notify import Notifier
+            from rlvitals.health.notify import open_notifier
 
-            self._notifier = Notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
+            self._notifier = open_notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
         monitor.case.step = self._attempt.from_step or 0  # until the first row says
         self._monitor = monitor
         return monitor

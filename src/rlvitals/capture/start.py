@@ -17,7 +17,7 @@ from typing import Any
 
 from rlvitals.capture import console, identity
 from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
-from rlvitals.capture.live_monitor import check_rules, kept_rules
+from rlvitals.capture.live_monitor import check_rules, check_scanners, kept_rules
 from rlvitals.capture.run import Run
 from rlvitals.codec import to_json
 from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
@@ -62,9 +62,10 @@ def start(
     tracker_wait: float | None = None,
     monitor: bool | None = None,
     rules: str | os.PathLike[str] | Sequence[Any] | None = None,
+    scanners: Any = None,
     mapping: Mapping[str, str] | None = None,
     actions: str | None = None,
-    notify: Mapping[str, Any] | None = None,
+    notify: str | Sequence[str | Mapping[str, Any]] | Mapping[str, Any] | None = None,
     resume: Resume | None = False,
     overwrite: bool = False,
     strict: bool | None = None,
@@ -92,10 +93,15 @@ def start(
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
     check_rules(settings)
+    check_scanners(settings)
     run_dir = LiveRunDir.kept(output_dir)
     own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
+    if settings.notify.get("to"):  # the variables need to be set where rank 0 is, and nowhere else
+        from rlvitals.notify.targets import check_targets
+
+        check_targets(settings.notify)
     if resume is None:
         resume = False
     if resume is not False and overwrite:
@@ -123,26 +129,40 @@ def start(
 
 
 def keep_paths(settings: Settings) -> Settings:
-    """The same settings with every path that is opened later as it is meant now: trackers' files, rule files, the
-    sentinel. The working directory may be another one by then, and so it is for those who read the settings later.
+    """The same settings with every path that is opened later as it is meant now: trackers' files, rule files, files
+    of scanners, the sentinel. The working directory may be another one by then, and so it is for those who read the
+    settings later.
     """
     notify = dict(settings.notify)
     if notify.get("sentinel"):
         notify["sentinel"] = str(kept_file(notify["sentinel"]))
-    return replace(settings, notify=notify, rules=kept_rules(settings.rules), tracker_kwargs=kept_kwargs(settings))
+    if notify.get("to"):
+        notify["to"] = [one | {"file": str(kept_file(one["file"]))} if "file" in one else one for one in notify["to"]]
+    scanners = tuple(str(kept_file(item)) if isinstance(item, str) else item for item in settings.scanners)
+    return replace(
+        settings,
+        notify=notify,
+        rules=kept_rules(settings.rules),
+        scanners=scanners,
+        tracker_kwargs=kept_kwargs(settings),
+    )
 
 
 def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments for a `start` that comes later, perhaps in another process, with their paths as meant now."""
-    wanted = ("rules", "notify", "track_with", "tracker_kwargs")
+    wanted = ("rules", "scanners", "notify", "track_with", "tracker_kwargs")
     settings = keep_paths(resolve(None, {key: given[key] for key in wanted if key in given}))
     kept = dict(given)
     if given.get("rules") is not None:
         kept["rules"] = settings.rules
+    if settings.scanners:
+        kept["scanners"] = settings.scanners
     if given.get("tracker_kwargs"):
         kept["tracker_kwargs"] = settings.tracker_kwargs
-    if settings.notify.get("sentinel"):  # the webhook stays as it was written: it may name a variable of over there
-        kept["notify"] = {**given["notify"], "sentinel": settings.notify["sentinel"]}
+    if settings.notify:  # the webhook stays as it was written: it may name a variable of over there
+        as_given = given["notify"] if isinstance(given["notify"], Mapping) else {}
+        meant_now = {key: value for key, value in settings.notify.items() if key in ("sentinel", "to")}
+        kept["notify"] = {**as_given, **meant_now}
     if isinstance(given.get("resume"), str | os.PathLike) and Path(given["resume"]).exists():
         kept["resume"] = str(kept_file(given["resume"]))
     return kept

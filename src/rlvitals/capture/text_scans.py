@@ -34,13 +34,16 @@ WAIT_SECONDS = 2.0
 class TextScans:
     """What waits to be scanned. The run's lock guards the queue; scanning is done without it."""
 
-    def __init__(self, rulebook: Callable[[], Rulebook]) -> None:
-        """`rulebook` is asked for the rules when there is something to scan."""
+    def __init__(self, rulebook: Callable[[], Rulebook], scanners: Sequence[Any] = ()) -> None:
+        """`rulebook` is asked for the rules, and the user's own scanners are opened, when there is something to
+        scan.
+        """
         self.is_used = False
         """Whether any texts were recorded."""
         self.left_out = 0
         """Rollouts that were not scanned, for want of time."""
         self._rulebook = rulebook
+        self._own = scanners
         self._waiting: deque[tuple[int, int, list[Group], float]] = deque()  # step, first number, groups, time
         self._numbered: Counter[int] = Counter()  # groups of the newest steps
         self._scans: Scans | None = None
@@ -85,14 +88,15 @@ class TextScans:
 
     def scanned(self, lock: AbstractContextManager[Any]) -> Iterator[tuple[float, list[HealthEvent]]]:
         """What each step leads to, with the time of its rollouts. `lock` is the run's."""
-        from rlvitals.scan import Scans
+        from rlvitals.scan import Scans, load_scanners
 
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             return
         try:
             if self._scans is None:
+                own = load_scanners(*self._own)
                 with lock:
-                    self._scans = Scans(self._rulebook())
+                    self._scans = Scans(self._rulebook(), own)
                     self._scans.rules.stand(self._left_standing)
             while not self._is_over and self._spent < ALLOWANCE + TIME_SHARE * (time.monotonic() - self._began):
                 with lock:

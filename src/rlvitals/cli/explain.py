@@ -9,6 +9,7 @@ from rlvitals.cli import rules
 from rlvitals.cli.output import add_json_flag, print_json, show
 from rlvitals.errors import UnknownMetric
 from rlvitals.health import rulebook
+from rlvitals.health.pages import is_rule_or_kind
 from rlvitals.render.explanation import render_explanation
 
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         explanation = catalog.explain(arguments.name, arguments.framework)
     except UnknownMetric:
-        if not rules.is_known(arguments.name):
+        if not is_rule_or_kind(arguments.name):
             raise
         rules.tell([arguments.name], rulebook.shipped(), as_json=arguments.json)
         return 0

@@ -12,7 +12,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_data, say
 from rlvitals.views.dataset import export_runs
 from rlvitals.views.export import export
-from rlvitals.views.run import open_run
+from rlvitals.views.logs import open_recorded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.to == "parquet" and Path(arguments.path).is_dir() and not RunDir(Path(arguments.path)).holds_run:
         return _export_all(arguments)
-    view = open_run(arguments.path)
+    view = open_recorded(arguments.path)
     data, rows = export(view, arguments.to, stream=arguments.stream, ghosts=arguments.ghosts)
     if arguments.output == "-":
         put_data(data)

@@ -1,28 +1,51 @@
-"""`rlvitals import LOG --to RUN`."""
+"""`rlvitals import LOG --to RUN`, `rlvitals import TRACKER:PROJECT --to DIR`."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
+
+from rich.table import Table
 
 from rlvitals.capture.start import refuse_existing
-from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import RunError
+from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.errors import ConfigError, RunError
 from rlvitals.importers import read_log
 from rlvitals.importers.into_run import write_run
+from rlvitals.importers.trackers.address import Address, address_in
+from rlvitals.importers.trackers.bringing import Brought, bring
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import say
+from rlvitals.terminal import put_status, say, warn
 from rlvitals.version import __version__
+
+EXIT_FAILED = 1
+"""Some runs of a project could not be brought in."""
+
+MOST_SHOWN = 200
+"""Runs in the table; `--json` has all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="LOG", help="a log file, or a folder that holds one")
-    parser.add_argument("--to", required=True, metavar="RUN", help="the run's directory to make")
+    parser.add_argument(
+        "path", metavar="LOG",
+        help="a log file, a folder that holds one, or runs of a tracker: wandb:ENTITY/PROJECT[/RUN], "
+        "mlflow:EXPERIMENT[/RUN], trackio:PROJECT[/RUN], swanlab:USER/PROJECT[/RUN], neptune:EXPORT",
+    )  # fmt: skip
+    parser.add_argument(
+        "--to", required=True, metavar="DIR",
+        help="the run's directory to make; for a tracker's project the folder that gets one for each run",
+    )  # fmt: skip
     parser.add_argument("--name", help="the run's name (default: the log's)")
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    address = address_in(arguments.path)
+    if address is not None:
+        return _from_tracker(address, arguments)
     run_dir = RunDir(Path(arguments.to))
     refuse_existing(run_dir)  # before a long log is read
     log = read_log(arguments.path)
@@ -49,3 +72,77 @@ def run(arguments: argparse.Namespace) -> int:
     for note in log.notes:
         say(f"  {note}")
     return 0
+
+
+def _from_tracker(address: Address, arguments: argparse.Namespace) -> int:
+    to = Path(arguments.to)
+    try:
+        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=_tell)
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {to}: {error.strerror or error}. The same command goes on where this one stopped"
+        ) from error
+    finally:
+        if sys.stderr.isatty():
+            put_status("", 0)
+    if not done:
+        raise ConfigError(f"{address}: there are no runs")
+    if arguments.json:
+        print_json({"from": str(address), "runs": [_facts(one) for one in done]})
+    else:
+        show(_table(done))
+        for one in done[:MOST_SHOWN]:
+            for note in one.notes:
+                say(f"{one.name}: {note}")
+        _sum_up(address, done)
+    failed = [one for one in done if one.outcome == "failed"]
+    for one in failed:
+        warn(f"rlvitals: {one.name} ({one.id}) was not imported: {one.why}")
+    return EXIT_FAILED if failed else 0
+
+
+def _table(done: list[Brought]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "result", "rows", "evaluations", "samples", "new", "directory"):
+        table.add_column(title, justify="right" if title in ("rows", "evaluations", "samples", "new") else "left")
+    for one in done[:MOST_SHOWN]:
+        result = f"{one.outcome}, still running" if one.state == "running" else one.outcome
+        numbers = (f"{number:,}" for number in (one.rows, one.eval_rows, one.samples, one.added))
+        table.add_row(printable(one.name), result, *numbers, printable(str(one.path)))
+    return table
+
+
+def _sum_up(address: Address, done: list[Brought]) -> None:
+    rows = sum(one.rows + one.eval_rows for one in done)
+    kinds = ", ".join(
+        f"{count} {outcome}"
+        for outcome in ("new", "continued", "unchanged", "failed")
+        if (count := sum(one.outcome == outcome for one in done))
+    )
+    left_out = f" (the first {MOST_SHOWN} are shown)" if len(done) > MOST_SHOWN else ""
+    added = sum(one.added for one in done)
+    say(
+        f"{address}: {len(done)} {'run' if len(done) == 1 else 'runs'}{left_out}: {kinds}; {rows:,} rows, {added:,} new"
+    )
+
+
+def _facts(one: Brought) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "id": one.id,
+        "path": str(one.path),
+        "result": one.outcome,
+        "state": one.state,
+        "rows": one.rows,
+        "eval_rows": one.eval_rows,
+        "samples": one.samples,
+        "added": one.added,
+        "attempts": one.attempts,
+        "notes": one.notes,
+        **({"why": one.why} if one.why else {}),
+    }
+
+
+def _tell(said: str) -> None:
+    if sys.stderr.isatty():
+        put_status(said, shutil.get_terminal_size().columns - 1)

@@ -7,6 +7,7 @@ run. `check` and `scan` have their own: 0 healthy, 1 watch, 2 act, 3 cannot judg
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -26,6 +27,9 @@ EXIT_USAGE = 64
 EXIT_DEFECT = 1
 """As Python's own for an exception nobody caught."""
 
+OBJECTS_BETWEEN_COLLECTIONS = 100_000
+"""Python's own 700 make it search for garbage all through the imports: 0.07 s of the dashboard's start."""
+
 VERBS = {
     "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
     "backtest": "hits, delay and false alarms of a set of rules over logs",
@@ -33,8 +37,11 @@ VERBS = {
     "rules": "what the doctor goes by: every rule, or those of a name or a kind of trouble in full",
     "runs": "list the runs below a directory",
     "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
+    "mcp": "an MCP server for coding agents over a folder of runs: verdicts, series, rollouts; it only reads",
+    "skill": "the guide for coding agents: how to judge a run, when not to stop one; --install puts it where they look",
     "show": "status, last rows, best and final values of a run",
     "compare": "settings that differ, best and final values, where runs part",
+    "gate": "has a change made training worse? a run against few baselines, for CI",
     "plot": "pictures of a run or any log: its vital signs, or the metrics named",
     "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
     "share": "runs as a static site: the same pages over files, for any web server, bucket or Space",
@@ -52,7 +59,10 @@ VERBS = {
     "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
     "prune": "drop old rollouts and evaluation files of a run by rule; its rows stay",
     "purge": "remove the runs from the disk that were marked as deleted in the dashboard",
+    "notify": "try the services that tell people of findings, and send what is left of a run's notifications",
     "sync": "bring a tracker up to date with a run",
+    "env": "versions of rlvitals, Python and the packages it works with, and the machine: what a bug report needs",
+    "completion": "a script that lets bash, zsh or fish complete verbs, flags and paths",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
@@ -87,9 +97,7 @@ def main(words: Sequence[str] | None = None) -> int:
     name = words[0]
     if name not in VERBS:
         top.error(f"there is no verb {name!r}.{did_you_mean(name, VERBS)} Verbs: {', '.join(VERBS)}")
-    verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
-    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
-    verb.add_arguments(parser)
+    verb, parser = verb_of(name)
     arguments = parser.parse_args(words[1:])
     try:
         return verb.run(arguments)
@@ -103,8 +111,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename or arguments.__dict__.get('path', name)}: {error.strerror or error}", EXIT_USAGE)
 
 
+def verb_of(name: str) -> tuple[Verb, argparse.ArgumentParser]:
+    """A verb's module and the parser of its arguments."""
+    verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
+    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
+    verb.add_arguments(parser)
+    return verb, parser
+
+
 def run() -> NoReturn:
     """The console script."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     code = EXIT_DEFECT
     try:
         with guarded(_tell_defect, but=(BrokenPipeError,)):

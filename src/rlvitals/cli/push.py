@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError
-from rlvitals.store.files import read_whole
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url, upload_changes
 from rlvitals.terminal import put_status, say
 from rlvitals.web.delivery import PATIENCE, Delivery, Server, default_name
-from rlvitals.web.people import check_token
-
-TOKEN_VARIABLE = "RLVITALS_PUSH_TOKEN"  # noqa: S105
+from rlvitals.web.people import PUSH_VARIABLE, push_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="what the run is called there (default: its directory's name)")
     parser.add_argument("--follow", action="store_true", help="go on for as long as the run is being recorded")
-    parser.add_argument("--token-file", metavar="FILE", help=f"the server's token for pushes (or in {TOKEN_VARIABLE})")
+    parser.add_argument("--token-file", metavar="FILE", help=f"the server's token for pushes (or in {PUSH_VARIABLE})")
     parser.add_argument(
         "--patience", type=float, default=PATIENCE, metavar="SECONDS",
         help=f"how long a server may be silent before this gives up (default: {PATIENCE:.0f}); --follow waits",
@@ -45,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             say(f"{name}: {count} files sent")
         return 0
-    delivery = Delivery(run_dir, Server(arguments.url, token_of(arguments.token_file, TOKEN_VARIABLE)), name, _show)
+    delivery = Delivery(run_dir, Server(arguments.url, push_token(arguments.token_file)), name, _show)
     try:
         delivery.send(follow=arguments.follow, patience=arguments.patience)
     finally:
@@ -56,20 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         say(f"{name}: the server has the whole run ({delivery.bytes_sent:,} bytes sent)")
     return 0
-
-
-def token_of(file: str | None, variable: str) -> str:
-    """A token from a file or the environment: never from the command line, which others can read."""
-    if file:
-        try:
-            token = read_whole(Path(file)).decode().strip()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read a token from {file}: {error}") from error
-    else:
-        token = os.environ.get(variable, "")
-    if not token:
-        raise ConfigError(f"pushing needs the server's token: in {variable}, or in a file named by --token-file")
-    return check_token(token)
 
 
 def _show(said: str) -> None:

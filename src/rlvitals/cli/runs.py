@@ -10,7 +10,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.render.tables import RunsView
 from rlvitals.store.marks import Marks
 from rlvitals.terminal import warn
-from rlvitals.views.discovery import find_runs
+from rlvitals.views.discovery import find_trainings, is_run
 from rlvitals.views.raw_logs import find_logs, read_raw
 from rlvitals.views.run import open_run
 from rlvitals.views.summary import headline, log_headline, unreadable_headline
@@ -26,9 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     found = []
     root = Path(arguments.directory).resolve()
     put_away = set() if arguments.all else {root / run for run in Marks(root).put_away()}
-    for path in find_runs(arguments.directory):
-        if put_away and path.resolve() in put_away:
-            continue
+    for path in find_trainings(arguments.directory):
+        if not is_run(path) or (put_away and path.resolve() in put_away):
+            continue  # where it is no run, it is found among the logs: its processes record a run each
         try:
             found.append(headline(open_run(path)))
         except (RlvitalsError, OSError) as error:  # one damaged run must not hide the others

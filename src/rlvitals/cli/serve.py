@@ -8,12 +8,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvitals.cli.push import TOKEN_VARIABLE as PUSH_VARIABLE
-from rlvitals.cli.push import token_of
 from rlvitals.errors import ConfigError
 from rlvitals.guard import Once
 from rlvitals.store.remote import Mirror, is_url
 from rlvitals.terminal import say, warn
+from rlvitals.web.people import PUSH_VARIABLE, push_token
 
 if TYPE_CHECKING:
     from rlvitals.web.server import Team
@@ -98,7 +97,7 @@ def _team(arguments: argparse.Namespace, directory: str | Path) -> Team:
     return Team(
         people=TokenFile(Path(arguments.tokens)) if arguments.tokens else None,
         inbox=Inbox(Path(directory), int(arguments.push_quota * 1e9)) if accepts else None,
-        push_token=token_of(arguments.push_token_file, PUSH_VARIABLE) if accepts else None,
+        push_token=push_token(arguments.push_token_file) if accepts else None,
         seen=AccessLog(arguments.access_log) if arguments.access_log else nobody.seen,
     )
 

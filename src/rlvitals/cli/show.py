@@ -12,8 +12,7 @@ from rlvitals.render.check import asked_line, hindsight_lines
 from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
-from rlvitals.views.logs import open_any
-from rlvitals.views.run import open_run
+from rlvitals.views.logs import open_any, open_recorded
 from rlvitals.views.summary import summarise
 
 
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         epochs = open_any(arguments.path).epochs(arguments.steps_per_epoch).to_dict()
         print_json(epochs) if arguments.json else show(render_epochs(printable(epochs)))
         return 0
-    facts = summarise(open_run(arguments.path), last=max(arguments.last, 0))
+    facts = summarise(open_recorded(arguments.path), last=max(arguments.last, 0))
     if arguments.json:
         print_json(facts)
     else:

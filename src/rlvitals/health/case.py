@@ -41,6 +41,9 @@ _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
+BEYOND_PLAN = 1.1
+"""The share of the planned steps beyond which there is no plan."""
+
 MOST_NAMED = 8
 """Slices that a finding names."""
 
@@ -65,7 +68,7 @@ class _Increase:
 class _Reading:
     """How one logged key is taken: into which signal, after which conversion."""
 
-    __slots__ = ("caveat", "is_one_of_several", "rank", "round", "signal")
+    __slots__ = ("caveat", "is_one_of_several", "is_plain", "rank", "round", "signal")
 
     def __init__(
         self,
@@ -82,6 +85,8 @@ class _Reading:
         self.is_one_of_several = is_one_of_several or round is not None
         """Whether the row's other names have a say in the signal's value: the highest counts, or the mean."""
         self.round = round
+        self.is_plain = caveat is None and not self.is_one_of_several
+        """Whether the signal takes the value as it is, which nearly all do."""
 
 
 class Case:
@@ -111,6 +116,7 @@ class Case:
         """Rows whose step was below the one before."""
         self.duplicates = 0
         """Rows that brought the core series a second value for one step."""
+        self._core: list[Signal] = []
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
         self.signals: dict[str, Signal] = {}
@@ -169,12 +175,15 @@ class Case:
             self.trail.take(points, step)
         if not self._parts.is_decided:
             self._look_for_parts(row)
-        self._count_duplicate(step)
-        held_out, reward = self.signals.get("eval_score"), self.signals.get("reward")
-        if held_out is not None and held_out.seen_at == points and reward is not None and reward.n:
-            self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
         if self.changed:
+            self._core = [self.signals[name] for name in _CORE if name in self.signals]
             self.origins.bind(self.signals, points)
+        self._count_duplicate(step)
+        held_out = self.signals.get("eval_score")
+        if held_out is not None and held_out.seen_at == points:
+            reward = self.signals.get("reward")
+            if reward is not None and reward.n:
+                self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
         self.origins.take(points, step)
         marked = row.get("_nonfinite")
         if marked:
@@ -183,11 +192,12 @@ class Case:
     def _count_duplicate(self, step: int) -> None:
         """Count a row that brought a core series a second value for its step."""
         is_duplicate = False
-        for name in _CORE:
-            core = self.signals.get(name)
-            if core is not None and core.seen_at == self.points:
-                is_duplicate = is_duplicate or self._core_steps.get(name) == step
-                self._core_steps[name] = step
+        points, steps = self.points, self._core_steps
+        for core in self._core:
+            if core.seen_at == points:
+                name = core.name
+                is_duplicate = is_duplicate or steps.get(name) == step
+                steps[name] = step
         self.duplicates += is_duplicate
 
     def _take_place(self, row: Mapping[str, Any]) -> int:
@@ -231,6 +241,10 @@ class Case:
                 continue
             for reading in targets:
                 signal = reading.signal
+                if reading.is_plain:
+                    signal.seen_at = points
+                    signal.update(number, step)
+                    continue
                 meant = reading.caveat.to_concept(number) if reading.caveat is not None else number
                 if reading.is_one_of_several:
                     if reading.round is not None:
@@ -306,10 +320,13 @@ class Case:
 
     @property
     def progress(self) -> float | None:
-        """The share of the planned steps that is done."""
+        """The share of the planned steps that is done; None without a plan, and where the run has gone well beyond it:
+        then the plan is another training's, or counts something else.
+        """
         if not self.total_steps or self.first_step is None:
             return None
-        return self.step / self.total_steps
+        done = self.step / self.total_steps
+        return done if done <= BEYOND_PLAN else None
 
     @property
     def planned_points(self) -> float | None:

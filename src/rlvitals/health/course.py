@@ -57,7 +57,7 @@ class Course:
     and kept until the next block is full: of a long run a block is one part in 32 to 64.
     """
 
-    __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "n")
+    __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "_won", "_won_at", "n")
 
     def __init__(self) -> None:
         self.n = 0
@@ -68,6 +68,8 @@ class Course:
         self._at = -1
         self._levels: list[float] = []
         self._noise = 0.0
+        self._won = False
+        self._won_at = -1
 
     def add(self, value: float) -> None:
         """Take the next value."""
@@ -85,24 +87,28 @@ class Course:
     @property
     def levels(self) -> list[float]:
         """The means of the run's stretches, in order; none while there are too few points."""
-        self._work_out()
+        if self._at != self.n - self._count:
+            self._work_out()
         return self._levels
 
     @property
     def noise(self) -> float:
         """The standard error of a stretch's mean."""
-        self._work_out()
+        if self._at != self.n - self._count:
+            self._work_out()
         return self._noise
 
     @property
     def start(self) -> float:
         """The level of the first stretch."""
-        return self.levels[0] if self.levels else math.nan
+        levels = self.levels
+        return levels[0] if levels else math.nan
 
     @property
     def now(self) -> float:
         """The level of the last stretch."""
-        return self.levels[-1] if self.levels else math.nan
+        levels = self.levels
+        return levels[-1] if levels else math.nan
 
     @property
     def best(self) -> float:
@@ -139,7 +145,11 @@ class Course:
     @property
     def won(self) -> bool:
         """Whether the last stretch is above the first, and most of the best gain is kept."""
-        return self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
+        done = self.n - self._count
+        if self._won_at != done:  # a dozen rules ask, and only a full block changes the answer
+            self._won_at = done
+            self._won = self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
+        return self._won
 
     @property
     def lost(self) -> bool:
@@ -148,6 +158,26 @@ class Course:
             return True
         return self.best_gain >= BEYOND_NOISE and self.fall >= BEYOND_NOISE and self.kept < MOST_KEPT
 
+    def fall_of_last(self, size: int) -> tuple[float, float, float]:
+        """The best mean of so many neighbouring values, how far the mean of the last ones is below it, and the standard
+        error of that difference. For a series of few values, such as evaluations: the noise of one is taken from how
+        far each is from the middle of its neighbours.
+
+        >>> course = Course()
+        >>> for score in (0.3, 0.35, 0.41, 0.39, 0.44, 0.5, 0.46, 0.37, 0.3, 0.27):
+        ...     course.add(score)
+        >>> [round(value, 3) for value in course.fall_of_last(2)]
+        [0.48, 0.195, 0.027]
+        """
+        blocks = self._blocks
+        count = len(blocks)
+        if count < max(2 * size, 3):
+            return math.nan, 0.0, math.inf
+        best = max(sum(blocks[at : at + size]) for at in range(count - 2 * size + 1)) / size
+        away = [abs(blocks[at - 1] - 2.0 * blocks[at] + blocks[at + 1]) for at in range(1, count - 1)]
+        noise = _SIGMA_OF_MEDIAN * median(away) / math.sqrt(6.0)
+        return best, best - sum(blocks[-size:]) / size, noise * math.sqrt(2.0 / size)
+
     def in_errors(self, difference: float) -> float:
         """A difference between two stretches in its standard errors."""
         if not self.levels:
@@ -155,10 +185,7 @@ class Course:
         return difference / (math.sqrt(2.0) * self._noise) if self._noise > 0 else math.copysign(0.0, difference)
 
     def _work_out(self) -> None:
-        done = self.n - self._count
-        if self._at == done:
-            return
-        self._at = done
+        self._at = self.n - self._count
         blocks = self._blocks
         count = len(blocks)
         if count < LEAST_POINTS:
@@ -179,6 +206,16 @@ class Course:
             LEAPS * math.sqrt(leaps),
             ROUNDING * max(map(abs, levels)),
         )
+
+
+def by_chance(count: int) -> float:
+    """How far the highest of so many values of a normal law is above their middle, in standard deviations, at the most
+    (the bound on its mean).
+
+    >>> round(by_chance(5), 2), round(by_chance(30), 2)
+    (1.79, 2.61)
+    """
+    return math.sqrt(2.0 * math.log(max(count, 1)))
 
 
 def error_of_mean(values: list[float], size: int) -> float:

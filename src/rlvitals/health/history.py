@@ -94,12 +94,12 @@ class History:
         """One event more."""
         if event.finding is not None:
             self._findings[self._taken] = event.finding
-            self._open.setdefault(_key(event), []).append(self._taken)
+            self._open.setdefault(alarm_key(event), []).append(self._taken)
             self._taken += 1
             if len(self._findings) > self._most:
                 self._forget_oldest()
         elif event.type == "recovered":
-            for place in self._open.pop(_key(event), ()):
+            for place in self._open.pop(alarm_key(event), ()):
                 self._findings[place] = replace(self._findings[place], recovered_step=event.step)
         elif event.type in ("request", "answer") and isinstance(number := event.facts.get("request"), int):
             self._take_request(number, event)
@@ -136,8 +136,8 @@ class History:
         self._open = {key: places for key, places in self._open.items() if places}
 
 
-def _key(event: HealthEvent) -> str:
-    """An epoch's rule may have the name of a row's."""
+def alarm_key(event: HealthEvent) -> str:
+    """The alarm an event is about. An epoch's rule may have the name of a row's."""
     return f"epochs:{event.alarm}" if event.seen_in == "epochs" else event.alarm
 
 

@@ -8,7 +8,7 @@ again after it had recovered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ class Monitor:
         self.case.changed = False
         bound, self._missing = bind(self.rulebook, self.case)
         ready = [
-            (one, self._states.setdefault(one.alarm, _State(one.rule)), next(iter(one.signals), None), one.warm_up)
+            (one, self._states.setdefault(one.alarm, _State(one.rule)), _pace(one), one.warm_up, one.judge)
             for one in bound
         ]
         self._bound = [one for one in ready if not one[0].on_tick]
@@ -168,16 +168,14 @@ class Monitor:
         """Let the rules look that a row is something new for, all of them without one, and say what is new."""
         found: list[Finding] = []
         problems = self.problems
-        for bound, state, first, warm_up in rules:
-            if points is not None:
-                # Nearly all series come with every row: what `is_due` asks first is asked here, without a call.
-                is_warm = first is not None and first.seen_at == points and first.n >= warm_up
-                if not is_warm and not bound.is_due(points):
-                    continue
+        for bound, state, first, warm_up, judge in rules:
+            # Nearly all series come with every row: what `is_due` asks first is asked here, without a call.
+            if (first.seen_at != points or first.n < warm_up) and points is not None and not bound.is_due(points):
+                continue
             if problems and bound.rule.rule in problems:
                 continue
             try:
-                alarm = bound.judge()
+                alarm = judge()
             except Exception as error:  # noqa: BLE001 - a rule that breaks is put aside; 70 guards a row are too slow
                 problems[bound.rule.rule] = words_of(error)
                 continue
@@ -194,6 +192,10 @@ class Monitor:
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
                 alarm.severity = "info"  # the run has come through this before, and is ahead all the same
+            is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
+            if is_lost and (beside := self._beside(rule)) is not None:  # two different things show how it was lost
+                alarm.severity = "critical"
+                alarm.confidence = 1.0 - (1.0 - (alarm.confidence or 0.0)) * (1.0 - beside.confidence)
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
         if state.is_clear:
             state.reset()
@@ -204,6 +206,13 @@ class Monitor:
             if _RANK[severity] > state.said:
                 state.raise_to(severity, alarm)
                 found.append(self._finding(bound, alarm, severity, state))
+
+    def _beside(self, rule: Rule) -> Finding | None:
+        """A finding of another kind that stands beside this rule's, of those that are weighed as it is."""
+        for finding in self._history.open:
+            if finding.severity != "info" and finding.kind != rule.kind and finding.rule in self.weighed:
+                return finding
+        return None
 
     def _recover(self, alarm: str, step: int) -> None:
         if finding := next((one for one in self._history.open if one.alarm == alarm), None):
@@ -282,8 +291,15 @@ class Monitor:
         return False
 
 
-_Ready = tuple[Bound, "_State", Signal | None, int]
-"""A rule, what is remembered of it, its first signal, and the points that one needs."""
+_Ready = tuple[Bound, "_State", Signal, int, Callable[[], Alarm | None]]
+"""A rule, what is remembered of it, its first signal, the points that one needs, and the question itself."""
+
+_NEVER = Signal("never")
+"""In place of the first signal of a rule that reads none: no row brings it anything."""
+
+
+def _pace(bound: Bound) -> Signal:
+    return bound.signals[0] if bound.signals else _NEVER
 
 
 def _summary(kept: Sequence[Finding]) -> Finding:
@@ -308,8 +324,7 @@ class _State:
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "came_and_went",
-        "said",
-        "since_point", "since_step", "times",
+        "is_awake", "said", "since_point", "since_step", "times",
     )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
@@ -332,11 +347,8 @@ class _State:
         self.said = 0
         self.since_point = 0
         self.since_step = 0
-
-    @property
-    def is_awake(self) -> bool:
+        self.is_awake = False
         """Whether anything is remembered: else a rule that is content need not be counted."""
-        return bool(self._any or self._critical or self.said)
 
     @property
     def is_clear(self) -> bool:
@@ -351,6 +363,7 @@ class _State:
         """It is said now, at this severity."""
         self.times += not self.said
         self.said = _RANK[severity]
+        self.is_awake = True
         if alarm.back_at is not None and alarm.signal is not None:
             self._way_back = alarm.signal, alarm.back_at
 
@@ -369,6 +382,7 @@ class _State:
         self._any = ((self._any << 1) | (rank > 0)) & mask
         self._serious = ((self._serious << 1) | (rank > 1)) & mask
         self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical
+        self.is_awake = bool(self._any or self._critical or self.said)
         if not rank:
             return None
         most = 2 if is_sparse else MAX_VOTES

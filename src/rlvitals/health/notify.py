@@ -1,4 +1,5 @@
-"""Telling people of a finding: a banner for the terminal, a webhook, a file that schedulers look for.
+"""Telling people of a finding: a banner for the terminal, a webhook, a file that schedulers look for. The services that
+people read (Slack, e-mail, ...) are in `rlvitals.notify`.
 
 A webhook's address is a secret: it is in no message, no error and no file of ours. What is posted is the run's name,
 the step, the severity, the title and the advice; no host, no user, no paths. Posting happens in a daemon thread behind
@@ -18,6 +19,7 @@ from typing import Any
 
 from rlvitals.codec import encode, to_json
 from rlvitals.guard import Once, guarded
+from rlvitals.outgoing import Sending, send
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.terminal import cut_middle, visible
 
@@ -30,6 +32,7 @@ BACK_OFF_SECONDS = 1.0
 """Before the second try; twice as long before each further one."""
 
 QUEUE_LENGTH = 64
+JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
 DISCORD_LENGTH = 2000
 
 
@@ -154,44 +157,12 @@ class Webhook:
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(self._back_off * 2 ** (attempt - 1))
-            problem, again = _try(self._url, body, self._timeout)
-            if not problem or not again:
+            reply = send(Sending(self._url, body, JSON_HEADERS), self._timeout)
+            problem = reply.problem
+            if not reply.may_help:
                 break
         if problem:
             self._say(f"the webhook did not take a notification: {problem}")
-
-
-def _try(url: str, body: bytes, timeout: float) -> tuple[str, bool]:
-    """Post once. Returns what went wrong (nothing: ''), without the address, and whether another try may help."""
-    # Imported here: sockets have no place in the write path of a run that notifies nobody.
-    from urllib.error import HTTPError, URLError
-    from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-    class Stay(HTTPRedirectHandler):
-        """A hook that points elsewhere is a wrong address; what was meant for one host goes to no other."""
-
-        def redirect_request(self, *_: Any) -> None:
-            return None
-
-    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "rlvitals"}
-    try:
-        # S310: the settings let only http and https through.
-        request = Request(url, data=body, headers=headers, method="POST")  # noqa: S310
-        with build_opener(Stay).open(request, timeout=timeout):
-            return "", False
-    except HTTPError as error:
-        error.close()
-        return f"HTTP {error.code}", error.code >= 500 or error.code == 429
-    except URLError as error:
-        reason = error.reason
-        if isinstance(reason, TimeoutError):
-            return f"no answer within {timeout:g} s", True
-        # Never str(error): some of them quote the address.
-        return (reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__), True
-    except TimeoutError:
-        return f"no answer within {timeout:g} s", True
-    except (OSError, ValueError) as error:
-        return type(error).__name__, isinstance(error, OSError)
 
 
 class Notifier:
@@ -232,3 +203,17 @@ class Notifier:
         """Wait a little for what is still on its way."""
         if self._webhook is not None:
             self._webhook.close(seconds)
+
+
+def open_notifier(
+    run_name: str,
+    settings: Mapping[str, Any],
+    warn: Callable[[str], None] = logger.warning,
+    *,
+    put_file: Callable[[Path, bytes], None],
+) -> Notifier | None:
+    """The notifier of settings that name a webhook or a sentinel; None for others. Services (`to`) are told by the
+    process beside the trainer.
+    """
+    wanted = {key: value for key, value in settings.items() if key in ("webhook", "format", "on", "sentinel")}
+    return Notifier(run_name, wanted, warn, put_file=put_file) if wanted.keys() & {"webhook", "sentinel"} else None

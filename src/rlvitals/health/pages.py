@@ -9,15 +9,16 @@ import inspect
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rlvitals.catalog.pages import publish
 from rlvitals.codec import parse_json
-from rlvitals.errors import RuleError
+from rlvitals.errors import RuleError, did_you_mean
 from rlvitals.health import conditions
 from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
-from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data
+from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data, shipped
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
@@ -127,6 +128,34 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     if rule.sources:
         lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
     return lines
+
+
+def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "rule": rule.rule,
+        "kind": rule.kind,
+        "severity": gravest(rule),
+        "says": rule.words.title,
+        "advice": [of_this_run(text, {}) for text in rule.words.advice],
+        "numbers": dict(rule.numbers),
+        "told": "\n".join(rule_lines(rule, book)),
+    }
+
+
+def is_rule_or_kind(name: str) -> bool:
+    """Whether it is a shipped rule or a kind."""
+    return name in KINDS or name in shipped().rules
+
+
+def rules_named(name: str, book: Rulebook) -> list[Rule]:
+    """The rule of this name, or the rules that find this kind of trouble. Raises RuleError where there are none."""
+    if name in book.rules:
+        return [book.rules[name]]
+    if name in KINDS:
+        return [rule for rule in book.rules.values() if rule.kind == name]
+    known = [*book.rules, *KINDS]
+    raise RuleError(f"there is no rule and no kind {name!r}.{did_you_mean(name, known)} 'rlvitals rules' lists them")
 
 
 def gravest(rule: Rule) -> str:

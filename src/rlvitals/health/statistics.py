@@ -23,6 +23,9 @@ HEAD = 12
 """Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
 
 SKIPPED = 2
+OPENING = 5
+"""Points of `start` and `opening`: what begins to go wrong at once is part of a longer baseline."""
+
 WINDOW = 5
 WINSOR = 5.0
 """A value further than this many noises from the fast level moves the levels only so far: one spike cannot poison
@@ -108,6 +111,7 @@ class Signal:
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
         "course", "is_outcome", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
+        "opening", "start",
     )  # fmt: skip
 
     def __init__(self, name: str, key: str = "") -> None:
@@ -119,7 +123,7 @@ class Signal:
         """Whether its jumps are measured as ratios: a gradient norm or a KL moves by factors."""
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: PLR0915 - one statement for each number
         """Forget everything: the run began again."""
         self.n = 0
         """Finite values seen."""
@@ -129,6 +133,10 @@ class Signal:
         """The run's row number of the last value, finite or not."""
         self.base = math.nan
         """The robust starting level: median of points 3 to 12, then frozen."""
+        self.start = math.nan
+        """The level of the first five points, the very first left out where there are more."""
+        self.opening = math.nan
+        """The median of the first five points."""
         self.highest = -math.inf
         self.lowest = math.inf
         self.top = -math.inf
@@ -183,8 +191,6 @@ class Signal:
         previous = self.last
         self.last = value
         self.step = step
-        if n == 1:
-            self.first_step = step
         if self.nonfinite_recent:
             self.nonfinite_recent *= 0.8
         if value > self.highest:  # noqa: PLR1730 - max() and min() cost a call, here and below
@@ -205,7 +211,7 @@ class Signal:
         taken, noise = value, 0.0
         if n == 1:
             self.equal_streak = 1
-            self.equal_step = step
+            self.equal_step = self.first_step = step
         else:
             jump = abs(value - previous)
             if jump:
@@ -236,20 +242,23 @@ class Signal:
                     jump = largest
                 self._jump = usual + JUMP * (jump - usual)
                 self._jump_slow += JUMP_SLOW * (jump - self._jump_slow)
-        self._fast += FAST * (taken - self._fast)
-        self._mid += MID * (taken - self._mid)
-        self._slow += SLOW * (taken - self._slow)
         self._sum_x += taken
         self._sum_xx += taken * taken
         self._sum_tx += n * taken
         if self.is_outcome:
             self.course.add(taken)
+        fast, mid, slow = self._fast, self._mid, self._slow
+        fast = self._fast = fast + FAST * (taken - fast)
+        mid = self._mid = mid + MID * (taken - mid)
+        slow = self._slow = slow + SLOW * (taken - slow)
         if n <= HEAD:
             self._freeze(value, n)
-        warm = n if n < SETTLED else SETTLED
-        fast = self.fast = self._fast / FAST_WARM[warm]
-        mid = self._level = self._mid / MID_WARM[warm]
-        slow = self.slow = self._slow / SLOW_WARM[warm]
+            fast, mid, slow = self._fast, self._mid, self._slow  # the head may have been mended
+        if n < SETTLED:
+            fast /= FAST_WARM[n]
+            mid /= MID_WARM[n]
+            slow /= SLOW_WARM[n]
+        self.fast, self._level, self.slow = fast, mid, slow
         if n > HEAD:
             least = HALF_SLOW_SHARE * noise  # what is less than this above the best is no new best
             if slow > self.top + least or n == HEAD + 1:
@@ -294,6 +303,9 @@ class Signal:
 
     def _freeze(self, value: float, n: int) -> None:
         self._head.append(value)
+        if n <= OPENING:
+            self.start = median(self._head[1:] or self._head)
+            self.opening = sorted(self._head)[n // 2]
         kept = self._head[SKIPPED:] if n > SKIPPED else self._head
         self.base = median(kept)
         spread = 1.4826 * median([abs(kept_value - self.base) for kept_value in kept])
@@ -343,11 +355,6 @@ class Signal:
         return tuple(self._head)
 
     @property
-    def start(self) -> float:
-        """The level of the first five points, the very first left out where there are more."""
-        return median(self._head[1:5] or self._head) if self._head else math.nan
-
-    @property
     def floor(self) -> float:
         """The smallest difference that means anything: the log's rounding; 0 while too few changes tell of it."""
         return self.quantum if self._changes >= 5 else 0.0
@@ -355,12 +362,19 @@ class Signal:
     @property
     def noise(self) -> float:
         """The usual distance of one value from the fast level, as a standard deviation."""
-        return max(self._noise, 0.3 * self.quantum if self._changes >= 5 else 0.0, ROUNDING * abs(self.base))
+        return self._at_least(self._noise)
 
     @property
     def noise_base(self) -> float:
         """The noise of the first points, then frozen."""
-        return max(self._noise_base, 0.3 * self.quantum if self._changes >= 5 else 0.0, ROUNDING * abs(self.base))
+        return self._at_least(self._noise_base)
+
+    def _at_least(self, noise: float) -> float:
+        """No noise is less than the log's rounding, or than that of a float."""
+        if self._changes >= 5 and noise < 0.3 * self.quantum:
+            noise = 0.3 * self.quantum
+        least = ROUNDING * abs(self.base)
+        return least if least > noise else noise
 
     @property
     def ratio(self) -> float:

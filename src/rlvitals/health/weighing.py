@@ -37,6 +37,7 @@ _UNTRAINED = frozenset({"lr_too_low", "dead_gradient"})
 
 _WEIGH_THEMSELVES = frozenset({
     "slice_collapse", "lost_to_failures", "coverage_lost", "prompts_lost", "answers_alike", "prompt_ignored",
+    "eval_left_behind",
 })  # fmt: skip
 """Functions whose evidence is the outcome itself, of a part of the run or together with what explains it: how the whole
 stands says nothing more about them."""

@@ -7,13 +7,13 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlvitals.codec import encode
 from rlvitals.config import planned_steps
-from rlvitals.importers.base import Fields, ForeignLog
+from rlvitals.importers.base import ForeignLog
 from rlvitals.importers.padding import family
 from rlvitals.importers.steps import RestartWatch
 from rlvitals.masking import masked
@@ -104,12 +104,12 @@ def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
     for row in log.rows:
         attempt += watch.is_restart(row)
         numbers = {metric_key(name): value for name, value in row.items() if name not in ("step", "timestamp")}
-        yield _stream(row), Row(row["step"], row.get("timestamp", math.nan), attempt, numbers)
+        yield stream_of(row), Row(row["step"], row.get("timestamp", math.nan), attempt, numbers)
 
 
-def _stream(row: Fields) -> Stream:
+def stream_of(names: Iterable[str]) -> Stream:
     """Rows about nothing but an evaluation are evaluations; mixed ones stay whole among the training's."""
-    return "eval" if {family(name) for name in row} <= {"eval", "axis"} else "train"
+    return "eval" if {family(name) for name in names} <= {"eval", "axis"} else "train"
 
 
 def _remove(paths: list[Path]) -> None:

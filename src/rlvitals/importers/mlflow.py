@@ -46,7 +46,7 @@ class MlflowImporter(Importer):
 
     @classmethod
     def begun(cls, log: Path) -> float:
-        return _seconds(yaml_of(log / "meta.yaml").get("start_time")) or changed_at(log)
+        return seconds(yaml_of(log / "meta.yaml").get("start_time")) or changed_at(log)
 
     @classmethod
     def width(cls, log: Path) -> int:
@@ -66,7 +66,7 @@ class MlflowImporter(Importer):
     def _of_folder(self, folder: Path) -> list[Point]:
         parameters = sorted((folder / "params").rglob("*"))[:MOST_PARAMETERS]
         self.config = {
-            file.relative_to(folder / "params").as_posix(): _setting(text_of(file))
+            file.relative_to(folder / "params").as_posix(): setting(text_of(file))
             for file in parameters
             if os.path.isfile(file)
         }
@@ -81,7 +81,7 @@ class MlflowImporter(Importer):
                     self.notes.count("1 line is damaged and was skipped", "{} lines are damaged and were skipped")
                 continue  # the last line, which is being written
             step = number_in(cells[2]) if len(cells) > 2 else 0
-            yield Point(step if isinstance(step, int) else 0, _seconds(number_in(cells[0])), name, float(value))
+            yield Point(step if isinstance(step, int) else 0, seconds(number_in(cells[0])), name, float(value))
 
     def _of_database(self, path: Path) -> list[Point]:
         with opened(path) as database:
@@ -91,12 +91,12 @@ class MlflowImporter(Importer):
                 "WHERE r.lifecycle_stage IS NOT 'deleted' GROUP BY r.run_uuid"
             )
             runs = [
-                RunInDatabase(str(run), str(name or ""), _seconds(begun), metrics, points)
+                RunInDatabase(str(run), str(name or ""), seconds(begun), metrics, points)
                 for run, name, begun, metrics, points in listed
             ]
             chosen = choose(runs, self.choice, path, self.notes)
             self.config = {
-                str(key): _setting(str(value))
+                str(key): setting(str(value))
                 for key, value in database.execute(
                     "SELECT key, value FROM params WHERE run_uuid = ? LIMIT ?", (chosen.id, MOST_PARAMETERS)
                 )
@@ -106,7 +106,7 @@ class MlflowImporter(Importer):
                 (chosen.id,),
             )
             return [
-                Point(step, _seconds(time), key, math.nan if is_nan else _unbounded(value))
+                Point(step, seconds(time), key, math.nan if is_nan else largest_as_infinity(value))
                 for key, value, time, step, is_nan in found
                 if isinstance(key, str) and isinstance(step, int) and isinstance(value, int | float)
             ]
@@ -119,16 +119,18 @@ def _metric_files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield file.relative_to(metrics).as_posix(), file
 
 
-def _unbounded(value: int | float) -> float:
+def largest_as_infinity(value: int | float) -> float:
     """MLflow keeps infinity as the largest float in its databases."""
     largest = 1.7976931348623157e308
     return math.copysign(math.inf, value) if abs(value) >= largest else float(value)
 
 
-def _seconds(milliseconds: object) -> float:
+def seconds(milliseconds: object) -> float:
+    """A time of MLflow's as Unix seconds; 0 where there is none."""
     return milliseconds / 1000 if isinstance(milliseconds, int | float) and milliseconds > 0 else 0.0
 
 
-def _setting(text: str) -> Any:
+def setting(text: str) -> Any:
+    """A parameter, which MLflow keeps as text."""
     number = number_of(text.strip())
     return text.strip() if number is None else number

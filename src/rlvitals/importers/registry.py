@@ -31,6 +31,7 @@ from rlvitals.importers.steps import restarts
 from rlvitals.importers.swanlab import SwanLabImporter
 from rlvitals.importers.table import TableImporter
 from rlvitals.importers.tensorboard import TensorBoardImporter
+from rlvitals.importers.trackers.address import address_in
 from rlvitals.importers.trackio import TrackioImporter
 from rlvitals.importers.wandb import WandbImporter
 from rlvitals.masking import mask_text
@@ -303,7 +304,15 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, of a folder that holds one, or of a URL. Raises NotALog where there are no numbers."""
+    """The rows of a log file, of a folder that holds one, of a URL, or of a tracker's run by its address.
+
+    Raises NotALog where there are no numbers, and SourceError where a tracker does not give them.
+    """
+    address = address_in(path)
+    if address is not None:
+        from rlvitals.importers.trackers.bringing import read_address  # it writes runs, too: not for every log
+
+        return read_address(address)
     if is_url(path):
         return _read_url(str(path))
     base, choice = split_choice(Path(path))
@@ -343,8 +352,10 @@ def choose_run(importer: Importer, choice: str, place: Path) -> None:
 
 
 def local_or_log(path: str | os.PathLike[str]) -> Path | ForeignLog:
-    """A path on this machine, or the log that a URL names; where it does not say which, a run is looked for first."""
-    if not (is_url(path) and ends_as_log(urlsplit(str(path)).path)):
+    """A path on this machine, or the log that a URL or a tracker's address names; where a URL does not say which, a run
+    is looked for first.
+    """
+    if address_in(path) is None and not (is_url(path) and ends_as_log(urlsplit(str(path)).path)):
         with suppress(RunNotFound):
             return local_path(path)
     return read_log(os.fspath(path))

@@ -47,6 +47,19 @@ class StepFinder:
         self._epoch = -math.inf
         self._offset = 0
 
+    def memory(self) -> dict[str, Any]:
+        """What `recall` needs to go on with the rows that follow, as JSON holds it."""
+        epoch = self._epoch if math.isfinite(self._epoch) else None
+        kept = {"rows": self._rows, "name": self._name, "differing": sorted(self._differing), "last": self._last}
+        return {**kept, "epoch": epoch, "offset": self._offset, "is_numbered": self.is_numbered}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Go on where another finder ended."""
+        self._rows, self._name, self._last = memory["rows"], memory["name"], memory["last"]
+        self._differing, self._offset = set(memory["differing"]), memory["offset"]
+        self._epoch = -math.inf if memory["epoch"] is None else memory["epoch"]
+        self.is_numbered = memory["is_numbered"]
+
     def place(self, row: Fields, raw: dict[str, Any] | None = None) -> Fields:
         """The row with its step first and its time second; `raw` is what it was before texts were dropped."""
         self._rows += 1
@@ -108,6 +121,14 @@ class RestartWatch:
         self._newest: dict[str, int] = {}
         self._first: int | None = None
         self._before: Fields = {}
+
+    def memory(self) -> dict[str, Any]:
+        """What `recall` needs to go on with the rows that follow, as JSON holds it. The last row is not part of it."""
+        return {"newest": self._newest, "first": self._first}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Go on where another watch ended."""
+        self._newest, self._first = dict(memory["newest"]), memory["first"]
 
     def is_restart(self, row: Fields) -> bool:
         step: int = row["step"]

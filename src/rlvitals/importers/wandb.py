@@ -108,7 +108,7 @@ class WandbImporter(Importer):
                 rows += [row] if row else []
                 if len(self.distributions) < MOST_HISTOGRAMS:
                     step = rows[-1]["step"] if rows else raw.get("_step")
-                    self.distributions += _histograms(raw, step)
+                    self.distributions += histograms_in(raw, step)
         reader.finish()
         if not rows:
             raise NotALog(path, "the W&B run holds no history")
@@ -156,7 +156,7 @@ def without_media(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _histograms(found: dict[str, Any], step: Any) -> Iterator[Logged]:
+def histograms_in(found: dict[str, Any], step: Any) -> Iterator[Logged]:
     """The histograms of a row of W&B's, flat or nested."""
     if type(step) is not int or abs(step) > MAX_STEP:
         return

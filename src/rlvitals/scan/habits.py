@@ -1,5 +1,5 @@
-"""What goes wrong with texts of any kind: nothing but the format, loops, another language, refusals, no reasoning,
-copies of the reference, pieces of the prompt, and groups that say the same.
+"""What goes wrong with texts of any kind: nothing but the format, no number where one was asked for, loops, another
+language, refusals, no reasoning, copies of the reference, pieces of the prompt, and groups that say the same.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from rlvitals.compute.repetition import compression_ratio, ngram_repetition
 from rlvitals.scan.reading import TEXT, Part, Reading, Span, words_of
@@ -64,6 +65,33 @@ _STOCK = _words(
     "in as below and to a of this format requested required output first second then"
 )
 FEWEST_CONTENT = 1
+
+_ASKS_FOR_NUMBER = re.compile(
+    r"\bhow (?:much|many)\b|\bgive the number\b|\b(?:calculate|compute|evaluate)\b"
+    r"|\bwhat (?:is|are|does)\b[^?\n]{0,40}\d\s*[-+*/x\u00d7\u00f7^]\s*\d"
+    r"|\b(?:add|subtract|multiply|divide)\b[^.\n]{0,20}\d",
+)
+_ASKS_FOR_MORE = re.compile(
+    r"\b(?:function|program|code|python|script|implement|sql|query|json|list|essay|story|poem|explain|describe|prove"
+    r"|in terms of|expression|formula)\b|(?<![\w'\u2019])[b-hj-z](?![\w'\u2019])"
+)
+"""Prompts whose answer may have no number in it: texts, programs, and letters for unknowns."""
+FEWEST_NUMBERS, LONGEST_QUESTION = 2, 2_000
+"""Numbers in a prompt that asks for another one, and its length: a long one asks for several things."""
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion dozen "
+    "half third quarter once twice thrice double triple none nothing nobody never no infinite infinitely undefined"
+)
+_NUMBER = re.compile(
+    rf"[\d\u00bc-\u00be\u2150-\u215e\u221e\u221a\u03c0\u3007\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341\u767e\u5343\u4e07\u4e24\\]"
+    rf"|\b(?:{'|'.join(_NUMBER_WORDS.split())})\b",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(
+    r"<(answer|final|final_answer|solution|response)>(?P<inside>.*?)</\1>|\\boxed\s*\{(?P<boxed>[^{}]*)\}",
+    re.DOTALL | re.IGNORECASE,
+)
 
 _REFUSAL = re.compile(
     r"""\b(?:
@@ -129,6 +157,34 @@ def only_the_format(reading: Reading) -> Iterator[Span]:
     content = [word for word in words_of(_TAG.sub(" ", text)) if word not in _STOCK]
     if len(content) < FEWEST_CONTENT:
         yield Span(last.turn, TEXT, 0, len(text))
+
+
+def gives_no_number(reading: Reading) -> Iterator[Span]:
+    """The prompt asks for a number, and the answer has none: evasive, or nonsense."""
+    last = reading.last
+    if (
+        last is None
+        or not asks_for_number(reading.page.prompt)
+        or any(turn.calls for turn in reading.rollout.turns[-1:])
+    ):
+        return
+    thoughts = [match.span() for match in _THOUGHT.finditer(last.text)]
+    answers = [match for match in _ANSWER.finditer(last.text) if not any(a <= match.start() < b for a, b in thoughts)]
+    if answers:
+        group = "inside" if answers[-1]["inside"] is not None else "boxed"
+        start, end = answers[-1].span(group)
+    else:
+        start, end = max((b for _, b in thoughts), default=0), len(last.text)
+    if last.text[start:end].strip() and not _NUMBER.search(last.text, start, end):
+        yield Span(last.turn, TEXT, start, end)
+
+
+@lru_cache(maxsize=256)
+def asks_for_number(prompt: str) -> bool:
+    """Whether a prompt, in small letters, asks for one number and shows others to get it from."""
+    if len(prompt) > LONGEST_QUESTION or not _ASKS_FOR_NUMBER.search(prompt) or _ASKS_FOR_MORE.search(prompt):
+        return False
+    return sum(1 for _ in _NUMBER.finditer(prompt)) >= FEWEST_NUMBERS
 
 
 def _is_in_thought(text: str, place: int) -> bool:

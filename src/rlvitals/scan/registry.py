@@ -34,8 +34,8 @@ _NAME = re.compile(r"^[A-Za-z][\w-]{0,60}$")
 
 EXPLOITS = ("edited_tests", "special_cased_tests", "ends_the_process", "patched_checks", "reads_the_grader")
 HABITS = (
-    "only_the_format", "repeats_itself", "switches_language", "refuses", "does_not_reason", "copies_the_reference",
-    "leaks_the_prompt", "says_the_same",
+    "only_the_format", "gives_no_number", "repeats_itself", "switches_language", "refuses", "does_not_reason",
+    "copies_the_reference", "leaks_the_prompt", "says_the_same",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -123,6 +124,13 @@ def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Add one line to the list of (re)starts."""
     line = json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n"
     append_line(run_dir.attempts, line, sync=True)  # rows that are on the disk must not lose the attempt they are of
+
+
+def write_attempts(run_dir: RunDir, attempts: Iterable[Attempt]) -> None:
+    """Write the whole list of (re)starts, in place of what was there."""
+    replace_file(
+        run_dir.attempts, [json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in attempts]
+    )
 
 
 def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[Attempt]:

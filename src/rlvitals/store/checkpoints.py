@@ -31,7 +31,8 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for below in _BELOW:
         try:
-            entries = sorted(entry.path for entry in os.scandir(folder / below) if entry.is_dir())
+            with os.scandir(folder / below) as found_here:  # a link to itself beside them hides none
+                entries = sorted(entry.path for entry in found_here if os.path.isdir(entry.path))
         except (OSError, ValueError):
             continue
         for entry in map(Path, entries):

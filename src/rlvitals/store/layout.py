@@ -90,7 +90,11 @@ class RunDir:
     eval_control = _Below("eval_logs", "control.json")
     """What the policy that training began with was rewarded; later evaluations are compared with it."""
     sinks = _Below("sinks")
+    notify = _Below("notify")
+    """What each service that people are notified through has been sent."""
     index = _Below("index")
+    imported = _Below("import.json")
+    """How far a tracker's run has been brought in."""
     asks = _Below("asks")
     """What people ask of the trainer while the run is live."""
 
@@ -183,7 +187,9 @@ class RunDir:
             self.eval_rollouts,
             self.index,
             self.sinks,
+            self.notify,
             self.asks,
+            self.imported,
         ]
         return [*whole, *self.epochs.written_paths, *self.eval_logs.glob("eval_step_*.json")]
 

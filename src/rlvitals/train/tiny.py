@@ -61,7 +61,7 @@ def build(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = LlamaForCausalLM(config)
     return model, tokenizer
 
 
@@ -83,7 +83,7 @@ def build_tokenizer(texts: Iterable[str], *, context: int = 128) -> PreTrainedTo
     words = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
     words.decoder = decoders.Fuse()  # pieces are joined as they are, without a space between them
-    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
         tokenizer_object=words,
         pad_token=PAD,
         bos_token=BOS,

@@ -13,7 +13,7 @@ from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, cut, window, wrapped
 from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched
-from rlvitals.views.discovery import is_dump, is_run
+from rlvitals.views.discovery import is_dump, is_joined, is_run
 from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import Hit
 
@@ -47,7 +47,7 @@ class RolloutsPane(Pane):
     def read(self) -> None:
         """Look what there is now; at the newest step unless another one was chosen."""
         path = self.watched.path
-        if not (is_run(path) or (path.is_dir() and is_dump(path))):
+        if not (is_run(path) or is_joined(path) or (path.is_dir() and is_dump(path))):
             self._why = "a foreign log holds no rollouts; name the folder of a dump to see those"
             return
         was_newest = self._step is None or (bool(self._steps) and self._step == self._steps[-1])

@@ -24,10 +24,10 @@ from rlvitals.splits import held_out_name
 from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
-from rlvitals.views.discovery import is_run
+from rlvitals.views.discovery import is_joined, is_run
 from rlvitals.views.judge import Judge, Trace
 from rlvitals.views.live import Feed, News, open_feed
-from rlvitals.views.run import open_run
+from rlvitals.views.logs import open_any
 from rlvitals.views.sources import RowSource, new_monitor
 from rlvitals.views.tree import slice_facts
 from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
@@ -294,9 +294,9 @@ def _middle(trace: Trace) -> Points:
 
 def status_line(watched: Watched) -> str:
     """How the run stands: recorded runs know it, foreign logs do not."""
-    if not is_run(watched.path):
+    if not is_run(watched.path) and not is_joined(watched.path):
         return "log"
     try:
-        return open_run(watched.path).status
+        return open_any(watched.path).status
     except RlvitalsError:
         return "run"

@@ -61,9 +61,12 @@ class RunComparison:
     """Settings that differ and say who ran where and when."""
 
 
-def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE) -> RunComparison:
+def compare_runs(
+    views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE, *, signs_only: bool = False
+) -> RunComparison:
     """Compare runs with the first one. `metrics` asks for some by name: then what does not compare raises
-    NotComparable.
+    NotComparable. With `signs_only`, where none are asked for, the vital signs of the first run are compared; every
+    one of thousands of metrics takes seconds.
     """
     if len(views) < 2:
         raise ConfigError("comparing takes at least two runs")
@@ -71,16 +74,16 @@ def compare_runs(views: Sequence[RunView], metrics: Sequence[str] = (), toleranc
     rows = []
     seeds = _seeds(views)
     paired: set[tuple[int, str]] = set()
-    for name in metrics or base.reader.ordered(base.metrics):
+    for name in metrics or (base.vital_signs if signs_only else base.reader.ordered(base.metrics)):
         base_name = base.resolve(name)
-        partners = [_partner(base, base_name, other, name, bool(metrics)) for other in views[1:]]
+        partners = [partner_of(base, base_name, other, name, bool(metrics)) for other in views[1:]]
         if all(partner is None for partner in partners):
             continue
         rows.append(_metric_row(views, base_name, partners, tolerance, seeds, must_compare=bool(metrics)))
         paired.add((0, base_name))
         paired.update((position, partner) for position, partner in enumerate(partners, 1) if partner is not None)
     only = {}
-    if not metrics:
+    if not metrics and not signs_only:
         for position, view in enumerate(views):
             alone = [name for name in view.metrics if (position, name) not in paired]
             if alone:
@@ -114,7 +117,7 @@ def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
     return {key: values for key, values in found.items() if any(value != values[0] for value in values[1:])}
 
 
-def _partner(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:
+def partner_of(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:
     """The other run's metric to lay beside this one: the same name, or the same concept and slice, or what was asked
     for by name.
     """
@@ -191,7 +194,7 @@ _BADNESS = {"same": 0, "convert": 1, "caution": 2, "different": 3}
 
 def _common(base: RunView, base_name: str, other: RunView, name: str) -> tuple[Any, Any, Any]:
     """The steps that both runs have, and their values there."""
-    left, right = _by_step(base, base_name), _by_step(other, name)
+    left, right = by_step(base, base_name), by_step(other, name)
     steps = np.intersect1d(left[0], right[0])
     return steps, left[1][np.searchsorted(left[0], steps)], right[1][np.searchsorted(right[0], steps)]
 
@@ -218,7 +221,7 @@ def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Se
     for family in others:
         if len(first) < 2 or len(family) < 2:
             continue
-        curves = {place: _by_step(views[place], names[place] or "") for place in (*first, *family)}
+        curves = {place: by_step(views[place], names[place] or "") for place in (*first, *family)}
         steps = reduce(np.intersect1d, [own for own, _ in curves.values()])
         table = {place: values[np.searchsorted(own, steps)] for place, (own, values) in curves.items()}
         parted = bands_part(steps, *(np.array([table[place] for place in group]) for group in (first, family)))
@@ -227,7 +230,7 @@ def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Se
     return told
 
 
-def _by_step(view: RunView, name: str) -> tuple[Any, Any]:
+def by_step(view: RunView, name: str) -> tuple[Any, Any]:
     """One value a step (the last logged one), in the concept's own sign and scale."""
     steps, values = view.series(name)
     keep = np.append(np.diff(steps) != 0, True) if len(steps) else np.zeros(0, dtype=bool)

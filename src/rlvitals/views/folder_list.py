@@ -9,7 +9,7 @@ from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
 from rlvitals.importers import is_one_log
 from rlvitals.store.marks import Marks
-from rlvitals.views.discovery import find_runs, is_run
+from rlvitals.views.discovery import find_trainings, is_run
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.raw_logs import RawLogs, find_logs
 
@@ -58,7 +58,8 @@ class FolderList:
     def _found_runs(self) -> list[Path]:
         try:
             gone = {self.folder.resolve() / name for name in Marks(self.folder.resolve()).put_away()}
-            return [path for path in find_runs(self.folder) if not gone or path.resolve() not in gone]
+            found = [path for path in find_trainings(self.folder) if is_run(path)]  # the others are among the logs
+            return [path for path in found if not gone or path.resolve() not in gone]
         except (RlvitalsError, OSError):  # the folder is gone, or its marks cannot be read
             return []
 

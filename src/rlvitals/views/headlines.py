@@ -30,6 +30,7 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
 from rlvitals.views.diagnosis import NOT_MONITORED
 from rlvitals.views.run import RunView, open_run
+from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
 """Rows looked at at either end of a log."""
@@ -42,6 +43,9 @@ FRESH_SECONDS = 5.0
 
 SHORT_LOG = 256 * 1024
 """Bytes of a log that is read whole for a list."""
+
+COUNTING_SECONDS = 0.05
+"""Time that one list may spend on counting metrics, for which logs are read whole; the next list goes on with it."""
 
 NEWLINE = ord("\n")
 _BLOCK = 1 << 18
@@ -62,6 +66,13 @@ class Headlines:
 
     _counted: dict[Path, Counted] = field(default_factory=dict)
     _told: dict[Path, tuple[object, Headline, float]] = field(default_factory=dict)
+    _uncounted: set[Path] = field(default_factory=set)
+    """Whose metrics there was no time to count."""
+    _counting_time: float = math.inf
+
+    def begin(self) -> None:
+        """A list of many begins, which is not to take long."""
+        self._counting_time = COUNTING_SECONDS
 
     def of(self, path: Path) -> Headline:
         """One run's line. A run that cannot be read has the reason as its note."""
@@ -69,6 +80,8 @@ class Headlines:
         state = _state(run_dir)
         known = self._told.get(path)
         if known is not None and known[0] == state and _is_fresh(known[1], known[2]):
+            if path in self._uncounted:
+                known[1]["metrics"] = self._metrics(run_dir)
             return known[1]
         try:
             told = self._tell(run_dir)
@@ -76,6 +89,21 @@ class Headlines:
             told = unreadable_line(path, str(error))
         self._told[path] = (state, told, time.monotonic() + FRESH_SECONDS)
         return told
+
+    def _metrics(self, run_dir: RunDir, view: RunView | None = None) -> int | None:
+        self._uncounted.discard(run_dir.root)
+        if not _is_quick(run_dir):
+            return None
+        if self._counting_time <= 0:
+            self._uncounted.add(run_dir.root)
+            return None
+        began = time.monotonic()
+        try:
+            return len((view or open_run(run_dir.root)).metrics)
+        except (RlvitalsError, OSError):  # its page says why
+            return None
+        finally:
+            self._counting_time -= time.monotonic() - began
 
     def _tell(self, run_dir: RunDir) -> Headline:
         view = open_run(run_dir.root)
@@ -99,7 +127,7 @@ class Headlines:
             "last_step": max((row.step for row in ends), default=None),
             "total_steps": info.total_steps,
             "rows": rows,
-            "metrics": _metrics(view, run_dir),
+            "metrics": self._metrics(run_dir, view),
             "host": info.host or None,
             "seconds": max((info.ended or min(max(stamps), time.time())) - info.created, 0.0),
         }
@@ -128,13 +156,6 @@ class Headlines:
 
 def _is_fresh(line: Headline, until: float) -> bool:
     return line["status"] != "running" or time.monotonic() < until
-
-
-def _metrics(view: RunView, run_dir: RunDir) -> int | None:
-    try:
-        return len(view.metrics) if _is_quick(run_dir) else None
-    except RlvitalsError:  # its page says why
-        return None
 
 
 def _is_quick(run_dir: RunDir) -> bool:
@@ -185,6 +206,28 @@ def first_rows(log: Path) -> list[Row]:
 def _state(run_dir: RunDir) -> object:
     files = (run_dir.info, run_dir.train_log, archive_of(run_dir.train_log), run_dir.findings, run_dir.attempts)
     return tuple(map(stamp, files))
+
+
+def run_state(path: Path) -> tuple[object, ...]:
+    """What changes when a run is to be read anew."""
+    run_dir = RunDir(path)
+    logs = [run_dir.train_log, run_dir.eval_log]
+    beside = [run_dir.log("distributions"), run_dir.log("images")]
+    files = [
+        *beside,
+        run_dir.info,
+        run_dir.config,
+        run_dir.attempts,
+        run_dir.findings,
+        run_dir.ranks,
+        run_dir.lock,
+        *logs,
+    ]
+    return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
+
+
+def _rank_logs(run_dir: RunDir) -> list[Path]:
+    return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
 
 
 def unreadable_line(path: Path, reason: str) -> Headline:

@@ -209,14 +209,24 @@ class _Known(NamedTuple):
     path: Path | None
 
 
-def _checkpoint(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> CheckpointFacts | None:
-    """Of those before the onset the one with the best outcome; the newest where there is no onset or no outcome."""
+def best_checkpoint(view: RunView, findings: Sequence[Finding]) -> CheckpointFacts | None:
+    """The checkpoint with the best outcome, of any run; where a critical finding stands, of those before its onset."""
+    return _checkpoint(view, _onset(findings), clock_of(view), gpus_of(view), by_outcome=True)
+
+
+def _checkpoint(
+    view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus, *, by_outcome: bool = False
+) -> CheckpointFacts | None:
+    """Of those before the onset the one with the best outcome; the newest where no outcome is known. Without an onset
+    the newest, or the best of all with `by_outcome`.
+    """
     known = {step: found for step, found in checkpoints_of(view).items() if onset is None or step < onset["step"]}
     # What is only on record may have been removed by its trainer: better one that is there.
     known = {step: found for step, found in known.items() if found.path is not None} or known
     if not known:
         return None
-    step, metric, value = (max(known), None, None) if onset is None else _best_of(view, sorted(known))
+    is_ranked = by_outcome or onset is not None
+    step, metric, value = _best_of(view, sorted(known)) if is_ranked else (max(known), None, None)
     seconds = clock.seconds_since(step)
     facts: CheckpointFacts = {
         "step": step,
@@ -233,7 +243,8 @@ def _checkpoint(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpu
     which = "the only checkpoint" if len(known) == 1 else "the newest checkpoint"
     if metric is not None and len(known) > 1:
         which = f"the best of {len(known)} checkpoints"
-    told = [f"Go back to {facts['name']} (step {number(step)}), {which}{before}"]
+    to_do = "Use" if onset is None and by_outcome else "Go back to"
+    told = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
     if metric is not None:
         told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
     if seconds is not None:

@@ -5,41 +5,43 @@ its trainer the losses. Rows of the same step are one row; nothing is written.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import RlvitalsError
 from rlvitals.importers import ForeignLog
+from rlvitals.records import Status
 from rlvitals.splits import held_out_name
-from rlvitals.store.cards import read_info
-from rlvitals.store.layout import RunDir
+from rlvitals.views.discovery import parts_of
 from rlvitals.views.run import RunView, open_run
-
-PARTS = {"prime_rl": ("orchestrator", "trainer")}
-"""By framework: the folders of its processes' runs. Of a name that several log, the first one's numbers are taken."""
 
 _NAMED = 6
 """Names that are told in a note."""
 
 
-def framework_of(folder: Path) -> str | None:
-    """The framework whose processes' runs are in a folder; None of any other folder."""
-    for framework, parts in PARTS.items():
-        runs = [RunDir(folder / part) for part in parts]
-        try:
-            if all(run.holds_run and read_info(run).framework == framework for run in runs):
-                return framework
-        except (RlvitalsError, OSError):
-            continue
-    return None
+_WORST_FIRST: tuple[Status, ...] = ("running", "failed", "interrupted", "finished")
 
 
-def read_joined(folder: Path) -> ForeignLog | None:
-    """The runs of one training's processes as one log; None where the folder does not hold them."""
-    framework = framework_of(folder)
-    if framework is None:
-        return None
-    parts = {name: open_run(folder / name) for name in PARTS[framework]}
+def open_parts(folder: Path) -> dict[str, RunView]:
+    """The runs of one training's processes, by their names; none of any other folder."""
+    return {place.name: open_run(place) for place in parts_of(folder)}
+
+
+def joined_status(parts: Mapping[str, RunView]) -> tuple[Status, str]:
+    """Running as long as one process runs, otherwise the worst of their ends; and what there is to add."""
+    found = [run.status for run in parts.values()]
+    notes = [f"{name}: {run.status_note}" for name, run in parts.items() if run.status_note]
+    return next(status for status in _WORST_FIRST if status in found), "; ".join(notes)
+
+
+def joined_end(parts: Mapping[str, RunView]) -> float | None:
+    """When the last process ended; None where one has not."""
+    ends = [run.info.ended for run in parts.values()]
+    return None if None in ends else max(end for end in ends if end is not None)
+
+
+def joined_log(folder: Path, parts: Mapping[str, RunView]) -> ForeignLog:
+    """The runs of one training's processes, by their names, as one log."""
     rows: dict[int, dict[str, Any]] = {}
     held_out: list[dict[str, Any]] = []
     taken: dict[str, str] = {}
@@ -54,10 +56,13 @@ def read_joined(folder: Path) -> ForeignLog | None:
     if twice:
         told = ", ".join(list(twice)[:_NAMED]) + (" ..." if len(twice) > _NAMED else "")
         notes.append(f"logged by several processes, and read from the {next(iter(parts))}'s run: {told}")
+    framework = next(iter(parts.values())).info.framework
+    # An evaluation comes after the training row of its step: one behind later steps would look like a restart.
+    ordered = sorted([*rows.values(), *held_out], key=lambda row: int(row["step"]))
     return ForeignLog(
         folder,
         f"{framework} run of {len(parts)} processes",
-        [*(rows[step] for step in sorted(rows)), *held_out],
+        ordered,
         config={
             name: {key: own for key, own in view.config.items() if key != "rlvitals"} for name, view in parts.items()
         },

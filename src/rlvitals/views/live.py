@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +23,20 @@ from rlvitals.store.findings import event_of
 from rlvitals.store.layout import Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
-from rlvitals.views.discovery import is_dump, is_run
+from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
 from rlvitals.views.dumps import DumpView, Split, reward_rows, splits_of
+from rlvitals.views.headlines import run_state
+from rlvitals.views.joined import joined_status, open_parts
+from rlvitals.views.logs import JoinedView
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.sources import RowSource, source_of_log, source_of_run
+from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
 
 STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
+
+PAUSE = 10
+"""A training of several processes is read again after so many times as long as reading it took."""
 
 Rows = dict[Forwarded, list[Row]]
 """Rows by the log they are in."""
@@ -77,9 +85,13 @@ class Feed(Protocol):
 
 
 def open_feed(path: Path) -> Feed:
-    """A run's directory, a dump of rollouts or a foreign log, which need not be there yet."""
+    """A run's directory, a training whose processes record a run each, a dump of rollouts or a foreign log, which need
+    not be there yet.
+    """
     if is_run(path):
         return RunFeed(path)
+    if is_joined(path):
+        return JoinedFeed(path)
     return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
 
 
@@ -156,6 +168,69 @@ class DumpFeed:
     def _split(self) -> Split:
         """Of training, or of validation where there are no others."""
         return splits_of(self._path)[0]
+
+
+class JoinedFeed:
+    """A training whose processes record a run each. A step's row comes when every process that runs has logged the step
+    or a later one.
+    """
+
+    rows: int | None = None
+    is_watched = True
+    """Each process's run has a clock of its own, whose word comes with the events."""
+    logged_names: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: object = None
+        self._told: list[Fields] = []
+        self._events = 0
+        self._again = 0.0
+
+    def poll(self) -> News:
+        state = [run_state(part) for part in parts_of(self._path)]
+        if state == self._state or time.monotonic() < self._again:
+            return News()
+        began = time.monotonic()
+        view = JoinedView(self._path)
+        self._state = state
+        news = self._news(view, _complete(view))
+        # All rows are read: most of the time is not to go into reading a long run.
+        self._again = began + PAUSE * (time.monotonic() - began)
+        return news
+
+    def flush(self) -> News:
+        """With the steps that one process alone has logged."""
+        view = JoinedView(self._path)
+        return self._news(view, view.log.rows)
+
+    def _news(self, view: JoinedView, logged: list[Fields]) -> News:
+        source = source_of(view)
+        events = [event for event in source.recorded if event.seen_in != "rows"]
+        known, self._told = self._told, list(rows_of_log(logged))
+        is_same = self._told[: len(known)] == known
+        new, self._events = events[self._events if is_same else 0 :], len(events)
+        return News(self._told[len(known) :], events=new) if is_same else News(before=self._told, events=new)
+
+    def source(self) -> RowSource:
+        return source_of(JoinedView(self._path))
+
+    @property
+    def ending(self) -> str:
+        try:
+            status, note = joined_status(open_parts(self._path))
+        except RlvitalsError:
+            return ""
+        return "" if status == "running" else f"the run is {status}{f': {note}' if note else ''}"
+
+
+def _complete(view: JoinedView) -> list[Fields]:
+    """The rows of the steps that no process will add to."""
+    behind = [part.last_step for part in view.parts if part.status == "running"]
+    if None in behind:
+        return []
+    until = min((step for step in behind if step is not None), default=math.inf)
+    return [row for row in view.log.rows if row["step"] <= until]
 
 
 class RunFeed:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,15 +17,16 @@ from rlvitals.config import planned_steps
 from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, HealthEvent, Row, RunInfo
+from rlvitals.records import Attempt, HealthEvent, Row, RunInfo, Status
 from rlvitals.store.chunks import from_rows
 from rlvitals.store.distributions import Logged
 from rlvitals.store.epochs import EpochRow, EpochStore
 from rlvitals.store.images import Image
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
-from rlvitals.views.discovery import is_run, near_directory
-from rlvitals.views.joined import read_joined
+from rlvitals.views.discovery import is_run, near_directory, parts_of
+from rlvitals.views.joined import joined_end, joined_log, joined_status, open_parts
+from rlvitals.views.rollouts import JoinedRollouts, RolloutSource
 from rlvitals.views.run import RunView, open_run
 
 
@@ -91,6 +93,70 @@ class LogView(RunView):
         return sorted(self.iterate(), key=lambda row: row.step)[-count:] if count else []
 
 
+class JoinedView(LogView):
+    """A training whose processes record a run each, with everything a run can be asked: their rows joined by step, and
+    the rollouts of all of them.
+    """
+
+    def __init__(self, folder: Path, within: Path | None = None) -> None:
+        """`within`: see `RunView.dumps_within`."""
+        self._runs = open_parts(folder)
+        for run in self._runs.values():
+            run.dumps_within = within
+        self.parts = list(self._runs.values())
+        super().__init__(joined_log(folder, self._runs), folder)
+        infos = [run.info for run in self.parts]
+        self.info = replace(
+            self.info,
+            name=_name_of_all(infos, folder),
+            status=self.status,
+            created=min(info.created for info in infos),
+            updated=max(info.updated for info in infos),
+            ended=joined_end(self._runs),
+            total_steps=next((info.total_steps for info in infos if info.total_steps), self.info.total_steps),
+            host=infos[0].host,
+        )
+
+    @property
+    def status(self) -> Status:
+        return joined_status(self._runs)[0]
+
+    @property
+    def status_note(self) -> str:
+        return joined_status(self._runs)[1]
+
+    @cached_property
+    def rollout_log(self) -> RolloutSource:
+        return JoinedRollouts([run.rollout_log for run in self._runs.values()])
+
+    @property
+    def has_distributions(self) -> bool:
+        return any(run.has_distributions for run in self._runs.values())
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.status == "running"
+
+
+def _name_of_all(infos: Sequence[RunInfo], folder: Path) -> str:
+    """The name that all processes' runs were given, or that of the trainer's folder."""
+    names = {info.name for info in infos}
+    if len(names) == 1:
+        return names.pop()
+    place = folder.resolve()
+    return place.parent.name if place.name == "rlvitals" else place.name
+
+
+def open_joined(place: Path, within: Path | None = None) -> JoinedView | None:
+    """A training whose processes record a run each; None where a path is none."""
+    return JoinedView(place, within) if parts_of(place) else None
+
+
+def open_recorded(path: str | os.PathLike[str]) -> RunView:
+    """What rlvitals recorded: a run, or a training whose processes record a run each. Raises as `open_run` does."""
+    return open_joined(Path(path)) or open_run(path)
+
+
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
     place = local_or_log(path)
@@ -102,7 +168,7 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
         return view if epochs is None else LogView(epochs, place)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return LogView(read_joined(place) or _epochs_in(place) or read_log(place), place)
+    return open_joined(place) or LogView(_epochs_in(place) or read_log(place), place)
 
 
 def _epochs_in(folder: Path) -> ForeignLog | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlvitals import catalog
 from rlvitals.contract import ListedMetric, OtherMetric, OverlaidLine, Overlay, Overlays, Refusal, RunBand, RunGroup
-from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.errors import ConfigError
 from rlvitals.store.layout import Stream
 from rlvitals.views.chart_lines import Axis, Window, curve
 from rlvitals.views.run import RunView
@@ -126,9 +126,8 @@ class _Laid:
         base: tuple[RunView, str] | None = None
         for run in self._axes:
             view = self._views[run]
-            try:
-                own = view.resolve(name)
-            except UnknownMetric:
+            own = view.logged_as(name)
+            if own is None:
                 missing.append(run)
                 continue
             base = base or (view, own)

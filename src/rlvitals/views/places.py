@@ -22,13 +22,14 @@ from rlvitals.importers import (
 )
 from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.registry import dump_files
+from rlvitals.importers.trackers.address import address_in
 from rlvitals.store.layout import RunDir
-from rlvitals.views.discovery import find_runs, is_dump, is_run, near_directory
-from rlvitals.views.joined import framework_of, read_joined
+from rlvitals.views.discovery import find_trainings, is_dump, is_joined, is_run, near_directory
 from rlvitals.views.labels import is_labels
+from rlvitals.views.logs import open_joined
 from rlvitals.views.rollouts import RolloutSource, open_dump
 from rlvitals.views.run import open_run
-from rlvitals.views.sources import RowSource, source_of_log, source_of_run
+from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
 
 
 def open_source(path: str | os.PathLike[str]) -> RowSource:
@@ -40,8 +41,8 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
         return source_of_log(place)
     if is_run(place):
         return source_of_run(open_run(place))
-    if (joined := read_joined(place)) is not None:
-        return source_of_log(joined)
+    if (joined := open_joined(place)) is not None:
+        return source_of(joined)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
     return source_of_log(read_log(place))
@@ -53,9 +54,9 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     Files that are no logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
-    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or framework_of(folder):
+    if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or is_joined(folder):
         return None
-    runs = dict.fromkeys(run.parent if framework_of(run.parent) else run for run in find_runs(folder))
+    runs = list(find_trainings(folder))
     files = [
         child
         for child in _children(folder)
@@ -75,6 +76,12 @@ def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
 
     Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
     """
+    address = address_in(path)
+    if address is not None:
+        raise ConfigError(
+            f"{address} is on a tracker's server, which {what} does not follow. Fetch it now and then with 'rlvitals "
+            f"import {address} --to DIR', and pass DIR"
+        )
     try:
         places = places_in(path)
     except NotALog:
@@ -122,10 +129,13 @@ def open_all(places: Iterable[Path]) -> Iterator[RowSource | tuple[Path, Excepti
 
 
 def open_rollouts(path: str | os.PathLike[str], split: Split | None = None) -> RolloutSource:
-    """The rollouts of a run's directory with those of dumps it is linked to, or of a dump. `split` picks a dump's; by
+    """The rollouts of a run's directory with those of dumps it is linked to, those of all processes of a training that
+    record a run each, or those of a dump. `split` picks a dump's; by
     default those of training, or of validation where there are no others.
     """
     place = Path(path)
     if split is None and (RunDir(place).holds_run or not os.path.exists(place)):
         return open_run(path).rollout_log
+    if split is None and (joined := open_joined(place)) is not None:
+        return joined.rollout_log
     return open_dump(place, split)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,6 +69,9 @@ class StoredRun:
 
     foreign: ForeignLog | None = None
     """The log of another tool that it stands for; None for a run of ours."""
+
+    parts: Sequence[StoredRun] = ()
+    """Of a training whose processes record a run each: their runs."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)
@@ -269,20 +272,27 @@ class StoredRun:
         return said
 
     def resolve(self, name: str) -> str:
-        """The logged name for a logged name, a concept id or another framework's name of the same concept."""
+        """The logged name for a logged name, a concept id or another framework's name of the same concept. Raises
+        UnknownMetric with the nearest names.
+        """
+        logged = self.logged_as(name)
+        if logged is None:
+            raise UnknownMetric(name, near_metrics(name, self.metrics))
+        return logged
+
+    def logged_as(self, name: str) -> str | None:
+        """The same; None where the run does not have it. For whoever asks many runs: nothing is compared by letters."""
         if name in self._logged:
             return name
-        try:
-            asked = catalog.find(name)
-        except UnknownMetric:
-            raise UnknownMetric(name, near_metrics(name, self.metrics)) from None
+        asked = catalog.reader().matches(name)
+        if not asked:
+            return None
         wanted, labels = {match.metric.id for match in asked}, asked[0].labels
         fitting = [logged for logged in self.metrics if self.concept(logged) in wanted]
         if labels:
             fitting = [logged for logged in fitting if self.labels(logged) == labels]
-        if not fitting:
-            raise UnknownMetric(name, near_metrics(name, self.metrics))
-        return min(fitting, key=lambda logged: len(self.labels(logged)))  # the whole before its slices
+        # The whole before its slices.
+        return min(fitting, key=lambda logged: len(self.labels(logged)), default=None)
 
     def labels(self, name: str) -> Mapping[str, str]:
         """Of a slice, the environment, data source, agent, task or tool that it is of; of another name nothing."""

@@ -1,6 +1,7 @@
-"""Logs of other tools that lie in a folder of runs, shown among them: which there are, each in a line with its verdict.
+"""What lies in a folder of runs and is judged to be shown among them: logs of other tools, and trainings whose
+processes record a run each. Which there are, each in a line with its verdict.
 
-They are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
+Logs are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
 what is left out is counted. For a server the reading and judging is done in a thread of its own.
 """
 
@@ -23,11 +24,14 @@ from rlvitals.guard import guarded
 from rlvitals.importers import is_one_log, is_plainly_other, read_log
 from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
+from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.discovery import is_dump
+from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, parts_of
+from rlvitals.views.headlines import run_state
+from rlvitals.views.joined import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
-from rlvitals.views.logs import LogView
+from rlvitals.views.logs import LogView, open_joined
 from rlvitals.views.run_tail import Added
 
 MOST_LOGS = 50
@@ -41,6 +45,9 @@ BEING_WRITTEN = 300.0
 
 AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
 """A folder is looked through again after so long, and after so many times as long as it took."""
+
+FIRST_LOOK = 0.3
+"""Seconds before the first look, in which the first page is there."""
 
 MOST_FILES = 200
 """Files of a log that is a folder which are looked at for changes and links."""
@@ -64,19 +71,29 @@ class Found(NamedTuple):
 
 
 def find_logs(folder: Path) -> Found:
-    """The logs of other tools at or below a folder, by their names. What lies in a run or in a dump is theirs."""
+    """The logs of other tools at or below a folder, by their names, after the trainings whose processes record a run
+    each. What lies in a run or in a dump is theirs.
+    """
     if RunDir(folder).holds_run:
         return Found([], 0)
-    if is_one_log(folder):
+    if is_one_log(folder) or is_joined(folder):
         return Found([folder], 0)
+    joined = [place for place in _trainings_in(folder) if is_joined(place) and stays_in(place, folder)]
     known = importers()
     runs, others = survey(folder, known)
     places = [run.folder for run in runs]
     for place in (folder, *others):
         if not is_dump(place):
             places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
-    inside = [place for place in places if _stays_in(place, folder)]
-    return Found(inside[:MOST_LOGS], len(inside[MOST_LOGS:]))
+    inside = [place for place in places if not is_joined(place.parent) and stays_in(place, folder)]
+    return Found([*joined, *inside[:MOST_LOGS]], len(inside[MOST_LOGS:]))
+
+
+def _trainings_in(folder: Path) -> list[Path]:
+    try:
+        return list(find_trainings(folder))
+    except RlvitalsError:  # it is no folder
+        return []
 
 
 def _may_be_log(file: Path, *, is_top: bool) -> bool:
@@ -87,9 +104,11 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
     return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
 
 
-def _stays_in(place: Path, folder: Path) -> bool:
-    """Whether nothing of a log leads out of the folder by a link."""
+def stays_in(place: Path, folder: Path) -> bool:
+    """Whether nothing of a log leads out of the folder by a link; of a log that is a folder, its first files."""
     here = os.path.realpath(folder)
+    if runs := parts_of(place):
+        return not any(leads_outside(run, Path(here)) for run in runs)
     return all(Path(os.path.realpath(file)).is_relative_to(here) for file in (place, *_files_of(place)))
 
 
@@ -100,8 +119,17 @@ def _files_of(place: Path) -> list[Path]:
     return list(islice(found, MOST_FILES))
 
 
+def _read_files(place: Path) -> list[Path]:
+    """The files that are read for a list."""
+    runs = [RunDir(run) for run in parts_of(place)]
+    logs = [log for run in runs for log in (run.train_log, run.eval_log) if log.exists()]
+    return logs if runs else _files_of(place)
+
+
 def state_of(place: Path) -> str:
     """What changes when a log does."""
+    if runs := parts_of(place):
+        return _digest([(run_state(run), stamp(RunDir(run).rollouts)) for run in runs])
     told = []
     for file in _files_of(place):
         try:
@@ -109,6 +137,10 @@ def state_of(place: Path) -> str:
         except OSError:
             continue
         told.append((str(file), found.st_size, found.st_mtime_ns))
+    return _digest(told)
+
+
+def _digest(told: object) -> str:
     return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -126,23 +158,33 @@ class RawLogView(LogView):
         return self.info.status == "running"
 
 
-def log_line(view: RawLogView) -> Headline:
+def open_raw(place: Path, within: Path | None = None) -> LogView:
+    """A log, or a training whose processes record a run each; `within` is where dumps must lie that its settings name.
+    Raises NotALog or RunError.
+    """
+    return open_joined(place, within) or RawLogView(place)
+
+
+def log_line(view: LogView) -> Headline:
     """A log in one line of a list."""
     judged, info = diagnose(view), view.info
+    is_ours = bool(view.parts)
+    note = "; ".join(filter(None, [view.log.format, view.status_note])) if is_ours else f"{view.log.format} log"
     return {
-        "name": info.name, "status": view.status, "status_note": f"{view.log.format} log", "verdict": judged.verdict,
-        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework, "started": None,
-        "updated": info.updated, "last_step": view.last_step, "total_steps": info.total_steps, "rows": view.rows,
-        "metrics": len(view.metrics), "host": None, "seconds": None,
+        "name": info.name, "status": view.status, "status_note": note, "verdict": judged.verdict,
+        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework,
+        "started": info.created if is_ours else None, "updated": info.updated, "last_step": view.last_step,
+        "total_steps": info.total_steps, "rows": view.rows, "metrics": len(view.metrics), "host": info.host or None,
+        "seconds": max((info.ended or info.updated) - info.created, 0.0) if is_ours else None,
     }  # fmt: skip
 
 
-def read_raw(place: Path) -> RawLogView | None:
+def read_raw(place: Path) -> LogView | None:
     """A log opened; None where it is none after all, or too large to be read for a list."""
     try:
-        if sum(file.stat().st_size for file in _files_of(place)) > LARGEST:
+        if sum(file.stat().st_size for file in _read_files(place)) > LARGEST:
             return None
-        view = RawLogView(place)
+        view = open_raw(place)
     except (RlvitalsError, OSError):
         return None
     return view if view.rows or view.metrics else None
@@ -164,7 +206,8 @@ class RawLogs:
         """Those that are judged so far. Starts another look where one is due."""
         with self._lock:
             if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._look, name="rlvitals-logs", daemon=True)
+                self._thread = threading.Timer(0.0 if self._due else FIRST_LOOK, self._look)
+                self._thread.daemon = True
                 self._thread.start()
             return {place: line for place, (_, line) in self._lines.items() if line is not None}
 
@@ -173,10 +216,11 @@ class RawLogs:
         known = self._lines.get(place)
         return known is not None and known[1] is not None
 
-    def wait(self) -> None:
-        """Until the look that is under way has ended."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the look that is under way has ended, or for so long; whether it has."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
 
     def _look(self) -> None:
         began = time.monotonic()
@@ -212,10 +256,13 @@ class RawTail:
         return False
 
     def status(self) -> NewStatus:
-        """Whether it was written to a while ago."""
+        """Whether it was written to a while ago; of recorded runs, what they say."""
         try:
+            if runs := open_parts(self._path):
+                status, note = joined_status(runs)
+                return {"status": status, "status_note": note, "ended": joined_end(runs)}
             changed = max(file.stat().st_mtime for file in _files_of(self._path))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RlvitalsError):
             return {"status": "unreadable", "status_note": f"{self._path.name} is gone", "ended": None}
         is_running = time.time() - changed < BEING_WRITTEN
         return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}

@@ -16,7 +16,6 @@ from rlvitals.health.history import read_texts, was_watched
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.records import Group, HealthEvent
 from rlvitals.views.query import StoredRun
-from rlvitals.views.texts import text_events
 
 MOST_BYTES = 256 << 20
 """Of files of rollouts that are read for this, the newest: a reader waits a few seconds for them."""
@@ -29,12 +28,19 @@ def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) ->
     if not was_watched(events, view.living_attempts):
         found += token_events(view, rules)
     if not _has_read_texts(view, events):
+        from rlvitals.views.texts import text_events  # compiles the scanners, which most pages do not need
+
         found += text_events(view.rollout_log, rules)
     if not found:
         return events
     anew = {event.seen_in for event in found}
     others = [event for event in events if event.seen_in not in anew]
-    return sorted([*others, *found], key=lambda event: event.timestamp if event.timestamp > 0 else -math.inf)
+    return sorted([*others, *found], key=when)
+
+
+def when(event: HealthEvent) -> float:
+    """When it happened, for an order; what has no time comes first."""
+    return event.timestamp if event.timestamp > 0 else -math.inf
 
 
 def _has_read_texts(view: StoredRun, events: list[HealthEvent]) -> bool:

@@ -86,7 +86,7 @@ def gather(
 
 def _about(view: RunView, report: Report) -> dict[str, Any]:
     info = view.info
-    is_log = isinstance(view, LogView)
+    is_log = isinstance(view, LogView) and not view.parts
     return {
         "source": str(view.path),
         "format": report.format,
@@ -155,7 +155,7 @@ def _held_out(view: LogView) -> list[dict[str, Any]]:
 
 def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
     """The best or worst, of different prompts as far as there are some. One that is among the best is no worst one."""
-    if isinstance(view, LogView):
+    if isinstance(view, LogView) and not view.parts:
         return []
     log = view.rollout_log
     hits = log.find(best=best, worst=not best, limit=LOOKED_AT)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.contract import Choices
-from rlvitals.errors import RlvitalsError, UnknownMetric
+from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row, Stream
 from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir, archive_of
@@ -219,11 +219,10 @@ class RunTable:
 
 
 def _cell(view: RunView, wanted: Wanted) -> Cell:
-    try:
-        logged = view.resolve(wanted.name)
-        steps, values = view.series(logged)
-    except UnknownMetric:
+    logged = view.logged_as(wanted.name)
+    if logged is None:
         return Cell(wanted)
+    steps, values = view.series(logged)
     best = view.best(logged)
     cell = Cell(wanted, logged, best.direction if best else "none")
     if best is None:

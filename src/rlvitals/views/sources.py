@@ -20,8 +20,7 @@ from rlvitals.importers import ForeignLog
 from rlvitals.records import HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
-from rlvitals.views.rechecks import events_on_record
-from rlvitals.views.texts import text_events
+from rlvitals.views.rechecks import events_on_record, when
 
 Rules = str | Path | Sequence[Any] | None
 
@@ -109,8 +108,14 @@ def source_of(view: StoredRun) -> RowSource:
     if view.foreign is None:
         return source_of_run(view)
     source = replace(source_of_log(view.foreign), view=view)
-    is_dump = view.rollout_log is not view.own_rollouts
-    return replace(source, recorded=text_events(view.rollout_log)) if is_dump else source
+    if view.parts:
+        on_record = [event for part in view.parts for event in events_on_record(part)]
+        return replace(source, total_steps=view.info.total_steps, recorded=sorted(on_record, key=when))
+    if view.rollout_log is view.own_rollouts:
+        return source
+    from rlvitals.views.texts import text_events  # compiles the scanners, which most pages do not need
+
+    return replace(source, recorded=text_events(view.rollout_log))
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:

@@ -42,7 +42,9 @@ def headline(view: RunView) -> dict[str, Any]:
 
 
 def log_headline(view: LogView) -> dict[str, Any]:
-    """The line of a log that another tool wrote, among those of runs."""
+    """The line of a log that another tool wrote, among those of runs; of runs that are one training, as of a run."""
+    if view.parts:
+        return headline(view)
     return headline(view) | {"status": f"{view.log.format} log", "seconds": None}
 
 

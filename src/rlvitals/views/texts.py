@@ -15,7 +15,7 @@ from rlvitals.scan.rubric import Place
 from rlvitals.scan.tally import Tally
 from rlvitals.views.rollouts import RolloutSource
 
-MARKING = frozenset({*EXPLOITS, "only_the_format", "copies_the_reference"})
+MARKING = frozenset({*EXPLOITS, "only_the_format", "gives_no_number", "copies_the_reference"})
 """Scanners whose marks are compared with a model's answers to a rubric: those of exploits."""
 
 MOST_ROLLOUTS = 4000

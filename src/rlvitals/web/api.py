@@ -194,12 +194,12 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
 
 
 def compare(folder: Folder, query: Query) -> contract.Compared:
-    """Runs beside the first one named."""
+    """Runs beside the first one named; with `signs` its vital signs alone."""
     from rlvitals.views.compare import compare_runs
 
     names = query.all("run", MOST_RUNS)
     views = [folder.view(name) for name in names]
-    told = compare_runs(views, query.all("name", MOST_NAMES))
+    told = compare_runs(views, query.all("name", MOST_NAMES), signs_only=query.text("signs") == "1")
     places = dict(zip((str(view.path) for view in views), names, strict=True))
     return {
         "runs": [

@@ -6,13 +6,13 @@ outside is refused whole.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,14 +22,14 @@ from rlvitals.contract import Headline, ListedRun, Runs, Table, TableRun
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
-from rlvitals.store.files import stamp, unreadable
-from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.files import unreadable
+from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import Marks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
-from rlvitals.views.discovery import find_places, is_dump
+from rlvitals.views.discovery import find_places, is_dump, is_joined, leads_outside, parts_of
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
-from rlvitals.views.headlines import Headlines, unreadable_line
-from rlvitals.views.raw_logs import RawLogs, RawLogView, RawTail, state_of
+from rlvitals.views.headlines import Headlines, run_state, unreadable_line
+from rlvitals.views.raw_logs import RawLogs, RawTail, open_raw, state_of
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_table import RunTable, Source
@@ -53,6 +53,9 @@ FRESH_SECONDS = 5.0
 JUDGING_PAUSE = 20
 """A log that is judged while it grows is judged again after so many times as long as judging took."""
 
+ANSWERS_FIRST = 1.0
+"""Seconds that judging waits at most for answers that are being worked out, before it takes its next rows."""
+
 PATIENCE = 0.5
 """Seconds a page waits for a diagnosis before it is shown without one."""
 
@@ -61,9 +64,14 @@ LIST_SECONDS = 1.0
 
 MOST_RUNS = 5_000
 
+MOST_ENTRIES = 50_000
+"""Files and folders of a log that is a folder, which are looked at for links."""
+
 
 class Served(NamedTuple):
-    """One entry: a run's directory, one split of a dump, or a log of another tool."""
+    """One entry: a run's directory, one split of a dump, or what is judged for the list: a log of another tool, or a
+    training whose processes record a run each.
+    """
 
     path: Path
     split: Split | None = None
@@ -78,13 +86,13 @@ class Served(NamedTuple):
         """What changes when it is to be read anew."""
         if self.is_log:
             return state_of(self.path)
-        return _state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
+        return run_state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
 
     def open(self, root: Path) -> RunView:
         if self.split is not None:
             return DumpView(self.path, self.split)
         if self.is_log:
-            return RawLogView(self.path)
+            return open_raw(self.path, root)
         view = open_run(self.path)
         view.dumps_within = root
         return view
@@ -99,21 +107,58 @@ class Served(NamedTuple):
         return RunTail(self.path, place, view.linked_rollouts)
 
 
+class Turns:
+    """Answers go first. Judging would take the interpreter from an answer hundreds of times, for 5 ms each."""
+
+    def __init__(self) -> None:
+        self._answers = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While an answer is being worked out."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While an answer waits for the judging itself."""
+        self._count(-1)
+        try:
+            yield
+        finally:
+            self._count(1)
+
+    def let_pass(self) -> None:
+        """Wait until nothing is being answered."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers <= 0, ANSWERS_FIRST)
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._answers += change
+            self._changed.notify_all()
+
+
 class Judging:
     """The doctor at work on a run, in a thread of its own: a long log that nobody watched takes seconds."""
 
-    def __init__(self, view: RunView) -> None:
+    def __init__(self, view: RunView, turns: Turns) -> None:
         self.diagnosis: Diagnosis | None = None
         self.good_until = math.inf
         """How long it is good for when rows are added meanwhile."""
-        self._view = view
+        self._view, self._turns = view, turns
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._judge, name="rlvitals-judge", daemon=True)
         self._thread.start()
 
     def wait(self) -> Diagnosis:
         """The diagnosis; after PATIENCE that there is none yet."""
-        self._thread.join(PATIENCE)
+        with self._turns.waiting():
+            self._thread.join(PATIENCE)
         if self._error is not None:
             raise self._error
         rows = f"{self._view.rows:,} rows are being judged; this page will tell"
@@ -122,7 +167,7 @@ class Judging:
     def _judge(self) -> None:
         began = time.monotonic()
         with guarded(self._fail):
-            found = diagnose(self._view)
+            found = diagnose(self._view, self._turns.let_pass)
             pause = 0.0 if is_on_record(self._view) else JUDGING_PAUSE * (time.monotonic() - began)
             self.good_until = time.monotonic() + pause
             self.diagnosis = found
@@ -134,9 +179,10 @@ class Judging:
 class Open:
     """One run as it was opened, and what was worked out of it."""
 
-    def __init__(self, state: object, view: RunView) -> None:
+    def __init__(self, state: object, view: RunView, turns: Turns) -> None:
         self.state = state
         self.view = view
+        self._turns = turns
         self.opened = time.monotonic()
         self._judging: Judging | None = None
         self._answers: dict[str, Any] = {}
@@ -144,14 +190,14 @@ class Open:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """What the doctor said, if he has been asked and has answered."""
+        """The diagnosis, where one was asked for and is ready."""
         return None if self._judging is None else self._judging.diagnosis
 
     def diagnosed(self) -> Diagnosis:
         """What the doctor says of it, worked out once."""
         with self._lock_of("the diagnosis"):
             if self._judging is None:
-                self._judging = Judging(self.view)
+                self._judging = Judging(self.view, self._turns)
         return self._judging.wait()
 
     def answer(self, name: str, make: Callable[[Open], T]) -> T:
@@ -188,6 +234,7 @@ class Folder:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise RunNotFound(f"{root} is no directory")
+        self.turns = Turns()
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._reading = threading.Lock()
@@ -213,6 +260,7 @@ class Folder:
         gone = set() if hidden else self.marks.put_away()
         with self._listing:
             entries = [entry for entry in self._entries() if not gone or self._named(entry) not in gone]
+            self._headlines.begin()
             told: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
         for entry, line in zip(entries, told, strict=True):
             known = self._open.get(entry)
@@ -287,7 +335,8 @@ class Folder:
 
     def _whole(self, entry: Served) -> RunView:
         """A listed run, opened to be read whole: the list has looked at the links of its small files alone."""
-        if entry.is_run and leads_outside(entry.path, self.root):
+        runs = [entry.path] if entry.is_run else parts_of(entry.path) if entry.is_log else []
+        if any(leads_outside(run, self.root) for run in runs):
             raise RunNotFound(f"{entry.path.name} holds a link that leaves the folder")
         return entry.open(self.root)
 
@@ -303,6 +352,8 @@ class Folder:
         try:
             path = (self.root / run.removesuffix(VALIDATION)).resolve()
             if self.logs.holds(path) and path.is_relative_to(self.root):
+                if any(leads_outside(part, self.root) for part in parts_of(path)):
+                    raise refusal
                 return Served(path, is_log=True)
             if not path.is_relative_to(self.root) or not os.path.isdir(path):
                 raise refusal
@@ -315,6 +366,23 @@ class Folder:
         except (OSError, ValueError, RuntimeError):
             raise refusal from None
         return Served(path)
+
+    def any_place(self, path: str) -> Path:
+        """Any file or folder of the folder by its path below it, to be read as a log: it need not be listed. Raises
+        RunNotFound where it is none, or where it or something in it is a link that leaves the folder.
+        """
+        refusal = RunNotFound(f"there is nothing at {path[:200]!r} in this folder; the path is relative to it")
+        if "\0" in path or path.startswith("/") or ".." in Path(path).parts:
+            raise refusal
+        try:
+            place = (self.root / path).resolve()
+            if not place.is_relative_to(self.root) or not place.exists():
+                raise refusal
+        except (OSError, ValueError, RuntimeError):
+            raise refusal from None
+        if links_outside(place, self.root):
+            raise RunNotFound(f"{path[:200]!r} holds a link that leaves the folder, or too many files to look at")
+        return place
 
     def _dump(self, path: Path, run: str, refusal: RunNotFound) -> Served:
         if not is_dump(path):
@@ -353,7 +421,7 @@ class Folder:
             state = entry.state
             known = self._open.get(entry)
             if known is None or not known.is_current(state):
-                fresh = Open(state, entry.open(self.root))
+                fresh = Open(state, entry.open(self.root), self.turns)
                 if known is not None:
                     fresh.take_over(known)
                 for stream in STREAMS:
@@ -417,49 +485,22 @@ class Folder:
 
 
 def _entries_of(path: Path) -> list[Served]:
+    if is_joined(path):
+        return []  # the logs list it: its rows are joined and judged
     return [Served(path)] if RunDir(path).holds_run else [Served(path, split) for split in splits_of(path)]
 
 
-def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
-    """Whether some file a run is read from is a symbolic link that leaves the folder. Raises OSError where its folders
-    cannot be looked through. A link that leads nowhere or to itself leaves nothing: opening it fails.
-    """
-    run_dir = RunDir(run)
-    folders = [run, run_dir.logs]
-    if deep:
-        folders += [run_dir.ranks, run_dir.rollouts, run_dir.eval_logs, run_dir.eval_rollouts, run_dir.epochs.folder]
-        folders += [run_dir.sinks, run_dir.index]
-    for folder in folders:
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
-                        return True
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
+def links_outside(place: Path, root: Path) -> bool:
+    """Whether anything in a folder is a symbolic link that leaves the root; also where there is too much to tell."""
+    if not place.is_dir():
+        return False
+    looked = 0
+    for folder, folders, files in os.walk(place):
+        looked += len(folders) + len(files)
+        if looked > MOST_ENTRIES:
+            return True
+        for name in (*folders, *files):
+            entry = os.path.join(folder, name)
+            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(root):
+                return True
     return False
-
-
-def _state(path: Path) -> tuple[object, ...]:
-    """What changes when a run is to be read anew."""
-    run_dir = RunDir(path)
-    logs = [run_dir.train_log, run_dir.eval_log]
-    beside = [run_dir.log("distributions"), run_dir.log("images")]
-    files = [
-        *beside,
-        run_dir.info,
-        run_dir.config,
-        run_dir.attempts,
-        run_dir.findings,
-        run_dir.ranks,
-        run_dir.lock,
-        *logs,
-    ]
-    return tuple(stamp(file) for file in [*files, *map(archive_of, logs), *_rank_logs(run_dir)])
-
-
-def _rank_logs(run_dir: RunDir) -> list[Path]:
-    return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]

@@ -62,10 +62,13 @@ class Guard:
         people: People | None = None,
         push_token: str | None = None,
         seen: Callable[[str, Any, int], None] = lambda name, scope, status: None,
+        how: str = "open the address that 'rlvitals serve' printed",
     ) -> None:
         """`doors` are the paths that may be posted to. `people` have tokens of their own, instead of the one `token`.
-        `push_token` opens the door for pushes. `seen` is told of every answer: who asked, what, and its status.
+        `push_token` opens the door for pushes. `seen` is told of every answer: who asked, what, and its status. `how`
+        says to whom comes without a token how one is given.
         """
+        self._how = how
         self._app = app
         self._people = people or (OneToken(token) if token is not None else None)
         self._push_token = push_token
@@ -110,7 +113,7 @@ class Guard:
         given = next((token for token in tokens if self._people.name_of(ticket_of(token))), None)
         if not is_written and given is not None:
             return await self._welcome(scope, send, query, ticket_of(given))
-        return await _refuse(send, 401, "a token is needed: open the address that 'rlvitals serve' printed")
+        return await _refuse(send, 401, f"a token is needed: {self._how}")
 
     async def _pass(self, scope: Any, receive: Any, send: Any, name: str, ticket: str = "") -> None:
         people = self._people

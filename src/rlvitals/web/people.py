@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ SHORTEST_TOKEN = 16
 PROOF = "proof:"
 EVERYBODY = "-"
 """The name of whoever has the one token."""
+
+PUSH_VARIABLE = "RLVITALS_PUSH_TOKEN"
+"""The environment variable with the token for pushes."""
 
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -82,7 +86,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self.cookie = f"rlvitals_{hashlib.sha256(str(self._path).encode()).hexdigest()[:8]}"
+        self.cookie = f"rlvitals_{hashlib.sha256(os.fsencode(self._path)).hexdigest()[:8]}"
         self._stamp: object = None
         self._proofs: dict[str, str] = {}
         self._read(is_first=True)
@@ -136,3 +140,17 @@ def parse_tokens(text: str) -> Mapping[str, str]:
             except ConfigError as error:
                 raise ConfigError(f"line {number}: {error}") from None
     return found
+
+
+def push_token(file: str | None) -> str:
+    """The token for pushes from a file or the environment: never from the command line, which others can read."""
+    if file:
+        try:
+            token = read_whole(Path(file)).decode().strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read a token from {file}: {error}") from error
+    else:
+        token = os.environ.get(PUSH_VARIABLE, "")
+    if not token:
+        raise ConfigError(f"pushing needs the server's token: in {PUSH_VARIABLE}, or in a file named by --token-file")
+    return check_token(token)

@@ -133,7 +133,7 @@ def serve(
     chosen = None if team and team.people else choose_token(address, token)
     server = Server(Folder(directory), address, chosen, allow_hosts, edit=edit, team=team)
     listening = listen(address, port)
-    ready(_url(address, listening.getsockname()[1]) + (f"?token={chosen}" if chosen else ""))
+    ready(url_of(address, listening.getsockname()[1]) + (f"?token={chosen}" if chosen else ""))
     server.run(sockets=[listening])
 
 
@@ -147,30 +147,20 @@ def listen(address: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {address} port {port}: {said}; --port 0 takes a free port") from error
 
 
-class Server(uvicorn.Server):
-    """uvicorn's, which waits for open connections at its end: those that listen to a run are let go at once."""
+class GuardedServer(uvicorn.Server):
+    """uvicorn's over a guarded application, with connections of ours. It waits for open connections at its end: those
+    that listen to a run are let go at once.
+    """
 
-    def __init__(
-        self,
-        folder: Folder,
-        address: str,
-        token: str | None = None,
-        allow_hosts: Sequence[str] = (),
-        *,
-        edit: bool = False,
-        team: Team | None = None,
-    ) -> None:
-        app = make_app(
-            folder, address, token=token, allow_hosts=allow_hosts, edit=edit, team=team,
-            is_ending=lambda: self.should_exit,
-        )  # fmt: skip
-        doors = {path.encode(): most for path, most in _doors(edit, team or Team()).items()}
-        keys = {PUSH.encode(): team.push_token.encode()} if team and team.push_token else {}
-        connection = type("Connection", (Connection,), {"doors": doors, "keys": keys})
+    def __init__(self, app: Guard, doors: Mapping[str, int], keys: Mapping[bytes, bytes] | None = None) -> None:
+        """`doors` take bodies, each with the most bytes; those in `keys` from who has the token."""
+        taking = {path.encode(): most for path, most in doors.items()}
+        connection = type("Connection", (Connection,), {"doors": taking, "keys": keys or {}})
         # No access log: addresses may hold a token. No warnings: anybody can cause them, as many as he likes.
-        # The loop and the parser are those that are always there, whatever else is installed.
+        # No logging configuration: uvicorn's own closes every handler of the process, and absl's handlers then close
+        # their streams. The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
-            app, http=connection, loop="asyncio", backlog=TURN, log_level="error", access_log=False,
+            app, http=connection, loop="asyncio", backlog=TURN, log_level="error", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         super().__init__(config)
@@ -188,7 +178,29 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)  # a connection that is open when the loop closes stays open
 
 
-def _url(address: str, port: int) -> str:
+class Server(GuardedServer):
+    """The dashboard's."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        address: str,
+        token: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        *,
+        edit: bool = False,
+        team: Team | None = None,
+    ) -> None:
+        app = make_app(
+            folder, address, token=token, allow_hosts=allow_hosts, edit=edit, team=team,
+            is_ending=lambda: self.should_exit,
+        )  # fmt: skip
+        keys = {PUSH.encode(): team.push_token.encode()} if team and team.push_token else {}
+        super().__init__(app, _doors(edit, team or Team()), keys)
+
+
+def url_of(address: str, port: int) -> str:
+    """Where a server on an address is opened."""
     if address in ("0.0.0.0", "::"):  # noqa: S104
         name = socket.gethostname()
     else:
@@ -198,7 +210,8 @@ def _url(address: str, port: int) -> str:
 
 def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, object]]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
+        with folder.turns.answering():
+            return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
 
     return respond
 

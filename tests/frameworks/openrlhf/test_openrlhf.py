@@ -180,10 +180,10 @@ def trainer(monkeypatch, tmp_path, tiny_model):
         logger=Settings(
             wandb=Settings(run_name="ppo_1116"), tensorboard_dir=str(tmp_path / "tensorboard"), logging_steps=1
         ),
-        reward=Settings(clip_range=(-10.0, 10.0)),
+        reward=Settings(clip_range=(-10.0, 10.0), remote_url="a function"),
         rollout=Settings(batch_size=4, micro_batch_size=4, n_samples_per_prompt=4, max_new_tokens=6),
         train=Settings(seed=0, batch_size=16, num_episodes=6, max_epochs=1),
-        vllm=Settings(),
+        vllm=Settings(num_engines=1, tensor_parallel_size=1),
     )  # fmt: skip
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -212,4 +212,6 @@ def test_grpo_in_its_own_loop(trainer, tmp_path, shown):
         assert mean == pytest.approx(sum(each.reward for each in rollouts) / 16)
         assert sum(each.advantage for each in rollouts) == pytest.approx(0.0, abs=1e-4)
     assert (run.status, run.algorithm, run.framework) == ("finished", "grpo", "openrlhf")
+    told = ("num_generations", "train_batch_size", "rollout_batch_size", "num_iterations", "num_gpus")
+    assert [run.config[name] for name in told] == [4, 16, 4, 1, 2]
     shown("OpenRLHF", version("openrlhf"), "training, 6 steps; actors and engine are the test's", folder)

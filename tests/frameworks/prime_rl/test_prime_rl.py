@@ -80,17 +80,17 @@ def test_the_monitors_of_a_process_record_rows_and_episodes(tmp_path, shown):
             cohort = [episode(f"{step}-{index // 2}", index % 2) for index in range(4)]
             await monitors.log(cohort, step, "train", "effective")
             await monitors.log(
-                {"train/agg/effective/reward/mean": 0.5, "off_policy/mean": 1.0, "step": step}, step=step
+                {"train/sums/effective/solver/reward/mean": 0.5, "off_policy/mean": 1.0, "step": step}, step=step
             )
-        await monitors.log({"eval/sums/effective/reward/mean": 0.25, "step": 2}, step=2)
+        await monitors.log({"eval/sums/effective/solver/reward/mean": 0.25, "step": 2}, step=2)
         await monitors.finalize()
 
     asyncio.run(orchestrate())
     assert (tmp_path / "metrics.jsonl").is_file()  # prime-rl's own monitor goes on
     run = rlvitals.open_run(tmp_path / "rlvitals" / "orchestrator")
     assert (run.status, run.info.framework, run.info.total_steps) == ("finished", "prime_rl", 3)
-    assert list(run.series("train/agg/effective/reward/mean")[1]) == [0.5] * 3
-    assert list(run.series("eval/sums/effective/reward/mean")[0]) == [2]
+    assert list(run.series("train/sums/effective/solver/reward/mean")[1]) == [0.5] * 3
+    assert list(run.series("eval/sums/effective/solver/reward/mean")[0]) == [2]
     failed, one, two = run.rollouts(1)
     assert "SandboxError: gone" in failed.rollouts[0].error
     assert [each.reward for each in one.rollouts] == [0.0, 1.0]

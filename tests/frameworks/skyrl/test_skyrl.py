@@ -167,6 +167,8 @@ def test_grpo_on_a_cpu(make, tmp_path, shown):
         assert {group.prompt for group in groups} <= set(PROMPTS)
         assert mean == pytest.approx(sum(each.reward for group in groups for each in group.rollouts) / 16)
     assert (run.framework, run.algorithm, run.status) == ("skyrl", "grpo", "finished")
+    told = ("num_generations", "temperature", "train_batch_size", "max_grad_norm", "num_gpus")
+    assert [run.config[name] for name in told] == [4, 1.0, 4, 1.0, 2]  # one GPU for the policy, one for the engine
     ran = "training, 8 steps; workers and engine are the test's"
     shown("SkyRL", version("skyrl"), ran, tmp_path / "out", acts="stop, save")
 

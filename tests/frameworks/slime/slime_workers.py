@@ -38,7 +38,7 @@ class Manager:
         else:
             from miles.ray.rollout.metrics import log_eval_rollout_data, log_rollout_data
             from miles.utils.types import Sample
-        log_rollout_data(rollout_id, args, samples(Sample), {"rollout/zero_std": 0.5}, 2.0)
+        log_rollout_data(rollout_id, args, samples(Sample), {"rollout/zero_std/count_1.0": 0.5}, 2.0)
         log_eval_rollout_data(rollout_id, args, {"gsm8k": {"rewards": [1.0, 0.0]}})
 
     def dispose(self, framework, args):

@@ -40,7 +40,8 @@ def arguments(folder, **more):
         wandb_always_use_train_step=False, reward_key=None, custom_eval_rollout_log_function_path=None,
         custom_rollout_log_function_path="rlvitals.adapters.slime.log_rollouts", load_debug_rollout_data=None,
         log_passrate=False, log_reward_category=None, rollout_num_gpus=1, ci_test=False,
-        sglang_speculative_algorithm=None, use_session_server=False,
+        sglang_speculative_algorithm=None, use_session_server=False, rollout_temperature=0.8, clip_grad=1.0,
+        num_rollout=3, actor_num_nodes=1, actor_num_gpus_per_node=2,
         wandb_key="0123456789abcdef0123456789abcdef01234567", **more,
     )  # fmt: skip
 
@@ -58,10 +59,12 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
     run = rlvitals.open_run(tmp_path / "run")
     assert (run.status, run.info.framework, run.info.algorithm) == ("finished", framework, "grpo")
     assert list(run.series("train/loss")[0]) == [0, 1, 2, 3, 4, 5]
-    assert list(run.series("rollout/zero_std")[0]) == [0, 2, 4]  # at the update they are trained on first
+    assert list(run.series("rollout/zero_std/count_1.0")[0]) == [0, 2, 4]  # at the update they are trained on first
     assert list(run.series("rollout/truncated_ratio")[1]) == [0.25] * 3
     assert list(run.series("eval/gsm8k")[1]) == [0.5] * 3
-    assert run.config["num_generations"] == 2
+    told = ("num_generations", "temperature", "train_batch_size", "max_grad_norm", "num_gpus")
+    assert [run.config[name] for name in told] == [2, 0.8, 2, 1.0, 3]
+    assert run.info.total_steps == 6
     assert "0123456789abcdef" not in (tmp_path / "run" / "config.json").read_text()
     first, second = run.rollouts(4)
     assert (first.prompt, second.prompt, first.answer) == ("0 + 1?", "1 + 1?", "2")
@@ -74,3 +77,21 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
 
 def test_samples_that_cannot_be_read_do_not_raise(tmp_path):
     assert slime.log_rollouts(0, arguments(tmp_path), [object()]) is False
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {}, {"colocate": True}, {"colocate": True, "rollout_num_gpus": 32}, {"rollout_external": True},
+        {"debug_train_only": True}, {"debug_rollout_only": True},
+    ],
+)  # fmt: skip
+def test_the_gpus_are_those_that_slime_asks_ray_for(layout):
+    from slime.ray.placement_group import _get_placement_group_layout
+
+    given = {
+        "actor_num_nodes": 2, "actor_num_gpus_per_node": 8, "rollout_num_gpus": 8, "colocate": False,
+        "rollout_external": False, "debug_train_only": False, "debug_rollout_only": False, **layout,
+    }  # fmt: skip
+    args = argparse.Namespace(**given)
+    assert slime._gpus(args) == {"num_gpus": _get_placement_group_layout(args)[0]}

@@ -160,5 +160,5 @@ def test_grpo_on_a_cpu_is_recorded_and_the_doctor_saves_and_stops_it(train, tmp_
     saved = tmp_path / "run" / done[0][2].removeprefix("saved ")
     assert list((saved / "actor").glob("*.pt"))
     assert (saved / "data.pt").is_file()
-    ran = f"training, {len(steps)} steps; the inference engine is the test's"
+    ran = f"its own GRPO training on a CPU, stopped by the doctor at step {len(steps)} of 30; the engine is the test's"
     shown("verl", version("verl"), ran, tmp_path / "run", acts="stop, save")

@@ -6,15 +6,6 @@ from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
-FIRST_POINTS = 5
-"""Points whose median is the level a run begins at."""
-
-
-def _start(signal: Signal) -> float:
-    """The level of the first points: collapses can begin before a longer baseline is taken."""
-    head = sorted(signal.head[:FIRST_POINTS])
-    return head[len(head) // 2] if head else signal.base
-
 
 def tool_abandonment(
     turns: Signal | None,
@@ -31,7 +22,7 @@ def tool_abandonment(
     for signal in (tool_calls, turns):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
-        start = _start(signal)
+        start = signal.opening  # collapses can begin before a longer baseline is taken
         level = signal.median5
         if start <= 0 or start - level < noises * signal.noise_base:
             continue
@@ -61,7 +52,6 @@ def turn_runaway(
     noises: float,
 ) -> Alarm | None:
     """Episodes run into the turn limit, and the reward has nothing to show for it."""
-    gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
     level = turns.median5
     at_limit = (
@@ -71,7 +61,7 @@ def turn_runaway(
     grown = turns.base > 0 and level > times * turns.base and level - turns.base > noises * turns.noise_base
     if not (at_limit or grown or stuck):
         return None
-    if gaining:
+    if reward is not None and reward.improving and not reward.dropped and not reward.stalled:
         return info(turns, times=level / max(turns.base, NEAR_ZERO), level=level)
     hurt = reward is not None and (reward.dropped or reward.lost)
     return (critical if hurt else warning)(turns, times=level / max(turns.base, NEAR_ZERO), level=level)

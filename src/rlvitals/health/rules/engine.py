@@ -79,6 +79,8 @@ def gap_growing(
     # k1 keeps the sign: of a small gap it is noise around 0.
     is_signed = mismatch_gap is None and mismatch_kl is not None and "mismatch_k3" not in case.signals
     none = none_signed if is_signed else none
+    if not trail.gaps or not max(trail.gaps[-1], none) > level:
+        return None
     gaps = [max(gap, none) for gap in trail.gaps[-int(rising) :]]
     signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
     if signal is None or len(gaps) < rising or math.isnan(sum(gaps)):

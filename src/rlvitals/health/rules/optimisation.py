@@ -119,7 +119,6 @@ def loss_divergence(
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
     a departure far beyond its own noise counts; a remark while the reward is ahead.
     """
-    ahead = reward is not None and reward.won and not reward.dropped
     for signal in (loss, policy_loss):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
@@ -133,7 +132,7 @@ def loss_divergence(
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
             if away > policy_times * noises and abs(signal.median5) > policy_times * abs(base):
-                if ahead:
+                if _is_ahead(reward):
                     return info(signal, away=away)
                 hurt = reward is not None and (reward.dropped or reward.lost)
                 return (critical if hurt or away > policy_critical * noises else warning)(signal, away=away)
@@ -141,11 +140,15 @@ def loss_divergence(
         up = min(signal.fast, signal.median5) - base
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
-        if ahead:
+        if _is_ahead(reward):
             return info(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)  # errors on larger returns
         grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
         return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)
     return None
+
+
+def _is_ahead(reward: Signal | None) -> bool:
+    return reward is not None and reward.won and not reward.dropped
 
 
 def early_blow_up(

@@ -189,7 +189,7 @@ def rollout_mismatch(
         (mismatch_chi2, chi2, chi2 / grave_times),
         (mismatch_weight_std, grave_times * weight_std, weight_std),
     ):
-        if signal is None or signal.n < points:
+        if signal is None or signal.n < points or signal.fast <= min(grave, mild):
             continue
         level = min(signal.fast, signal.median5)
         if level > grave:

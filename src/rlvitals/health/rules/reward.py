@@ -9,7 +9,7 @@ from itertools import pairwise
 from rlvitals.health import origins
 from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import BEYOND_NOISE
+from rlvitals.health.course import BEYOND_NOISE, by_chance
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
@@ -191,13 +191,18 @@ def reward_below_start(
     errors_critical: float,
     least: float,
     points: float,
+    still: float,
 ) -> Alarm | None:
     """The last stretch of the run earns less than the first, or has fewer right answers: it has unlearnt, however
-    slowly. Few points must be plain.
+    slowly. Few points must be plain. Right answers that fell and have been exactly the same share since are those of a
+    policy that gives one answer to everything.
     """
     for score in (reward, true_score):
         if score is None or (score is not reward and reward.won):
             continue
+        before = score.head[0] if score.head else score.last
+        if score is not reward and score.equal_streak >= still and before - score.last > least * abs(before):
+            return origins.caused(critical(score, "right", start=before, now=score.last), case.origins)
         course = score.course
         start = min(course.start, score.start)  # one spike among the first points is no height to fall from
         fallen = course.in_errors(start - course.now)
@@ -472,6 +477,33 @@ def eval_falls(
     if strides and not learnt and max(window[-3:]) < max(window[:2]) + gain_flat * min(noise, noise_flat * abs(best)):
         return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
     return None
+
+
+def eval_left_behind(
+    eval_score: Signal,
+    reward: Signal,
+    case: Case,
+    *,
+    evals: float,
+    together: float,
+    errors: float,
+    errors_critical: float,
+    least: float,
+) -> Alarm | None:
+    """The held-out score has lost what it had while the reward keeps its gain, however long ago the reward stopped
+    rising: what the reward pays for is no longer what is asked for.
+    """
+    if eval_score.n < evals or eval_score.seen_at != case.points or not reward.won or reward.dropped:
+        return None
+    best, fallen, error = eval_score.course.fall_of_last(int(together))
+    chance = by_chance(eval_score.n)  # the best of many evaluations is high by luck
+    if not fallen > max((errors + chance) * error, least * max(abs(best), eval_score.highest - eval_score.lowest)):
+        return None
+    # Below its very first values it has lost everything.
+    everything = fallen > (errors_critical + chance) * error and max(eval_score.window[-2:]) < eval_score.start
+    return (critical if everything else warning)(
+        reward, eval_metric=eval_score.key, eval_best=best, eval_now=eval_score.last
+    )
 
 
 def eval_collapse(eval_score: Signal, *, evals: float, jumps: float, in_a_row: float) -> Alarm | None:

@@ -85,7 +85,8 @@ def throughput(
             signal, slower = tokens_per_s, math.inf
     if step_time is not None and step_time.n >= points and step_time.base > 0 and not slower >= times:
         level = min(step_time.fast, step_time.median5)
-        if level - step_time.base > max(seconds, noises * FAST_SHARE * step_time.noise_base):
+        slowed = level - step_time.base
+        if slowed > seconds and slowed > noises * FAST_SHARE * step_time.noise_base:
             signal, slower = step_time, level / step_time.base
     if signal is None or not slower >= times or signal.seen_at != case.points:
         return None
@@ -134,6 +135,7 @@ def memory_creep(
     growth: float,
     points_least: float,
     momentum: float,
+    steady: float,
     rise_least: float,
     share_least: float,
     share_full: float,
@@ -144,9 +146,10 @@ def memory_creep(
         rise = signal.fast - signal.base
         if (
             signal.n < points_least
-            or signal.trend < t
-            or signal.momentum < momentum
             or rise < rise_least * abs(signal.base)
+            or signal.momentum < momentum
+            or signal.speed < steady * rise / signal.n  # slower and slower: caches that fill up
+            or signal.trend < t
         ):
             continue
         per_point = signal.speed

@@ -50,6 +50,24 @@ def spreading_text(
     return _alarm(scanned, info(None))
 
 
+def alike_text(
+    scanned: Scanned, *, least: float, share: float, rise: float, share_alone: float, gain: float, gain_z: float,
+    growth_z: float,
+) -> Alarm | None:  # fmt: skip
+    """Groups whose rollouts are alike: a warning where most of them have become so without earning more than others.
+    Where they do, the policy agrees on what is right, which is what training is for: a remark.
+    """
+    if scanned.recent_hits < least or scanned.share < share:
+        return None
+    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
+    grows = scanned.growth_z >= growth_z and scanned.share - scanned.start_share >= rise
+    if earns:
+        return _alarm(scanned, info(None, "earns"))
+    if grows and scanned.share >= share_alone:
+        return _alarm(scanned, warning(None, "grows"))
+    return _alarm(scanned, info(None))
+
+
 def declared_text(scanned: Scanned, *, least: float, share: float, gravity: float) -> Alarm | None:
     """A pattern of the user's, as grave as the user says, from so many hits on."""
     if scanned.recent_hits < least or scanned.share < share:

@@ -306,7 +306,7 @@ def _last_evaluation() -> Any:
     """A callback that has the last step evaluated, wherever eval_steps falls."""
     from transformers import TrainerCallback
 
-    class LastEvaluation(TrainerCallback):
+    class LastEvaluation(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
             if state.global_step >= state.max_steps and args.eval_strategy != "no":
                 control.should_evaluate = True

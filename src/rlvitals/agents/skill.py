@@ -1,0 +1,56 @@
+"""The skill: one Markdown file that teaches a coding agent how to judge a run, and puts itself where agents look.
+
+What is installed ends with a line that holds a hash of what is above it. By that an old version that nobody has changed
+is known, and replaced by a new one; a file that somebody has changed is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from rlvitals.errors import ConfigError
+from rlvitals.store.files import put_file, read_whole
+from rlvitals.version import __version__
+
+SOURCE = Path(__file__).parent / "skill.md"
+FOLDER = Path(".claude") / "skills"
+"""Where coding agents look for the skills of a project."""
+
+_STAMP = re.compile(rb"\n<!-- rlvitals \S+ sha256:([0-9a-f]{64}) -->\n\Z")
+
+
+def skill_text() -> str:
+    """The skill as it is shipped."""
+    return SOURCE.read_text(encoding="utf-8")
+
+
+def place_in(folder: Path) -> Path:
+    """The skill's file in a folder of skills."""
+    return folder / "rlvitals" / "SKILL.md"
+
+
+def install(folder: Path, *, force: bool = False) -> tuple[Path, bool]:
+    """Write the skill into a folder of skills: the file, and whether it was written or was there already. Raises
+    ConfigError where it was changed by somebody, unless `force` says that it is to be replaced.
+    """
+    place = place_in(folder)
+    body = skill_text().encode()
+    wanted = body + f"\n<!-- rlvitals {__version__} sha256:{hashlib.sha256(body).hexdigest()} -->\n".encode()
+    try:
+        found = read_whole(place) if place.exists() else None
+        if found == wanted:
+            return place, False
+        if found is not None and not force and not is_untouched(found):
+            raise ConfigError(f"{place} was changed and is left as it is; --force replaces it")
+        put_file(place, wanted)
+    except OSError as error:
+        raise ConfigError(f"cannot write {place}: {error.strerror or error}") from error
+    return place, True
+
+
+def is_untouched(found: bytes) -> bool:
+    """Whether an installed file is as some version of rlvitals has written it."""
+    stamp = _STAMP.search(found)
+    return stamp is not None and hashlib.sha256(found[: stamp.start()]).hexdigest().encode() == stamp[1]

@@ -1,0 +1,54 @@
+"""`rlvitals mcp [DIR] [--http]`: what coding agents ask, as an MCP server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rlvitals.cli.serve import TOKEN_VARIABLE
+from rlvitals.errors import ConfigError
+from rlvitals.terminal import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="the folder of runs (default: here)")
+    parser.add_argument(
+        "--http", action="store_true", help="streamable HTTP on this machine alone (default: standard input and output)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8643, help="with --http: the port; 0 takes a free one (default: 8643)"
+    )
+    parser.add_argument("--token", help=f"with --http: what a client must send (or in {TOKEN_VARIABLE})")
+    parser.add_argument("--tokens", metavar="FILE", help="with --http: a token a person, as 'rlvitals serve' takes it")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="with --http: another name this server goes by (a proxy's)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from rlvitals.agents.server import serve_http, serve_stdio
+    from rlvitals.web.people import TokenFile
+
+    if not arguments.http:
+        serve_stdio(arguments.directory)
+        return 0
+    if not 0 <= arguments.port <= 65535:
+        raise ConfigError(f"--port {arguments.port}: a port is a number from 0 to 65535")
+    if arguments.tokens and arguments.token:
+        raise ConfigError("--tokens and --token: one of them")
+    serve_http(
+        arguments.directory,
+        port=arguments.port,
+        token=arguments.token or os.environ.get(TOKEN_VARIABLE) or None,
+        people=TokenFile(Path(arguments.tokens)) if arguments.tokens else None,
+        allow_hosts=arguments.allow_host,
+        ready=_ready,
+    )
+    return 0
+
+
+def _ready(url: str) -> None:
+    say(f"The MCP server is at {url}")
+    say("Press Ctrl-C to stop. Runs are never modified.")

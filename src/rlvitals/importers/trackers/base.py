@@ -1,0 +1,261 @@
+"""What a tracker is to an import: it lists runs, describes each, and gives their rows page by page.
+
+A source asks the vendor's own client. Whatever the client raises goes through `Source.ask`, which waits and tries again
+where the trouble may pass, and otherwise says what to do. Keys and tokens stay with the client: a source neither reads
+nor repeats them.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar, TypeVar
+
+from rlvitals.errors import MissingDependency, RlvitalsError, SourceError
+from rlvitals.guard import guarded, words_of
+from rlvitals.importers.cells import time_of
+from rlvitals.importers.trackers.address import Address
+from rlvitals.masking import mask_text
+from rlvitals.records import Group, Row, Status
+from rlvitals.store.distributions import Logged
+
+T = TypeVar("T")
+
+TRIES = 7
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds between tries: doubled each time, unless the server says how long."""
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+"""Answers of a server that may be others later."""
+
+_UNREACHABLE = frozenset(
+    {"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError", "WriteError",
+     "RemoteProtocolError", "ConnectionError", "Timeout", "ChunkedEncodingError", "IncompleteRead", "ProtocolError"}
+)  # fmt: skip
+"""Exceptions of HTTP clients, by name: which client a vendor uses is its own business."""
+
+PAGE_ROWS = 5_000
+
+MOST_TEXT = 20_000
+"""Characters of a logged text that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run says that rlvitals itself forwarded: an attempt of one of its runs."""
+
+    run: str
+    attempt: int
+    from_step: int | None = None
+
+    @classmethod
+    def of(cls, said: object) -> Origin | None:
+        """From what a sink has written down; None where it is something else."""
+        if not isinstance(said, Mapping) or not isinstance(said.get("run"), str) or not said["run"]:
+            return None
+        attempt, step = _whole(said.get("attempt")), _whole(said.get("from_step"))
+        return cls(said["run"], attempt, step) if attempt is not None and attempt > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """One run of a list: what is known of it without fetching its rows."""
+
+    id: str
+    name: str
+    project: str
+    status: Status
+    mark: str = ""
+    """Changes whenever the run does. Empty: not known, so its rows are asked for."""
+    created: float | None = None
+    ended: float | None = None
+    origin: Origin | None = None
+    within: str = ""
+    """What its id is unique in, where that is not the whole tracker."""
+    handle: Any = field(default=None, compare=False, repr=False)
+    """The client's own object."""
+
+    @property
+    def identity(self) -> str:
+        """What it is known by, whatever it is called by then."""
+        return f"{self.within}/{self.id}" if self.within else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a tracker says of a run beside its rows."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    note: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Whatever else is told in a word: group, job type, state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a run, in order, and what the source needs to go on after them."""
+
+    rows: list[Row] = field(default_factory=list)
+    """With the attempt 1: which attempt they are is decided by whoever writes them."""
+    samples: list[Row] = field(default_factory=list)
+    """Samples of the machine."""
+    distributions: list[Logged] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    """Rollouts, where a table of completions was logged."""
+    cursor: dict[str, Any] = field(default_factory=dict)
+
+
+class Source(ABC):
+    """A tracker at an address. An instance is used once, by one thread."""
+
+    scheme: ClassVar[str]
+    grammar: ClassVar[str]
+    """How its addresses are written, for messages."""
+    login: ClassVar[str] = ""
+    """What to do where the login is missing or refused: a sentence."""
+    goes_on: ClassVar[bool]
+    """Whether `pages` can go on from a cursor. Otherwise a run that has changed is fetched whole again."""
+
+    def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
+        self.address, self._tell = address, tell
+        self.notes: dict[str, None] = {}
+        """Remarks on the run whose pages were given last."""
+
+    @property
+    @abstractmethod
+    def is_one_run(self) -> bool:
+        """Whether the address names a run rather than a project."""
+
+    @abstractmethod
+    def runs(self) -> Iterator[RemoteRun]:
+        """The run that the address names, or all runs of the project, the oldest first."""
+
+    @abstractmethod
+    def card(self, run: RemoteRun) -> Card:
+        """What the tracker says of a run."""
+
+    @abstractmethod
+    def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
+        """The rows of a run: all, or with the cursor of an earlier page those after it."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of the client."""
+
+    def wrong_address(self) -> SourceError:
+        """The error for a path that names nothing."""
+        return SourceError(f"{self.address} is no address of {self.scheme}. Write {self.grammar}")
+
+    def ask(self, question: Callable[[], T], what: str = "") -> T:
+        """What the client answers. Trouble that may pass is waited for; the rest is a SourceError."""
+        wait = FIRST_WAIT
+        for left in reversed(range(TRIES)):
+            met: list[Exception] = []
+            with guarded(met.append, but=(RlvitalsError,)), redirect_stdout(_Nowhere()):
+                return question()
+            error = met[0]
+            if not left or not self.may_pass(error):
+                raise self._explained(error, what) from error
+            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not ask at once
+            self._tell(f"{self.scheme} does not answer ({words_of(error)[:80]}): trying again in {pause:.0f} s")
+            time.sleep(min(pause, 10 * LONGEST_WAIT))
+            wait = min(2 * wait, LONGEST_WAIT)
+        raise AssertionError  # the loop returns or raises
+
+    def may_pass(self, error: Exception) -> bool:
+        """Whether the same question may be answered later."""
+        status = status_of(error)
+        if status is not None:
+            return status in PASSING
+        return any(
+            isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _UNREACHABLE
+            for one in chain(error)
+        )
+
+    def needs_login(self, error: Exception) -> bool:
+        """Whether the client or the server asks who we are."""
+        return status_of(error) in (401, 403)
+
+    def _explained(self, error: Exception, what: str) -> SourceError:
+        said = mask_text(" ".join(str(error).split()))[:300] or type(error).__name__
+        if self.needs_login(error):
+            return SourceError(f"{self.address}: {self.scheme} refuses the login ({said}). {self.login}".rstrip())
+        return SourceError(f"{self.address}: {what or 'it'} cannot be fetched: {said}")
+
+
+class _Nowhere(io.TextIOBase):
+    """Where clients print to: their words are not made harmless, may hold signed addresses, and are no JSON."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def client_module(name: str, scheme: str) -> Any:
+    """A vendor's module. Raises MissingDependency with the command that installs it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingDependency(f"Importing from {scheme}", scheme) from error
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those behind it; clients wrap each other's."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [one.__cause__, one.__context__, getattr(one, "exc", None)]
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an exception tells of."""
+    for one in chain(error):
+        response = getattr(one, "response", None)
+        for holder, name in ((one, "status_code"), (response, "status_code"), (response, "http_status")):
+            status = getattr(holder, name, None)
+            if isinstance(status, int) and 100 <= status < 600:
+                return status
+    return None
+
+
+def retry_after(error: BaseException) -> float:
+    """The seconds a server asks to wait; 0 where it does not say."""
+    for one in chain(error):
+        headers = getattr(getattr(one, "response", None), "headers", None)
+        said = headers.get("retry-after") if isinstance(headers, Mapping) else None
+        if isinstance(said, str) and said.isdecimal() and len(said) < 5:
+            return float(said)
+    return 0.0
+
+
+def utc_time(said: object) -> float | None:
+    """Unix seconds; a text without a time zone is in UTC, as servers write it.
+
+    >>> utc_time("2026-01-01T00:00:00"), utc_time("2026-01-01T00:00:00Z"), utc_time(None)
+    (1767225600.0, 1767225600.0, None)
+    """
+    if isinstance(said, str) and re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?", said):
+        said += "+00:00"
+    return time_of(said)
+
+
+def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that say something."""
+    return {name: value for name, value in facts.items() if value not in (None, "", [], {})}
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 16:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

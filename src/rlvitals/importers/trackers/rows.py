@@ -1,0 +1,128 @@
+"""From a record, as trackers keep that have rows, to a row: which step it is of, its numbers and its texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.cells import flatten, number_of, time_of
+from rlvitals.importers.rollouts import group_of_row
+from rlvitals.importers.steps import TIME_NAMES, StepFinder
+from rlvitals.importers.trackers.base import MOST_TEXT
+from rlvitals.records import Group, Row
+from rlvitals.splits import is_held_out
+from rlvitals.store.lines import metric_key
+
+OUR_STEP, OUR_SAMPLE = "rlvitals/step", "rlvitals/sample"
+"""What rlvitals calls the axes where it forwards rows to a tracker that counts its own."""
+
+_NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"})
+"""How trackers write numbers that JSON has none for."""
+
+
+def counter_name(scheme: str) -> str:
+    """What a tracker's own step is called in a row whose step the training gave."""
+    return f"{scheme}/step"
+
+
+def are_completions(name: str) -> bool:
+    """Whether a table of this name may hold what a training sampled; evaluations are left out.
+
+    >>> are_completions("completions"), are_completions("eval/completions"), are_completions("confusion")
+    (True, False, False)
+    """
+    return re.search(r"completion|rollout|generation|sample", name.lower()) is not None and not is_held_out(name)
+
+
+def groups_of(table: Iterable[Mapping[str, Any]], step: int) -> list[Group]:
+    """The rollouts of a table with a row for each completion, as TRL logs it; those of one prompt are a group."""
+    found: dict[tuple[int, str], Group] = {}
+    for row in table:
+        group = group_of_row("trl", row, step) if "completion" in row else None
+        if group is not None:
+            known = found.get((group.step, group.key))
+            found[group.step, group.key] = (
+                replace(group, rollouts=(*known.rollouts, *group.rollouts)) if known else group
+            )
+    return list(found.values())
+
+
+class RowMaker:
+    """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
+
+    def __init__(self, scheme: str, memory: dict[str, Any] | None = None, *, is_ours: bool = False) -> None:
+        """`is_ours`: rlvitals has forwarded the run, so the step is known for certain."""
+        self._counter, self._is_ours = counter_name(scheme), is_ours
+        self.notes = Notes()
+        self._steps = StepFinder(self.notes)
+        self._has_media = False
+        self._found: list[list[Mapping[str, Any]]] = []
+        """Tables of completions in the record that is being read."""
+        self.groups: list[Group] = []
+        """Rollouts of the records so far; for the caller to take."""
+        if memory:
+            self._steps.recall(memory)
+
+    def memory(self) -> dict[str, Any]:
+        """What another maker needs to go on."""
+        return self._steps.memory()
+
+    def row(self, record: dict[str, Any], counter: Any = None, time: Any = None) -> Row | None:
+        """One record; None where it holds nothing. `counter` is the tracker's own step: it gives way to a step that
+        the training logged, and stays as `SCHEME/step` where the two differ.
+        """
+        numbers, texts = self._cells(record)
+        if self._is_ours:
+            self._found = []  # rlvitals forwards no tables
+            step = numbers.pop(OUR_STEP, counter)
+            moment = time_of(time)
+            named = {metric_key(name): value for name, value in numbers.items()}
+            return Row(int(step or 0), math.nan if moment is None else moment, 1, named, texts)
+        said: dict[str, Any] = {**record, **({} if time is None else {"_timestamp": time})}
+        own = counter if type(counter) is int else None
+        if own is not None:
+            numbers["_step"] = own
+        fields = self._steps.place(numbers, {name: said[name] for name in TIME_NAMES if name in said})
+        step, moment = fields.pop("step"), fields.pop("timestamp", math.nan)
+        for table in self._found:
+            self.groups += groups_of(table, step)
+        self._found = []
+        if own is not None and own != step:
+            fields[self._counter] = own
+        if not fields and not texts:
+            return None
+        return Row(step, moment, 1, {metric_key(name): value for name, value in fields.items()}, texts)
+
+    def sample(self, record: dict[str, Any], time: float | None) -> Row | None:
+        """A sample of the machine, which has a time and no step; None where it holds nothing."""
+        numbers, _ = self._cells(record)
+        numbers.pop(OUR_SAMPLE, None)
+        if not numbers:
+            return None
+        named = {metric_key(name): value for name, value in numbers.items()}
+        return Row(0, math.nan if time is None else time, 1, named)
+
+    def _cells(self, record: dict[str, Any]) -> tuple[Fields, dict[str, str]]:
+        numeric: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        for name, value in record.items():
+            if isinstance(value, str):
+                if value.lower() in _NONFINITE:
+                    numeric[name] = number_of(value)
+                elif name not in TIME_NAMES:
+                    texts[metric_key(name)] = value[:MOST_TEXT]
+            elif isinstance(value, dict) and "_type" in value:
+                held = value.get("_value")
+                if isinstance(held, list) and are_completions(name):
+                    self._found.append([row for row in held if isinstance(row, Mapping)])
+                else:
+                    self._has_media = True
+            else:
+                numeric[name] = value
+        if self._has_media:
+            self.notes.say("left out: tables, pictures and other files, which stay at the tracker")
+        return flatten(numeric), texts

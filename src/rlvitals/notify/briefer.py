@@ -1,0 +1,76 @@
+"""How a run is, and its chart, for a message: asked of a process of its own (`rlvitals.briefing`), once for all
+couriers.
+
+Drawing takes a second or two of processor time, so what was drawn for one target is given to the others as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import get_args
+
+from rlvitals.health.history import FEW_ROWS, History, verdict_of
+from rlvitals.notify.messages import Standing
+from rlvitals.notify.targets import Target, secrets_of, service_class
+from rlvitals.records import Verdict
+from rlvitals.store.findings import read_events
+from rlvitals.store.layout import RunDir
+from rlvitals.store.reader import read_batch
+from rlvitals.store.tail import file_size
+
+LIMIT_SECONDS = 60.0
+FRESH_SECONDS = 60.0
+MOST_KEPT = 8
+
+
+class Briefer:
+    """Knows how one run is. Asked by several threads; one asks the process, the others wait for its answer."""
+
+    def __init__(self, run_dir: RunDir, targets: Sequence[Target]) -> None:
+        self._dir = run_dir
+        self._draws = any(target.picture and service_class(target.service).takes_pictures for target in targets)
+        # The process that draws gets none of the secrets.
+        hidden = {value for target in targets for value in secrets_of(target).values()}
+        self._environment = {name: value for name, value in os.environ.items() if value not in hidden}
+        self._environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+        self._lock = threading.Lock()
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[float, Standing]] = {}
+
+    def ask(self, metrics: tuple[str, ...] = ()) -> Standing:
+        """How the run is now, with a chart of these metrics, or of its vital signs where none are named."""
+        with self._lock:
+            key = file_size(self._dir.findings) or 0, metrics
+            made, standing = self._known.get(key, (0.0, None))
+            if standing is None or time.monotonic() - made > FRESH_SECONDS:
+                standing = self._briefed(metrics) or self._worked_out()
+                self._known[key] = time.monotonic(), standing
+                for old in list(self._known)[:-MOST_KEPT]:
+                    del self._known[old]
+            return standing
+
+    def _briefed(self, metrics: tuple[str, ...]) -> Standing | None:
+        """The answer of the process; None where it fails or takes too long."""
+        with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
+            done = subprocess.run(
+                [sys.executable, "-m", "rlvitals.briefing", str(self._dir.root)],
+                input=json.dumps({"metrics": list(metrics), "picture": self._draws}).encode(),
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=LIMIT_SECONDS,
+                env=self._environment,
+            )  # fmt: skip
+            line, _, picture = done.stdout.partition(b"\n")
+            told = json.loads(line)
+            if told["verdict"] in get_args(Verdict):
+                return Standing(told["verdict"], str(told["reason"]), picture or None)
+        return None
+
+    def _worked_out(self) -> Standing:
+        """From the health log alone, without a chart."""
+        lines, _ = read_batch(self._dir.train_log, 0, FEW_ROWS)
+        return Standing(*verdict_of(History(read_events(self._dir)).findings, len(lines)))

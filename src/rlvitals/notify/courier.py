@@ -1,0 +1,442 @@
+"""Brings one target the findings of a run: reads the health log, keeps to the limit, and sends nothing twice.
+
+Each target has a courier, with a thread and an outbox of its own: a slow or failing service holds up nobody else. The
+outbox advances past a line of the health log once the service has the message, or the finding is among those that were
+held back; after an outage, a restart or a kill the courier goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlvitals.errors import ConfigError, RlvitalsError, RunLocked
+from rlvitals.guard import Once, guarded
+from rlvitals.health.history import alarm_key, plural
+from rlvitals.masking import mask_text
+from rlvitals.notify.briefer import Briefer
+from rlvitals.notify.messages import Message, Standing, about_finding, about_held, about_recovery, key_of, link_of
+from rlvitals.notify.service import Outcome, Service
+from rlvitals.notify.targets import Target, open_service, secrets_of, targets_of
+from rlvitals.records import SEVERITIES, Finding, HealthEvent, Severity
+from rlvitals.store.cards import read_info
+from rlvitals.store.files import make_folder
+from rlvitals.store.findings import event_of
+from rlvitals.store.layout import RunDir
+from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
+from rlvitals.store.outbox import Held, Outbox, State, Told, outbox_place, read_outbox, write_outbox
+from rlvitals.store.reader import read_batch
+from rlvitals.store.tail import file_size
+from rlvitals.terminal import logger
+
+HOUR = 3600.0
+POLL_SECONDS = 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+GRACE_SECONDS = 3.0
+"""A run that has ended may still write its last findings for so long."""
+
+LINGER_SECONDS = 600.0
+"""How long a courier goes on trying after the run has ended and nothing could be sent."""
+
+MOST_TOLD = 200
+MOST_HELD = 100
+"""Findings that are remembered; beyond that the oldest are forgotten, or only counted."""
+
+LOST_SECONDS = 60.0
+"""How long a run whose directory was deleted is waited for: a live trainer makes it again."""
+
+WATCH_SECONDS = 0.2
+_OF_ATTEMPT = "attempt "
+
+
+class NotNow(Exception):
+    """The service did not take a message; it is to be tried again after `wait` seconds, or after a pause."""
+
+    def __init__(self, wait: float | None) -> None:
+        super().__init__()
+        self.wait = wait
+
+
+class Courier:
+    """One target's way through the health log."""
+
+    def __init__(self, run_dir: RunDir, target: Target, start: int = 0, briefer: Briefer | None = None) -> None:
+        """`start`: where a target that was never told of this run begins in the health log. `briefer`: shared with the
+        other couriers of the run.
+        """
+        self.target = target
+        self.is_over = False
+        """Nothing more to do: the run has ended, and all is sent."""
+        self.waits_for_limit = False
+        self.last_progress = time.monotonic()
+        self._dir = run_dir
+        self._briefer = briefer or Briefer(run_dir, [target])
+        self._lock = RunLock(outbox_place(run_dir, target.name))
+        self._has_lock = False
+        self._next_beat = 0.0
+        self._outbox = Outbox(target.name, offset=start)
+        self._service: Service | None = None
+        self._is_bare = False
+        """Whether the message at hand goes out without its chart: the service refused it with one."""
+        self._quiet_since = time.monotonic()
+        self._say_once = Once()
+
+    def run(self, stop: threading.Event, ended: threading.Event) -> None:
+        """Send until the run has ended and all is sent, or until told to stop. `ended`: the run has."""
+        pause = FIRST_PAUSE
+        while not stop.is_set() and not self.is_over:
+            wait: float | None = POLL_SECONDS
+            with guarded(self._failed):
+                try:
+                    wait = 0.0 if self.advance() else POLL_SECONDS
+                    pause = FIRST_PAUSE
+                    if wait and ended.is_set():
+                        self._finish()
+                except NotNow as not_now:
+                    pause, wait = min(pause * 2, LONGEST_PAUSE), max(pause, not_now.wait or 0.0)
+                except RunLocked:  # another follower is at it; it may end
+                    self._has_lock = False
+            if wait and not self.is_over:
+                self._rest(stop, wait)
+        self.let_go()
+
+    def advance(self) -> bool:
+        """Deal with one line of the health log, or send a digest; False when there is nothing to do now. Raises NotNow
+        where the service did not take a message, and RunLocked where another process has the outbox.
+        """
+        self._take_lock()
+        held = self._outbox.held
+        if held and self._may_send(max((one.severity for one in held), key=SEVERITIES.index)):
+            self._send_digest()
+            return True
+        lines, after = read_batch(self._dir.findings, self._outbox.offset, 1)
+        if not lines:
+            return False
+        self._quiet_since = time.monotonic()
+        event = event_of(lines[0]) if lines[0] else None
+        if event is not None and event.finding is not None:
+            self._take_finding(event, event.finding)
+        elif event is not None and event.type == "recovered":
+            self._take_recovery(_alarm_of(event), event)
+        elif event is not None and event.type == "monitor":
+            for alarm in self._outlived(event.attempt):
+                self._take_recovery(alarm, event)
+        self._outbox.offset = after
+        self._save("following")
+        self.last_progress = time.monotonic()
+        return True
+
+    def send_all(self) -> None:
+        """Send all there is, a digest of what was held back included. Raises NotNow and RunLocked."""
+        try:
+            while self.advance():
+                pass
+            if self._outbox.held:
+                self._send_digest()
+                self._save("following")
+        finally:
+            self.let_go()
+
+    def beat(self) -> None:
+        """Show that the target is being looked after."""
+        if self._has_lock and time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            with contextlib.suppress(OSError):
+                self._lock.beat()
+
+    def let_go(self) -> None:
+        """Give the outbox's lock back."""
+        if self._has_lock:
+            self._has_lock = False
+            self._lock.release()
+
+    def _rest(self, stop: threading.Event, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not stop.is_set():
+            self.beat()
+            stop.wait(min(left, HEARTBEAT_SECONDS))
+
+    def _take_lock(self) -> None:
+        """Hold the outbox, and know what is in it. Raises RunLocked where another process holds it."""
+        if self._has_lock and not self._lock.is_ours():
+            self._has_lock = False
+        if not self._has_lock:
+            make_folder(self._dir.notify, above=False)
+            self._lock.acquire()
+            self._has_lock = True
+            known = read_outbox(self._dir, self.target.name)
+            self._outbox = self._outbox if known is None else known
+        size = file_size(self._dir.findings)
+        if size is not None and size < self._outbox.offset:
+            self._outbox.offset = size  # cut off or replaced: what people know of is not sent again
+        self.beat()
+
+    def _take_finding(self, event: HealthEvent, finding: Finding) -> None:
+        if SEVERITIES.index(finding.severity) < SEVERITIES.index(self.target.on):
+            return
+        alarm = _alarm_of(event)
+        told = self._told_of(alarm)
+        if not self._may_send(finding.severity):
+            self._hold(alarm, finding)
+            return
+        key = told.key if told else key_of(self._run_id, alarm, str(event.attempt), str(event.step))
+        message = about_finding(
+            self._run_name, key, finding, self._standing(finding.metrics), is_escalated=event.type == "escalated",
+            timestamp=_time_of(event), link=self._link,
+        )  # fmt: skip
+        reference = self._deliver(message, told.reference if told else "")
+        if told is None:
+            told = Told(key, [alarm])
+            self._outbox.told = [*self._outbox.told, told][-MOST_TOLD:]
+        told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
+
+    def _outlived(self, attempt: int) -> list[str]:
+        """The alarms of the clock that an earlier attempt ended with: the run goes on."""
+        known = [
+            *(alarm for told in self._outbox.told for alarm in told.alarms),
+            *(one.alarm for one in self._outbox.held),
+        ]
+        return [alarm for alarm in dict.fromkeys(known) if 0 < _attempt_in(alarm) < attempt]
+
+    def _take_recovery(self, alarm: str, event: HealthEvent) -> None:
+        for one in self._outbox.held:
+            if one.alarm == alarm and one.recovered_step is None:
+                one.recovered_step = event.step
+        for told in [told for told in self._outbox.told if alarm in told.alarms]:
+            if len(told.alarms) > 1:  # the message told of others, which stand
+                told.alarms.remove(alarm)
+                continue
+            if self._open().recovers_quietly or self._may_send("info"):
+                message = about_recovery(
+                    self._run_name, told, event.step, self._standing(()), timestamp=_time_of(event), link=self._link
+                )
+                self._deliver(message, told.reference)
+            else:
+                self._hold_recovery(alarm, told, event.step)
+            self._outbox.told.remove(told)
+
+    def _may_send(self, severity: Severity) -> bool:
+        """Whether the limit lets a message through. The last one of an hour is kept for what is critical."""
+        now = time.time()
+        self._outbox.sent_at = [then for then in self._outbox.sent_at if abs(now - then) < HOUR]
+        kept = 1 if severity != "critical" and self.target.per_hour > 1 else 0
+        return self.target.per_hour - len(self._outbox.sent_at) > kept
+
+    def _hold(self, alarm: str, finding: Finding) -> None:
+        held = self._outbox.held
+        same = next((one for one in held if one.alarm == alarm and one.recovered_step is None), None)
+        if same is not None:  # it became more severe while it was held back
+            same.severity, same.title = finding.severity, finding.title
+        elif len(held) < MOST_HELD:
+            held.append(Held(alarm, finding.severity, finding.step, finding.title))
+        else:
+            self._outbox.held_more += 1
+
+    def _hold_recovery(self, alarm: str, told: Told, step: int) -> None:
+        if any(one.alarm == alarm for one in self._outbox.held):
+            return
+        if len(self._outbox.held) < MOST_HELD:
+            self._outbox.held.append(Held(alarm, "info", step, told.title, step, is_known=True))
+        else:
+            self._outbox.held_more += 1
+
+    def _send_digest(self) -> None:
+        outbox = self._outbox
+        standing_alarms = [one.alarm for one in outbox.held if one.recovered_step is None]
+        first = outbox.held[0]
+        key = key_of(self._run_id, "digest", first.alarm, str(first.step), str(outbox.offset))
+        message = about_held(
+            self._run_name, key, outbox.held, self._standing(()), more=outbox.held_more,
+            per_hour=self.target.per_hour, link=self._link,
+        )  # fmt: skip
+        reference = self._deliver(message, "")
+        if standing_alarms:
+            title = f"{plural(len(standing_alarms), 'finding')} of an earlier digest"
+            told = Told(key, standing_alarms, title, message.severity, reference)
+            outbox.told = [*outbox.told, told][-MOST_TOLD:]
+        outbox.held, outbox.held_more = [], 0
+        self._save("following")
+
+    def _finish(self) -> None:
+        """The run has ended, and nothing is left to read: send what was held back, and be done."""
+        if time.monotonic() - self._quiet_since < GRACE_SECONDS:
+            return
+        outbox = self._outbox
+        self.waits_for_limit = False
+        if outbox.held:
+            # A job's container may end any moment, so the last digest does not wait. A job that is restarted again and
+            # again gets one of these an hour.
+            if abs(time.time() - outbox.last_words_at) < HOUR:
+                self.waits_for_limit = True
+                return
+            self._send_digest()
+            outbox.last_words_at = round(time.time(), 3)
+        self._save("done")
+        self.is_over = True
+
+    def _deliver(self, message: Message, reference: str) -> str:
+        """Send one message; returns its id at the service. Raises NotNow."""
+        service, outbox = self._open(), self._outbox
+        mark = f"{message.key} {message.kind} {message.severity}"
+        was_on_its_way = outbox.sending == mark
+        outbox.sending = mark
+        self._save(outbox.state, outbox.error)
+        shown = None if self._is_bare or not service.takes_pictures else message.picture
+        is_repeat = was_on_its_way and not service.knows_repeats
+        outcome = service.send(replace(message, is_repeat=is_repeat, picture=shown), reference)
+        if outcome.fate == "refused" and shown is not None:
+            self._is_bare = True
+            outcome = service.send(replace(message, is_repeat=is_repeat, picture=None), reference)
+        if outcome.fate == "later":
+            if not outcome.is_doubtful and not was_on_its_way:
+                outbox.sending = ""
+            self._tell_problem(outcome)
+            raise NotNow(outcome.retry_after)
+        self._is_bare = False
+        outbox.sending = ""
+        if outcome.fate == "refused":
+            outbox.refused += 1
+            logger.warning("%s refused a notification: %s", self.target.name, self._masked(outcome.problem))
+            return ""
+        outbox.sent += 1
+        if message.kind != "recovered" or not service.recovers_quietly:
+            outbox.sent_at.append(round(time.time(), 3))
+        self.last_progress = time.monotonic()
+        return outcome.reference
+
+    def _tell_problem(self, outcome: Outcome) -> None:
+        said = self._masked(outcome.problem)
+        self._say_once(f"{self.target.name} did not take a notification: {said}; it is tried again")
+        self._save("failing", said)
+
+    def _failed(self, error: Exception) -> None:
+        """The one place where a courier's failures are swallowed. Not the error's own words, unless they are ours."""
+        said = self._masked(str(error)) if isinstance(error, RlvitalsError | OSError) else type(error).__name__
+        self._say_once(f"notifications to {self.target.name}: {said}")
+        if self._has_lock:
+            with contextlib.suppress(OSError, RunLocked):
+                self._save("failing", said)
+
+    def _save(self, state: State, error: str = "") -> None:
+        outbox = self._outbox
+        if (state, error) != (outbox.state, outbox.error):
+            outbox.since = round(time.time(), 3)
+        outbox.state, outbox.error = state, error
+        if not self._lock.is_ours():
+            self._has_lock = False
+            raise RunLocked(f"the outbox of {self.target.name} is not this process's any more")
+        write_outbox(self._dir, outbox)
+
+    def _open(self) -> Service:
+        if self._service is None:
+            self._service = open_service(self.target)
+        return self._service
+
+    def _masked(self, text: str) -> str:
+        with contextlib.suppress(ConfigError):
+            for value in sorted(secrets_of(self.target).values(), key=len, reverse=True):
+                text = text.replace(value, "***") if len(value) > 3 else text
+        return mask_text(text)[:500]
+
+    def _told_of(self, alarm: str) -> Told | None:
+        return next((told for told in reversed(self._outbox.told) if alarm in told.alarms), None)
+
+    def _standing(self, metrics: tuple[str, ...]) -> Standing:
+        standing = self._briefer.ask(metrics)
+        return standing if self.target.picture else replace(standing, picture=None)
+
+    @property
+    def _run_name(self) -> str:
+        return read_info(self._dir).name
+
+    @property
+    def _run_id(self) -> str:
+        return read_info(self._dir).id
+
+    @property
+    def _link(self) -> str:
+        return link_of(self.target.link, self._dir.root.name)
+
+
+def unsent(run_dir: RunDir, target: Target, start: int = 0) -> int:
+    """How many findings a target has not been sent."""
+    outbox = read_outbox(run_dir, target.name) or Outbox(target.name, offset=start)
+    lines, _ = read_batch(run_dir.findings, outbox.offset, 10_000)
+    least = SEVERITIES.index(target.on)
+    findings = [event.finding for line in lines if line and (event := event_of(line)) is not None]
+    waiting = sum(found is not None and SEVERITIES.index(found.severity) >= least for found in findings)
+    return waiting + len(outbox.held) + outbox.held_more
+
+
+def _alarm_of(event: HealthEvent) -> str:
+    """The alarm an event is about. What the clock says (a stall, a process that is gone) is of one attempt alone."""
+    alarm = alarm_key(event)
+    return f"{_OF_ATTEMPT}{event.attempt}: {alarm}" if event.seen_in == "clock" else alarm
+
+
+def _attempt_in(alarm: str) -> int:
+    """The attempt that an alarm is of; 0 where it is of none alone."""
+    number = alarm.removeprefix(_OF_ATTEMPT).partition(":")[0] if alarm.startswith(_OF_ATTEMPT) else ""
+    return int(number) if number.isdecimal() else 0
+
+
+def _time_of(event: HealthEvent) -> float:
+    return event.timestamp if event.timestamp > 0 else time.time()
+
+
+class Couriers:
+    """All couriers of a run, each in a thread of its own. Nothing here raises."""
+
+    def __init__(self, run_dir: RunDir, notify: Mapping[str, Any], start: int, holder: str | None = None) -> None:
+        """`notify`: as `config.Settings.notify`. `start`: as of `Courier`. `holder` is the token of the run's lock:
+        when another one is there, a new attempt has begun, with couriers of its own.
+        """
+        self._dir, self._holder = run_dir, holder
+        targets = targets_of(notify)
+        briefer = Briefer(run_dir, targets)
+        self._couriers = [Courier(run_dir, target, start, briefer) for target in targets]
+        self._stop, self._ended = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=courier.run, args=(self._stop, self._ended), name=courier.target.name, daemon=True)
+            for courier in self._couriers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self, stop: threading.Event | None = None) -> bool:
+        """Go on until the run has ended and all is sent, or nothing could be sent for too long; returns whether all
+        is.
+        """
+        stop = stop or threading.Event()
+        ended_at = None
+        seen_at = time.monotonic()
+        while any(thread.is_alive() for thread in self._threads) and not stop.is_set():
+            seen_at = time.monotonic() if self._dir.root.exists() else seen_at
+            if time.monotonic() - seen_at > LOST_SECONDS:
+                break
+            recorder = read_holder(self._dir)
+            if recorder is not None and self._holder is not None and recorder.token != self._holder:
+                break
+            if recorder is None or not recorder.is_live:
+                self._ended.set()
+                ended_at = ended_at or time.monotonic()
+                waiting = [courier for courier in self._couriers if not courier.is_over]
+                if waiting and all(_is_hopeless(courier, ended_at) for courier in waiting):
+                    break
+            time.sleep(WATCH_SECONDS)
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+        for courier, thread in zip(self._couriers, self._threads, strict=True):
+            if not thread.is_alive():
+                courier.let_go()
+        return all(courier.is_over for courier in self._couriers)
+
+
+def _is_hopeless(courier: Courier, ended_at: float) -> bool:
+    patience = HOUR + LINGER_SECONDS if courier.waits_for_limit else LINGER_SECONDS
+    return time.monotonic() - max(courier.last_progress, ended_at) > patience

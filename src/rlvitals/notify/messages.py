@@ -1,0 +1,187 @@
+"""What people are told: one message per finding, one when it has recovered, and a digest of what was held back.
+
+A message is plain data. What a run calls itself, its metrics and its slices may be anybody's text: here it becomes one
+printable line of bounded length; each service escapes it once more for its own markup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote
+
+from rlvitals.records import SEVERITIES, Finding, Severity, Verdict
+from rlvitals.store.outbox import Held, Told
+from rlvitals.terminal import cut_middle, visible
+
+Kind = Literal["raised", "escalated", "recovered", "digest", "test"]
+
+LONGEST_NAME = 120
+LONGEST_TITLE = 400
+MOST_ADVICE = 2
+MOST_METRICS = 4
+MOST_LISTED = 10
+"""Findings that a digest lists; the others are counted."""
+
+REPEATED = "This message may be a repeat: sending it was interrupted before."
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the run is when a message goes out, and its chart."""
+
+    verdict: Verdict
+    reason: str
+    picture: bytes | None = field(default=None, repr=False)
+    """A PNG."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, before a service gives it its form."""
+
+    kind: Kind
+    key: str
+    """The same for a finding, its escalation and its recovery."""
+    run: str
+    severity: Severity
+    title: str
+    facts: Mapping[str, str]
+    """What else is told, by label, in order."""
+    advice: Sequence[str] = ()
+    link: str = ""
+    timestamp: float = 0.0
+    is_repeat: bool = False
+    """Whether people may have it already: a process was killed, or a service did not answer, while it was sent."""
+    picture: bytes | None = field(default=None, repr=False)
+
+    @property
+    def headline(self) -> str:
+        """The message in one line."""
+        word = {"recovered": "Recovered", "digest": "Held back", "test": "Test"}.get(self.kind, self.severity.upper())
+        return f"{word} in {self.run}: {self.title}"
+
+    @property
+    def lines(self) -> list[str]:
+        """What follows the headline, a line each, without markup."""
+        told = [f"{label}: {value}" for label, value in self.facts.items()]
+        told += [f"Consider: {advice}" for advice in self.advice]
+        return [*told, *([REPEATED] if self.is_repeat else [])]
+
+    @property
+    def text(self) -> str:
+        """The whole message without markup, the link last."""
+        return "\n".join([self.headline, *self.lines, *([self.link] if self.link else [])])
+
+
+def about_finding(
+    run: str, key: str, finding: Finding, standing: Standing, *, is_escalated: bool, timestamp: float, link: str = ""
+) -> Message:
+    """A finding that was raised or became more severe."""
+    facts = {"Verdict": _verdict(standing), "Step": f"{finding.step} (started at step {finding.onset_step})"}
+    if finding.slice:
+        facts["Slice"] = _line(finding.slice, LONGEST_NAME)
+    if finding.metrics:
+        facts["Metrics"] = ", ".join(_line(name, LONGEST_NAME) for name in finding.metrics[:MOST_METRICS])
+    return Message(
+        kind="escalated" if is_escalated else "raised",
+        key=key,
+        run=_line(run, LONGEST_NAME),
+        severity=finding.severity,
+        title=_line(finding.title, LONGEST_TITLE),
+        facts=facts,
+        advice=tuple(_line(advice, LONGEST_TITLE) for advice in finding.advice[:MOST_ADVICE]),
+        link=link,
+        timestamp=timestamp,
+        picture=standing.picture,
+    )
+
+
+def about_recovery(run: str, told: Told, step: int, standing: Standing, *, timestamp: float, link: str = "") -> Message:
+    """Everything that a message told of has recovered."""
+    return Message(
+        kind="recovered",
+        key=told.key,
+        run=_line(run, LONGEST_NAME),
+        severity=told.severity,
+        title=_line(told.title, LONGEST_TITLE),
+        facts={"Verdict": _verdict(standing), "Recovered": f"at step {step}"},
+        link=link,
+        timestamp=timestamp,
+        picture=standing.picture,
+    )
+
+
+def about_held(
+    run: str, key: str, held: Sequence[Held], standing: Standing, *, more: int, per_hour: int, link: str = ""
+) -> Message:
+    """What was held back: every finding counted, the most severe listed."""
+    order = sorted(held, key=lambda one: -SEVERITIES.index(one.severity))
+    facts = {"Verdict": _verdict(standing)}
+    for place, one in enumerate(order[:MOST_LISTED], start=1):
+        facts[str(place)] = held_line(one)
+    left = len(held) + more - min(len(held), MOST_LISTED)
+    if left:
+        facts["More"] = f"{left} not listed; logs/findings.jsonl of the run has all"
+    count = len(held) + more
+    title = f"{count} message{'s' if count > 1 else ''} beyond the limit of {per_hour} an hour"
+    gravest = order[0].severity if order else "info"
+    name = _line(run, LONGEST_NAME)
+    return Message("digest", key, name, gravest, title, facts, (), link, time.time(), picture=standing.picture)
+
+
+def held_line(held: Held) -> str:
+    """A finding that was held back, in one line.
+
+    >>> held_line(Held("kl_high", "warning", 20, "KL is 3.1", recovered_step=60))
+    'warning at step 20: KL is 3.1 (recovered at step 60)'
+    """
+    if held.is_known:
+        return f"recovered at step {held.recovered_step}: {_line(held.title, LONGEST_TITLE)}"
+    told = f"{held.severity} at step {held.step}: {_line(held.title, LONGEST_TITLE)}"
+    return told if held.recovered_step is None else f"{told} (recovered at step {held.recovered_step})"
+
+
+def trial_message(picture: bytes | None = None, link: str = "") -> Message:
+    """What `rlvitals notify --test` sends."""
+    return Message(
+        kind="test",
+        key=key_of("test", str(time.time())),
+        run="rlvitals",
+        severity="info",
+        title="notifications from rlvitals arrive here",
+        facts={"Verdict": "healthy (this is a test)", "Step": "0"},
+        advice=("no action needed",),
+        link=link,
+        timestamp=time.time(),
+        picture=picture,
+    )
+
+
+def key_of(*parts: str) -> str:
+    """A key that is the same whenever the same parts are given, and shows none of them.
+
+    >>> key_of("run", "kl_high", "1", "20") == key_of("run", "kl_high", "1", "20"), len(key_of("run"))
+    (True, 41)
+    """
+    return f"rlvitals-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
+
+
+def link_of(pattern: str, folder: str) -> str:
+    """The address of a run's page: `{run}` stands for the name of its directory.
+
+    >>> link_of("https://team.example/#health?run={run}", "kto 7b&x")
+    'https://team.example/#health?run=kto%207b%26x'
+    """
+    return pattern.replace("{run}", quote(folder.encode("utf-8", "surrogateescape"), safe=""))
+
+
+def _verdict(standing: Standing) -> str:
+    return f"{standing.verdict} ({_line(standing.reason, LONGEST_TITLE)})"
+
+
+def _line(text: str, longest: int) -> str:
+    return cut_middle(visible(text), longest)

@@ -1,0 +1,62 @@
+"""Slack, through an incoming webhook.
+
+The text is rich text, whose `text` elements Slack shows as they stand: no mention, link or format can be made of a
+name. An incoming webhook takes no files, so the chart is not sent; the link leads to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlvitals.notify.messages import Message
+from rlvitals.notify.service import Variable, WebService, json_body, sign_of
+from rlvitals.outgoing import Sending
+from rlvitals.terminal import cut_middle
+
+LONGEST_HEADER = 150
+LONGEST_PART = 2900
+
+
+class Slack(WebService):
+    """A channel of Slack. A recovery is a message of its own: an incoming webhook cannot edit."""
+
+    name = "slack"
+    variables = (Variable("RLVITALS_SLACK_WEBHOOK", "the address of an incoming webhook"),)
+    takes_pictures = False
+
+    def compose(self, message: Message, reference: str = "") -> Sending:
+        headline = f"{sign_of(message)} {message.headline}"
+        header = {"type": "plain_text", "text": cut_middle(headline, LONGEST_HEADER)}
+        elements: list[dict[str, Any]] = []
+        for line in [*([message.title] if len(headline) > LONGEST_HEADER else []), *message.lines]:
+            label, colon, rest = line.partition(": ")
+            is_fact = bool(colon) and label in (*message.facts, "Consider")
+            bold = {"type": "text", "text": f"{label}: ", "style": {"bold": True}}
+            elements += [bold, _text(f"{rest}\n")] if is_fact else [_text(f"{line}\n")]
+        if message.link:
+            elements.append({"type": "link", "url": message.link, "text": "Open the run"})
+        body, headers = json_body(
+            {
+                "text": escaped(cut_middle(message.headline, LONGEST_PART)),  # what the notification shows
+                "blocks": [
+                    {"type": "header", "text": header},
+                    {"type": "rich_text", "elements": [{"type": "rich_text_section", "elements": elements}]},
+                ],
+                "unfurl_links": False,
+                "unfurl_media": False,
+            }
+        )
+        return Sending(self._address("RLVITALS_SLACK_WEBHOOK"), body, headers)
+
+
+def escaped(text: str) -> str:
+    """A text that Slack's own markup shows as it stands.
+
+    >>> escaped("<!channel> & co")
+    '&lt;!channel&gt; &amp; co'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": cut_middle(text, LONGEST_PART)}

@@ -1,0 +1,130 @@
+"""Who is notified: the targets in the settings, and their services opened with what the environment holds.
+
+The settings name services and nothing secret. Each service reads variables of its own; a target with a name of its own
+(`name: oncall`) reads `RLVITALS_SLACK_WEBHOOK_ONCALL` first, so that two channels of one service can be told apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlvitals.config import NOTIFY_PER_HOUR, NOTIFY_SERVICES
+from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.notify.service import Service
+from rlvitals.records import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One service that is to tell people of a run's findings."""
+
+    name: str
+    service: str
+    on: Severity = "critical"
+    """The least severity that is told."""
+    per_hour: int = NOTIFY_PER_HOUR
+    """The most messages in an hour."""
+    picture: bool = True
+    """Whether a chart is drawn and sent, where the service takes one."""
+    file: str = ""
+    """The template of the service `template`."""
+    link: str = ""
+    """The address of the run's page; `{run}` stands for the name of its directory."""
+
+
+def targets_of(notify: Mapping[str, Any]) -> list[Target]:
+    """The targets in checked settings (`config.Settings.notify`)."""
+    link = notify.get("link", "")
+    return [
+        Target(
+            name=one["name"],
+            service=one["to"],
+            on=one["on"],
+            per_hour=one.get("per_hour", NOTIFY_PER_HOUR),
+            picture=one.get("picture", True),
+            file=one.get("file", ""),
+            link=link,
+        )
+        for one in notify.get("to", ())
+    ]
+
+
+def service_class(name: str) -> type[Service]:
+    """The class of a service. Raises ConfigError for a name that is none."""
+    if name == "slack":
+        from rlvitals.notify.slack import Slack
+
+        return Slack
+    if name == "discord":
+        from rlvitals.notify.discord import Discord
+
+        return Discord
+    if name == "telegram":
+        from rlvitals.notify.telegram import Telegram
+
+        return Telegram
+    if name == "ntfy":
+        from rlvitals.notify.ntfy import Ntfy
+
+        return Ntfy
+    if name == "email":
+        from rlvitals.notify.mail import Mail
+
+        return Mail
+    if name == "pagerduty":
+        from rlvitals.notify.pagerduty import PagerDuty
+
+        return PagerDuty
+    if name == "template":
+        from rlvitals.notify.template import Template
+
+        return Template
+    raise ConfigError(f"no such service.{did_you_mean(name, NOTIFY_SERVICES)} Services: {', '.join(NOTIFY_SERVICES)}")
+
+
+def open_service(target: Target) -> Service:
+    """The service of a target, with its secrets. Raises ConfigError, without them, where one is missing or wrong."""
+    kind = service_class(target.service)
+    if target.service == "template":
+        from rlvitals.notify.template import Template
+
+        return Template(dict(os.environ), target.file)
+    given = secrets_of(target)
+    missing = [variable for variable in kind.variables if variable.is_needed and not given.get(variable.name)]
+    if missing:
+        names = ", ".join(f"{_own_name(target, variable.name)} ({variable.holds})" for variable in missing)
+        raise ConfigError(f"notify: {target.name!r} needs the environment variable{'s' * (len(missing) > 1)} {names}")
+    return kind(given)
+
+
+def secrets_of(target: Target) -> dict[str, str]:
+    """What the environment holds for a target, by the variables' names."""
+    if target.service == "template":
+        from rlvitals.notify.template import environment_of
+
+        return environment_of(target.file)
+    given = {}
+    for variable in service_class(target.service).variables:
+        value = os.environ.get(_own_name(target, variable.name)) or os.environ.get(variable.name)
+        if value:
+            given[variable.name] = value
+    return given
+
+
+def check_targets(notify: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a target cannot be used here. For the start, before anything is written."""
+    from rlvitals.notify.messages import trial_message
+    from rlvitals.notify.service import WebService
+
+    for target in targets_of(notify):
+        service = open_service(target)
+        if isinstance(service, WebService):
+            service.compose(trial_message())  # an address that is none is found here
+
+
+def _own_name(target: Target, variable: str) -> str:
+    suffix = "" if target.name == target.service else f"_{target.name.upper().replace('-', '_')}"
+    return f"{variable}{suffix}"

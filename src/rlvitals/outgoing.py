@@ -1,0 +1,103 @@
+"""One HTTP request to somebody's webhook, and what came of it. The address is a secret: it is in no message and no
+error.
+
+Redirects are not followed: a hook that points elsewhere is a wrong address, and what was meant for one host goes to no
+other. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_ANSWER_BYTES = 2**16
+"""Of an answer that is read; services return the id of a message within the first few hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A request as it goes out. Its `repr` shows neither the address nor the headers: both may hold secrets."""
+
+    url: str = field(repr=False)
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a request."""
+
+    status: int = 0
+    """The HTTP status; 0 where no answer came."""
+    problem: str = ""
+    """What went wrong, without the address; empty: it was taken."""
+    may_help: bool = False
+    """Whether another try may go better."""
+    is_doubtful: bool = False
+    """Whether the server may have taken the request all the same: the connection was made, and no answer came."""
+    retry_after: float | None = None
+    """Seconds the server asks to wait."""
+    body: bytes = field(default=b"", repr=False)
+
+
+def send(sending: Sending, timeout: float) -> Reply:
+    """Send once."""
+    # Imported here: sockets have no place in the write path of a run that notifies nobody.
+    from http.client import HTTPException, InvalidURL
+    from urllib.error import HTTPError, URLError
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class Stay(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    late = Reply(problem=f"no answer within {timeout:g} s", may_help=True, is_doubtful=True)
+    headers = {"User-Agent": "rlvitals", **sending.headers}
+    try:
+        # S310: the settings let only http and https through.
+        request = Request(sending.url, data=sending.body, headers=headers, method=sending.method)  # noqa: S310
+        with build_opener(Stay).open(request, timeout=timeout) as answer:
+            return Reply(answer.status, body=answer.read(MOST_ANSWER_BYTES))
+    except HTTPError as error:
+        with error:
+            body = b""
+            with contextlib.suppress(OSError, HTTPException):
+                body = error.read(MOST_ANSWER_BYTES)
+            again = error.code >= 500 or error.code in (408, 429)
+            return Reply(
+                error.code,
+                f"HTTP {error.code}",
+                again,
+                retry_after=_seconds(error.headers.get("Retry-After") or ""),
+                body=body,
+            )
+    except URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            return late
+        # Never str(error): some of them quote the address.
+        said = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+        return Reply(problem=said, may_help=True, is_doubtful=isinstance(reason, ConnectionResetError))
+    except TimeoutError:
+        return late
+    except (InvalidURL, ValueError, OverflowError) as error:
+        return Reply(problem=type(error).__name__)
+    except (OSError, HTTPException) as error:
+        return Reply(problem=type(error).__name__, may_help=True, is_doubtful=True)
+
+
+def _seconds(said: str) -> float | None:
+    """What `Retry-After` says, in seconds; it may be a date."""
+    with contextlib.suppress(ValueError):
+        seconds = float(said)
+        return seconds if 0 <= seconds < 86400 else None
+    if said:
+        from email.utils import parsedate_to_datetime
+        from time import time
+
+        with contextlib.suppress(ValueError, TypeError):
+            return min(max(0.0, parsedate_to_datetime(said).timestamp() - time()), 86400.0)
+    return None

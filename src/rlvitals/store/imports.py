@@ -1,0 +1,146 @@
+"""The logs of a run that is brought in from a tracker, page by page: nothing twice and nothing lost, whenever it is cut
+off.
+
+`import.json` says how far the run has been brought in: what the source needs to go on, and how many bytes of each log
+belong to it. It is written after the logs are on the disk. What a killed import has written beyond that is cut off
+before the next one goes on. A run that was changed by somebody else since then is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from rlvitals.codec import to_json
+from rlvitals.errors import RunExists, RunUnreadable
+from rlvitals.store.files import (
+    make_folder,
+    open_descriptor,
+    put_file,
+    read_json,
+    remove_paths,
+    replace_file,
+    sync_folder,
+)
+from rlvitals.store.layout import RunDir, Stream
+
+Brought = Stream | Literal["system", "distributions"]
+"""The logs that an import writes."""
+
+LOGS: tuple[Brought, ...] = ("train", "eval", "system", "distributions")
+
+
+def read_import(run_dir: RunDir) -> dict[str, Any] | None:
+    """What `import.json` says; None where there is none. Raises RunUnreadable where it is damaged."""
+    try:
+        found = read_json(run_dir.imported)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(run_dir, str(error)) from error
+    if not isinstance(found, dict) or not isinstance(found.get("bytes", {}), dict):
+        raise _damaged(run_dir, "expected a JSON object")
+    return found
+
+
+def _damaged(run_dir: RunDir, why: str) -> RunUnreadable:
+    return RunUnreadable(
+        f"{run_dir.imported} is damaged: {why}. Remove the directory {run_dir.root} and import the run again"
+    )
+
+
+class ImportLogs:
+    """The logs while one import writes them. The caller holds the run's lock.
+
+    `anew` writes them beside the old ones, which give way at the end: for a run that is fetched whole again.
+    """
+
+    def __init__(self, run_dir: RunDir, record: dict[str, Any], *, anew: bool) -> None:
+        self._dir, self._anew = run_dir, anew
+        self._files: dict[Brought, BinaryIO] = {}
+        self._rollouts: dict[int, list[bytes]] = {}
+        """Of steps that the pages since the last commit have told of."""
+        make_folder(run_dir.logs)
+        self._refuse_changed(record)
+        if anew:
+            remove_paths(path for log in LOGS if (path := self._draft(log)).exists())
+        else:
+            self._cut_back(record)
+
+    def add(self, log: Brought, line: bytes) -> None:
+        """Append a line; the disk is asked for it with the next commit."""
+        file = self._files.get(log)
+        if file is None:
+            path = self._draft(log) if self._anew else self._dir.log(log)
+            file = self._files[log] = os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+        file.write(line)
+
+    def add_rollouts(self, step: int, line: bytes) -> None:
+        """Add a group of rollouts to its step. A step's file is written whole, so that a page that comes again does no
+        harm.
+        """
+        self._rollouts.setdefault(step, []).append(line)
+
+    def commit(self, record: dict[str, Any]) -> None:
+        """Have the disk hold every line, and then `import.json` say so. With `anew` only the last commit counts."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        for step, lines in self._rollouts.items():
+            put_file(self._dir.rollout_file(step), b"".join(lines))
+        self._rollouts = {}
+        sync_folder(self._dir.logs)
+        if not self._anew:
+            write_import(self._dir, {**record, "bytes": self._sizes()})
+
+    def close(self, record: dict[str, Any]) -> None:
+        """The last commit."""
+        self.commit(record)
+        self.release()
+        if self._anew:
+            for log in LOGS:
+                if self._draft(log).exists():
+                    os.replace(self._draft(log), self._dir.log(log))
+                else:
+                    self._dir.log(log).unlink(missing_ok=True)
+            remove_paths([path for path in [self._dir.index] if path.exists()])
+            sync_folder(self._dir.logs)
+            write_import(self._dir, {**record, "bytes": self._sizes()})
+
+    def release(self) -> None:
+        """Close the files and nothing else: an import was cut off."""
+        for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.close()
+        self._files = {}
+
+    def _refuse_changed(self, record: dict[str, Any]) -> None:
+        """Rows of somebody else must not be cut off: of a run that was resumed here, say."""
+        for log in LOGS:
+            path, kept = self._dir.log(log), record.get("bytes", {}).get(log, 0)
+            held = path.stat().st_size if path.exists() else 0
+            if held != kept and not record.get("is_open"):
+                raise RunExists(
+                    f"{self._dir.root} was changed after it was imported: {path.name} has {held:,} bytes instead of "
+                    f"{kept:,}. It may have been resumed, compacted or edited. Import the run into another directory"
+                )
+
+    def _cut_back(self, record: dict[str, Any]) -> None:
+        for log in LOGS:
+            path, kept = self._dir.log(log), record.get("bytes", {}).get(log, 0)
+            if path.exists() and path.stat().st_size > kept:
+                os.truncate(path, kept)
+
+    def _sizes(self) -> dict[str, int]:
+        return {log: path.stat().st_size for log in LOGS if (path := self._dir.log(log)).exists()}
+
+    def _draft(self, log: Brought) -> Path:
+        path = self._dir.log(log)
+        return path.with_name(f".{path.name}.import.tmp")
+
+
+def write_import(run_dir: RunDir, record: dict[str, Any]) -> None:
+    """Write `import.json`."""
+    replace_file(run_dir.imported, to_json(record))

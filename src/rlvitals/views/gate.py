@@ -1,0 +1,411 @@
+"""Whether a change has made training worse: one run against few baselines, measure by measure, and the limits a user
+sets.
+
+A measure fails where the candidate is worse than the baselines by more than runs of this kind differ
+(`compute.few_runs`: a prediction interval that borrows from the noise within the runs) and by more than a practical
+margin. The chance of a false failure is shared out among the groups of measures and corrected within each, so that the
+whole gate keeps `alpha`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rlvitals.compute.few_runs import hommel, moderated, prediction_error, quantile, tail
+from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
+from rlvitals.records import Finding
+from rlvitals.views.compare import settings_apart
+from rlvitals.views.diagnosis import diagnose
+from rlvitals.views.gate_measures import Direction, Group, Measure, Sample, measure_runs
+from rlvitals.views.gate_rules import GateRule, Outcome, judge_rules
+from rlvitals.views.logs import open_any
+from rlvitals.views.places import one_place, places_in
+from rlvitals.views.run import RunView
+from rlvitals.views.settings import is_seed
+
+State = Literal["pass", "fail"]
+
+ALPHA = 0.05
+"""The chance that a change which makes nothing worse fails."""
+
+SHARES: dict[Group, float] = {
+    "outcome": 0.7, "pace": 0.03, "held-out": 0.04, "speed": 0.15, "memory": 0.03, "stability": 0.03,
+}  # fmt: skip
+"""Of that chance, by group. The rest is for findings, for which there is no test."""
+
+POWER = 0.9
+"""The chance with which the smallest difference that is told would be found."""
+
+MOST_BASELINES = 50
+
+ANSCOMBE = 0.375
+"""Added to a number of events before its root is taken, so that 0 and 1 are as far apart as chance makes them."""
+
+
+class Prior(NamedTuple):
+    """What is known of a measure before any baseline: `benchmarks/gate.py design` estimates it."""
+
+    factor: float
+    """The standard deviation between runs beside the noise within one."""
+    worth: float
+    """The degrees of freedom that this is worth."""
+    least: float
+    """The standard deviation between runs at the least, as a share."""
+    margin: float
+    """The difference that matters, as a share; spikes: their number."""
+
+
+PRIORS = {
+    "final": Prior(1.0, 6.0, 0.005, 0.02),
+    "best": Prior(0.9, 5.0, 0.005, 0.02),
+    "area": Prior(1.5, 5.0, 0.005, 0.02),
+    "early": Prior(0.9, 4.5, 0.005, 0.02),
+    "steps_to_level": Prior(1.2, 5.0, 0.02, 0.1),
+    "held_out": Prior(1.4, 5.0, 0.01, 0.02),
+    "speed": Prior(2.0, 3.0, 0.02, 0.05),
+    "speed_best": Prior(2.0, 3.0, 0.02, 0.05),
+    "memory": Prior(1.0, 3.0, 0.01, 0.05),
+    "noise": Prior(1.2, 6.0, 0.05, 0.3),
+    "spikes": Prior(0.8, 2.0, 0.4, 3.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """One measure, judged."""
+
+    name: str
+    title: str
+    group: str
+    metric: str
+    unit: str
+    direction: str
+    candidate: float
+    baselines: list[float]
+    mean: float
+    """Of the baselines; of what is compared by its ratio, the geometric one."""
+    change: float
+    """The candidate beside the mean: as a share, or in `unit` where `is_share` is False."""
+    is_share: bool
+    worse: float
+    """The same, positive where the candidate is worse."""
+    limit: float
+    """How much worse it may be before it fails."""
+    detectable: float
+    """How much worse a candidate must be to fail with a chance of 9 in 10."""
+    spread: float
+    """The standard deviation between runs that the test goes by."""
+    freedom: float
+    p: float
+    adjusted: float
+    """p, corrected for the other measures of its group."""
+    alpha: float
+    """What it is compared with."""
+    margin: float
+    state: State
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that is not tested but seen."""
+
+    name: str
+    title: str
+    state: State
+    told: str
+
+
+Judged = Tested | Check | Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """What the gate says, and why."""
+
+    state: State
+    reason: str
+    candidate: dict[str, Any]
+    baselines: list[dict[str, Any]]
+    goal: dict[str, Any]
+    horizon: int
+    alpha: float
+    tests: list[Tested]
+    checks: list[Check]
+    rules: list[Outcome]
+    missing: dict[str, str]
+    notes: list[str]
+    settings: dict[str, list[Any]]
+    """Settings but seeds in which the candidate differs from the first baseline: its value, the baseline's."""
+
+    @property
+    def failed(self) -> list[Judged]:
+        """What has failed."""
+        return _failed(self.tests, self.checks, self.rules)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """By what a gate judges."""
+
+    alpha: float = ALPHA
+    rules: Sequence[GateRule] = ()
+    margins: Mapping[str, float] = field(default_factory=dict)
+    tested: bool = True
+    """False: the user's rules alone count."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 0.5:
+            raise ConfigError(f"alpha is a probability above 0 and below 0.5, not {self.alpha:g}")
+        unknown = [name for name in self.margins if name not in PRIORS]
+        if unknown:
+            raise ConfigError(f"there is no measure {unknown[0]!r} to set a margin for. Measures: {', '.join(PRIORS)}")
+        if not self.tested and not self.rules:
+            raise ConfigError("with the tests switched off there must be at least one rule")
+
+
+def gate(
+    candidate: RunView,
+    baselines: Sequence[RunView],
+    limits: Limits | None = None,
+    *,
+    metric: str | None = None,
+    direction: Direction | None = None,
+) -> GateReport:
+    """Judge a run against its baselines. Raises NotComparable where that cannot be done."""
+    limits = limits or Limits()
+    if not baselines:
+        raise NotComparable("there is no baseline to compare with")
+    views = [candidate, *baselines]
+    measured = measure_runs(views, metric, direction)
+    tests = judge_measures(measured.measures, limits) if limits.tested else []
+    checks = [_finished(candidate), _findings(candidate, baselines)] if limits.tested else []
+    rules = judge_rules(limits.rules, candidate, baselines, measured)
+    notes = [*measured.notes, *_remarks(candidate, baselines)]
+    return GateReport(
+        state="fail" if _failed(tests, checks, rules) else "pass",
+        reason=_reason(tests, checks, rules, len(baselines)),
+        candidate=_about(candidate),
+        baselines=[_about(view) for view in baselines],
+        goal={"metric": measured.goal.names[0], "title": measured.goal.title, "direction": measured.goal.direction},
+        horizon=measured.horizon,
+        alpha=limits.alpha,
+        tests=tests,
+        checks=checks,
+        rules=rules,
+        missing=measured.missing,
+        notes=notes,
+        settings={
+            key: values for key, values in settings_apart([candidate, baselines[0]])[0].items() if not is_seed(key)
+        },
+    )
+
+
+def open_runs(candidate: str | os.PathLike[str], baselines: Sequence[str]) -> tuple[RunView, list[RunView]]:
+    """The candidate and the baselines; a baseline may be a folder of runs or logs. Raises what `open_any` does, and
+    ConfigError where there are none.
+    """
+    place = one_place(Path(candidate), "the gate")
+    places: dict[str, Path] = {}
+    for given in baselines:
+        for found in _expanded(given):
+            if os.path.realpath(found) != os.path.realpath(place):
+                places.setdefault(os.path.realpath(found), found)
+    if not places:
+        raise ConfigError(f"{', '.join(map(str, baselines))}: there is no baseline besides the candidate")
+    if len(places) > MOST_BASELINES:
+        raise ConfigError(f"{len(places)} baselines: at most {MOST_BASELINES} are compared with, and ten are plenty")
+    return open_any(place), [open_any(found) for found in places.values()]
+
+
+def _expanded(given: str) -> list[Path]:
+    """The runs and logs at a path; of a folder those that can be read."""
+    if "://" in given:
+        return [Path(given)]
+    places = places_in(given)
+    if places is None:
+        return [Path(given)]
+    found = []
+    for place in places:
+        try:
+            open_any(place)
+        except RlvitalsError:
+            continue
+        found.append(place)
+    if not found:
+        raise ConfigError(f"{given} holds no run or log that can be read")
+    return found
+
+
+# The tests
+
+
+def judge_measures(measures: Sequence[Measure], limits: Limits) -> list[Tested]:
+    """Every measure tested, each group with its share of alpha."""
+    present = {measure.group for measure in measures}
+    whole = sum(SHARES.values())
+    used = sum(SHARES[group] for group in present)
+    found: list[Tested] = []
+    for group, share in SHARES.items():
+        own = [measure for measure in measures if measure.group == group]
+        if own:
+            # What absent groups leave over goes to the others; the part of the findings stays theirs.
+            found += _tested_group(own, limits.alpha * whole * share / used, limits.margins)
+    return found
+
+
+def _tested_group(measures: Sequence[Measure], alpha: float, margins: Mapping[str, float]) -> list[Tested]:
+    compared = [_Compared(measure, margins.get(measure.name)) for measure in measures]
+    adjusted = hommel([one.p for one in compared])
+    return [one.tested(chance, alpha, len(measures)) for one, chance in zip(compared, adjusted, strict=True)]
+
+
+class _Compared:
+    """One measure of the candidate beside the baselines', on the scale that is tested, where more is worse."""
+
+    def __init__(self, measure: Measure, margin: float | None) -> None:
+        self.measure = measure
+        prior = PRIORS[measure.name]
+        self.margin = prior.margin if margin is None else margin
+        candidate, *others = (_turned(measure, sample) for sample in (measure.candidate, *measure.baselines))
+        values = [other.value for other in others]
+        noise = math.sqrt(sum(other.noise * other.noise for other in others) / len(others))
+        self.mean = sum(values) / len(values)
+        self.spread = moderated(values, max(prior.factor * noise, prior.least), prior.worth)
+        self.error = prediction_error(self.spread, len(others))
+        self.worse = candidate.value - self.mean
+        self.p = tail(self.worse / self.error, self.spread.freedom) if self.error > 0 else float(self.worse <= 0)
+
+    def tested(self, adjusted: float, alpha: float, among: int) -> Tested:
+        """The verdict, everything in the terms of the measure."""
+        measure = self.measure
+        beyond = quantile(1.0 - alpha / among, self.spread.freedom)
+        worse = self._told(self.worse)
+        return Tested(
+            name=measure.name,
+            title=measure.title,
+            group=measure.group,
+            metric=measure.metric,
+            unit=measure.unit,
+            direction=measure.direction,
+            candidate=measure.candidate.value,
+            baselines=[sample.value for sample in measure.baselines],
+            mean=self._back(self.mean),
+            change=-worse if measure.direction == "up" else worse,
+            is_share=measure.kind != "count",
+            worse=worse,
+            limit=max(self._told(beyond * self.error), self.margin),
+            detectable=max(self._told((beyond + quantile(POWER, self.spread.freedom)) * self.error), self.margin),
+            spread=self.spread.deviation,
+            freedom=self.spread.freedom,
+            p=self.p,
+            adjusted=adjusted,
+            alpha=alpha,
+            margin=self.margin,
+            state="fail" if adjusted <= alpha and worse > self.margin else "pass",
+            notes=list(measure.notes),
+        )
+
+    def _back(self, value: float) -> float:
+        """A value of the tested scale in the measure's unit."""
+        measure = self.measure
+        if measure.kind == "count":
+            return max(value * value - ANSCOMBE, 0.0)
+        sign = -1.0 if measure.direction == "up" else 1.0
+        return math.exp(sign * value) if measure.kind == "ratio" else sign * value * measure.scale
+
+    def _told(self, worse: float) -> float:
+        """How much worse: as a share of the baselines' mean, or as a number of events."""
+        kind = self.measure.kind
+        if kind == "share":
+            return worse
+        if kind == "count":
+            return self._back(self.mean + worse) - self._back(self.mean)
+        return 1.0 - math.exp(-worse) if self.measure.direction == "up" else math.expm1(min(worse, 700.0))
+
+
+def _turned(measure: Measure, sample: Sample) -> Sample:
+    """A sample on the scale that is tested."""
+    sign = -1.0 if measure.direction == "up" else 1.0
+    if measure.kind == "count":  # the root of a number of events scatters alike whatever the number
+        return Sample(math.sqrt(sample.value + ANSCOMBE), sample.noise)
+    if measure.kind == "ratio":
+        return Sample(sign * math.log(sample.value), sample.noise)
+    return Sample(sign * sample.value / measure.scale, sample.noise / measure.scale)
+
+
+# What is seen without a test
+
+
+def _finished(candidate: RunView) -> Check:
+    status, note = candidate.status, candidate.status_note
+    is_bad = status in ("failed", "interrupted")
+    return Check("finished", "Training finished", "fail" if is_bad else "pass", f"{status}: {note}" if note else status)
+
+
+def _findings(candidate: RunView, baselines: Sequence[RunView]) -> Check:
+    """Critical findings that stand at the end of the run and that no baseline has."""
+    known = {finding.rule for view in baselines for finding in _critical(view)}
+    new = [finding for finding in _critical(candidate) if finding.rule not in known]
+    told = "; ".join(dict.fromkeys(finding.title for finding in new)) or "no critical finding that no baseline has"
+    return Check("findings", "No new critical finding", "fail" if new else "pass", told)
+
+
+def _critical(view: RunView) -> list[Finding]:
+    found = diagnose(view).findings
+    return [finding for finding in found if finding.severity == "critical" and finding.recovered_step is None]
+
+
+def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:
+    """What a reader must know to trust the comparison."""
+    said = []
+    algorithms = {view.algorithm for view in (candidate, *baselines) if view.algorithm}
+    if len(algorithms) > 1:
+        said.append(f"the runs are of different algorithms: {', '.join(sorted(algorithms))}")
+    if len(baselines) == 1:
+        said.append(
+            "with one baseline nothing is known of how runs differ: the limits go by the noise within it. Use 3 or more"
+        )
+    else:
+        apart = [key for key in settings_apart(baselines)[0] if not is_seed(key)]
+        if apart:
+            said.append(f"the baselines differ in settings other than their seed: {', '.join(apart[:5])}")
+    if candidate.status == "running":
+        said.append("the candidate is still running: what it has logged so far is compared")
+    return said
+
+
+def _about(view: RunView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "path": str(view.path),
+        "status": view.status,
+        "step": view.last_step,
+        "algorithm": view.algorithm,
+    }
+
+
+def _failed(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome]) -> list[Judged]:
+    judged: list[Judged] = [*tests, *checks, *rules]
+    return [one for one in judged if one.state == "fail"]
+
+
+def _reason(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome], baselines: int) -> str:
+    failed = [one.title for one in _failed(tests, checks, rules)]
+    beside = f"{baselines} baseline{'s' if baselines > 1 else ''}"
+    if failed:
+        named = ", ".join(failed)
+        return f"worse than {beside}: {named}" if tests else f"limits not kept: {named}"
+    if not tests:
+        return f"all {len(rules)} limits are kept"
+    best = min((one for one in tests if one.group == "outcome"), key=lambda one: one.detectable)
+    return f"not worse than {beside}; a change for the worse of {best.detectable:.0%} would be found ({best.title})"
