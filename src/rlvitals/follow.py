@@ -11,11 +11,22 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlvitals.clock import open_clock
 from rlvitals.sinks.follower import follow
+from rlvitals.store.cursors import bytes_behind, read_cursor
 from rlvitals.store.layout import RunDir
+
+
+def bring_last_findings(run_dir: RunDir, trackers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Hand what the clock found after the last row, such as a killed trainer, to the trackers that take findings.
+    Returns whether they hold it.
+    """
+    behind = {name: own for name, own in trackers.items() if bytes_behind(run_dir, read_cursor(run_dir, name))}
+    return follow(run_dir, behind, once=True) if behind else True
 
 
 def main() -> None:
@@ -37,6 +48,8 @@ def main() -> None:
         clock.close()
     if couriers is not None:
         caught_up = couriers.finish() and caught_up
+    if clock is not None:
+        caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

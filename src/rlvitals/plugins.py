@@ -36,6 +36,8 @@ TRACKERS = {
     "swanlab": Tracker("rlvitals.sinks.swanlab", "SwanLabSink", "swanlab"),
     "mlflow": Tracker("rlvitals.sinks.mlflow", "MlflowSink", "mlflow"),
     "trackio": Tracker("rlvitals.sinks.trackio", "TrackioSink", "trackio"),
+    "prometheus": Tracker("rlvitals.sinks.prometheus", "PrometheusSink"),
+    "otel": Tracker("rlvitals.sinks.opentelemetry", "OpenTelemetrySink", "opentelemetry"),
     "csv": Tracker("rlvitals.sinks.csv_file", "CsvSink"),
     "json": Tracker("rlvitals.sinks.json_file", "JsonSink"),
 }

@@ -311,6 +311,38 @@ class HealthEvent:
         return self.finding.alarm if self.finding is not None else alarm_of(self.rule, str(self.facts.get("slice", "")))
 
 
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """What the monitoring of a fleet is told of one run, as of now."""
+
+    run: str
+    """The run's path below its project; no other run of the project has the same."""
+    project: str
+    """The folder of runs it belongs to."""
+    name: str
+    algorithm: str
+    """Empty where it is not known; so is the framework."""
+    framework: str
+    status: Status
+    verdict: Verdict
+    rows: int
+    """Training rows on record, those of abandoned attempts included."""
+    attempt: int
+    started: float
+    """Unix seconds."""
+    last_row: float | None
+    """When the newest row was logged."""
+    step: int | None
+    total_steps: int | None
+    tokens_per_s: float | None
+    open_findings: dict[Severity, int]
+    """Alarms that have not recovered."""
+    raised_findings: dict[Severity, int]
+    """Findings raised so far."""
+    vitals: dict[str, float]
+    """The newest value of each vital sign, by the catalogue's id, in the concept's own sign and scale."""
+
+
 class OpenPhase(NamedTuple):
     """One phase that has not ended."""
 

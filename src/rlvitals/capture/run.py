@@ -36,7 +36,7 @@ from rlvitals.store.layout import LiveRunDir, RunDir, SideLog, Stream
 from rlvitals.store.lines import encode_row, metric_key
 from rlvitals.store.lock import RunLock
 from rlvitals.store.process import renew_after_fork
-from rlvitals.store.writer import LogWriter
+from rlvitals.store.writer import SLOW_SECONDS, LogWriter
 from rlvitals.terminal import logger
 
 if TYPE_CHECKING:  # most runs have none of them
@@ -178,8 +178,8 @@ class Run:
                 if written:
                     if written == len(line):
                         writer.rows_written += 1
-                        if now >= writer.next_verify:
-                            writer.verify()
+                        if (after := _clock()) >= writer.next_verify or after - now > SLOW_SECONDS:
+                            writer.look_after(now)
                     else:
                         writer.complete(line, written)
                     if self._is_watched:
@@ -376,7 +376,7 @@ class Run:
         self._pulse.stop()
         self._measurements.stop()
         for writer in self._all_writers:
-            if self.settings.fsync != "never":
+            if writer.catch_up() and self.settings.fsync != "never":
                 writer.sync()
             writer.close()
         with guarded(self._miss_beat):
@@ -440,7 +440,8 @@ class Run:
         self.flush(LAST_WAIT_SECONDS)
         for writer in self._all_writers:
             writer.tend()
-            writer.sync()
+            if writer.catch_up(LAST_WAIT_SECONDS):
+                writer.sync()
         self._card.save(status="interrupted")
 
     def close_at_exit(self, error: BaseException | None) -> None:

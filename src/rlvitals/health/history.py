@@ -27,6 +27,9 @@ OF_SPEED = frozenset({"throughput", "slow_step", "gpu_idle"})
 
 _UNCOUNTED = OF_THE_LOG | OF_SPEED
 
+GONE = "process_gone"
+"""The rule by which the clock beside a trainer reports that its process exited without finishing the run."""
+
 MOST_FINDINGS = 1000
 """Findings that are kept, the newest: an alarm may come and go for ever."""
 
@@ -144,6 +147,22 @@ def recovery(finding: Finding, step: int) -> HealthEvent:
     return HealthEvent("recovered", step, facts={"rule": finding.rule, "severity": finding.severity, **of})
 
 
+def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | None, when: float) -> list[HealthEvent]:
+    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run went on.
+    What it said of this one is said in the words of every screen.
+    """
+    kept = []
+    for event in events:
+        if event.rule != GONE or event.type not in ("raised", "escalated", "recovered"):
+            kept.append(event)
+        elif event.attempt == attempt and finding is not None and event.finding is not None:
+            said, evidence, advice = finding.title, finding.evidence, finding.advice
+            finding = replace(event.finding, title=said, evidence=evidence, advice=advice)
+    if finding is not None:
+        kept.append(HealthEvent("raised", finding.step, when, attempt, "clock", finding))
+    return kept
+
+
 def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
     states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
@@ -160,7 +179,7 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
     """The verdict findings amount to, with its reason."""
     grave = by_gravity(findings)
     verdict = worst(grave)
-    if stop := next((finding for finding in grave if finding.rule == "process_gone" and is_standing(finding)), None):
+    if stop := next((finding for finding in grave if finding.rule == GONE and is_standing(finding)), None):
         others = [finding for finding in grave if finding is not stop]
         return verdict, "; ".join([f"{stop.title}; {stop.advice[0]}", *([counted(others)] if others else [])])
     if verdict != "healthy":

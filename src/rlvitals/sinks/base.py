@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from rlvitals.errors import SinkError, did_you_mean
 from rlvitals.guard import value_or
-from rlvitals.records import Attempt, Row
+from rlvitals.records import Attempt, HealthEvent, Row
 from rlvitals.splits import held_out_name
 from rlvitals.store.archive import log_state
 from rlvitals.store.cursors import FORWARDED
@@ -37,6 +37,15 @@ class SinkRow:
     stream: Forwarded
     row: Row
     """A sample of the machine has its place among all samples as its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkEvent:
+    """One line of the health log on its way to a tracker."""
+
+    place: int
+    """The byte at which its line begins: no other event of the run has the same."""
+    event: HealthEvent
 
 
 def metric_name(stream: Forwarded, name: str) -> str:
@@ -136,6 +145,9 @@ class Sink(ABC):
     takes_samples: ClassVar[bool] = False
     """Whether it has a place for samples of the machine, apart from the axis of the steps."""
 
+    takes_findings: ClassVar[bool] = False
+    """Whether it is told what is added to the health log (`tell`)."""
+
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         self.facts = facts
         self.settings = settings
@@ -152,6 +164,9 @@ class Sink(ABC):
     @abstractmethod
     def write(self, rows: Sequence[SinkRow]) -> None:
         """Take rows, in log order. They may be late, out of order, of several attempts, and hold NaN and infinities."""
+
+    def tell(self, events: Sequence[SinkEvent]) -> None:  # noqa: B027 - most have no place for findings
+        """Take events of the health log, in order; only with `takes_findings`. `commit` covers them."""
 
     @abstractmethod
     def commit(self) -> None:

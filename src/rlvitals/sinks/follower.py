@@ -19,10 +19,11 @@ from rlvitals import plugins
 from rlvitals.errors import RunLocked
 from rlvitals.guard import guarded
 from rlvitals.masking import mask_text
-from rlvitals.sinks.base import RunFacts, Sink, SinkRow
+from rlvitals.sinks.base import RunFacts, Sink, SinkEvent, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
 from rlvitals.store.files import make_folder
+from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
@@ -53,7 +54,7 @@ class Forwarder:
         self._settings = settings
         self._lock = RunLock(cursor_place(run_dir, name))
         self._has_lock = False
-        self._takes_samples = False
+        self._takes_samples = self._takes_findings = False
         self._cursor = Cursor(name)
         self._sink: Sink | None = None
 
@@ -79,19 +80,23 @@ class Forwarder:
         """
         self._check_lock()
         if not self._has_lock:
-            self._takes_samples = plugins.tracker_class(self.name).takes_samples
+            sink_class = plugins.tracker_class(self.name)
+            self._takes_samples = sink_class.takes_samples
+            self._takes_findings = getattr(sink_class, "takes_findings", False)  # another package's may be older
             make_folder(self._dir.sinks, above=False)
             self._lock.acquire()
             self._has_lock = True
             self._cursor = self._read_cursor()
         has_ended = self._once or not _is_recorded(self._dir)
-        rows, offsets = self._read()
+        rows, events, offsets = self._read()
         if offsets == self._cursor.offsets:
             if has_ended:
                 self._finish()
             return False
         sink = self._open(rows)
         sink.write(rows)
+        if events:
+            sink.tell(events)
         sink.commit()
         self._cursor.offsets = offsets
         samples = sum(item.stream == "system" for item in rows)
@@ -119,7 +124,7 @@ class Forwarder:
             self._has_lock = False
             raise RunLocked(f"the lock of tracker {self.name} is not this follower's any more")
 
-    def _read(self) -> tuple[list[SinkRow], dict[str, int]]:
+    def _read(self) -> tuple[list[SinkRow], list[SinkEvent], dict[str, int]]:
         rows: list[SinkRow] = []
         offsets = dict(self._cursor.offsets)
         place = self._cursor.samples
@@ -133,12 +138,27 @@ class Forwarder:
                     if stream == "system":
                         row, place = replace(row, step=place), place + 1
                     rows.append(SinkRow(stream, row))
-        return rows, offsets
+        return rows, self._read_events(offsets), offsets
+
+    def _read_events(self, offsets: dict[str, int]) -> list[SinkEvent]:
+        """What is new in the health log, where the tracker takes it; `offsets` moves on."""
+        if not self._takes_findings:
+            return []
+        place = offsets["findings"]
+        lines, offsets["findings"] = read_batch(self._dir.log("findings"), place, BATCH_ROWS)
+        found = []
+        for line in lines:
+            if (event := event_of(line)) is not None:
+                found.append(SinkEvent(place, event))
+            place += len(line) + 1
+        return found
 
     def _read_cursor(self) -> Cursor:
         cursor = read_cursor(self._dir, self.name)
         if self._takes_samples:
             cursor.offsets.setdefault("system", 0)
+        if self._takes_findings:
+            cursor.offsets.setdefault("findings", 0)
         return cursor
 
     def _open(self, rows: list[SinkRow]) -> Sink:

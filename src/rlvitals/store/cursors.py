@@ -12,7 +12,7 @@ from rlvitals.records import Count, Time
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import read_json, replace_file, sync_folder
-from rlvitals.store.layout import Forwarded, RunDir, Stream
+from rlvitals.store.layout import Followed, Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]
 """waiting: not opened yet. following: rows are handed over. failing: the last try raised. done: the run has ended, all
@@ -20,6 +20,7 @@ is there."""
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
+FOLLOWED: tuple[Followed, ...] = (*FORWARDED, "findings")
 
 
 @dataclass(slots=True)
@@ -29,7 +30,8 @@ class Cursor:
     name: str
     state: State = "waiting"
     offsets: dict[str, Count] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    """Bytes of each log the back end is known to hold. Samples of the machine are among them where it takes them."""
+    """Bytes of each log the back end is known to hold. Samples of the machine and the health log are among them
+    where it takes them."""
     rows: Count = 0
     samples: Count = 0
     """Samples of the machine handed over: the place of the next one."""
@@ -66,7 +68,7 @@ def read_cursor(run_dir: RunDir, name: str) -> Cursor:
     except (OSError, ValueError):
         return Cursor(name)
     given = dict.fromkeys(STREAMS, 0) | cursor.offsets
-    offsets: dict[str, int] = {stream: given[stream] for stream in FORWARDED if stream in given}
+    offsets: dict[str, int] = {stream: given[stream] for stream in FOLLOWED if stream in given}
     return replace(cursor, name=name, offsets=offsets)  # the file's name says whose it is
 
 
@@ -89,8 +91,8 @@ def bytes_behind(run_dir: RunDir, cursor: Cursor) -> int:
     return behind
 
 
-def _logs_of(cursor: Cursor) -> list[Forwarded]:
-    return [stream for stream in FORWARDED if stream in cursor.offsets]
+def _logs_of(cursor: Cursor) -> list[Followed]:
+    return [stream for stream in FOLLOWED if stream in cursor.offsets]
 
 
 def rows_behind(run_dir: RunDir, cursor: Cursor) -> int:

@@ -64,6 +64,15 @@ def read_json(path: Path) -> Any:
     return parse_shallow(read_whole(path))
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def unreadable(path: Path, error: OSError) -> RunUnreadable:
     """What to tell of a file of a run that is there and cannot be read: what is wrong with it, and what to do."""
     if isinstance(error, PermissionError):

@@ -13,7 +13,10 @@ SideLog = Literal["phases", "system", "distributions", "images"]
 """Logs beside the rows, with axes of their own."""
 
 Forwarded = Stream | Literal["system"]
-"""What trackers are handed."""
+"""The rows that trackers are handed."""
+
+Followed = Forwarded | Literal["findings"]
+"""The logs that a tracker may follow: rows, and the health log."""
 
 _FILE_NAMES: dict[str, str] = {"train": "training_metrics", "eval": "eval_metrics"}
 
@@ -99,7 +102,7 @@ class RunDir:
     def epochs(self) -> EpochDir:
         return EpochDir(self.root / "metrics")
 
-    def log(self, stream: Stream | SideLog, rank: int = 0) -> Path:
+    def log(self, stream: Followed | SideLog, rank: int = 0) -> Path:
         """The file one rank's rows of one stream are in.
 
         >>> RunDir(Path("out")).log("train", 3).as_posix()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlvitals.errors import RunLocked
-from rlvitals.records import Time
+from rlvitals.records import RunInfo, Status, Time
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_descriptor, read_json
 from rlvitals.store.process import ProcessId, is_alive, this_process
@@ -198,6 +198,11 @@ def read_holder(run_dir: LockPlace, now: float | None = None) -> Holder | None:
     # Making the lock is a sign of life too: the first heartbeat comes right after it.
     silent_for = min(heartbeat_age(run_dir, now), _age(run_dir.lock, now))
     return Holder(process, token, _is_live(process, silent_for), silent_for, since)
+
+
+def status_now(info: RunInfo, *, is_written: bool) -> Status:
+    """A run's status. One whose card says running, and that no live process writes, is interrupted."""
+    return "interrupted" if info.status == "running" and not is_written else info.status
 
 
 def refuse_other_writer(run_dir: LockPlace) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlvitals.records import Row
+from rlvitals.records import MAX_ATTEMPT, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.layout import Forwarded, RunDir, Stream
@@ -77,6 +77,24 @@ def past_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Pas
         logs[name] = (log, ends)
         has_gap = has_gap or _size(ends) < _size(whole)
     return Past(lineage, has_gap, attempt, logs)
+
+
+class LivingLine(NamedTuple):
+    """Which attempts of a run count now."""
+
+    lineage: Lineage
+    attempts: frozenset[int]
+    """Those with training rows that were not abandoned."""
+
+
+def living_line(run_dir: RunDir) -> LivingLine:
+    """The lineage of a run as its logs are now, without reading them whole."""
+    train = _pieces(run_dir.train_log, MAX_ATTEMPT + 1)
+    evals = _pieces(run_dir.eval_log, MAX_ATTEMPT + 1)
+    first = [{piece.attempt: piece.first_step for piece in reversed(pieces)} for pieces in (train, evals)]
+    lineage = lineage_of(read_attempts(run_dir), *first)
+    living = (piece.attempt for piece in train if not lineage.is_abandoned(piece.attempt, piece.first_step))
+    return LivingLine(lineage, frozenset(living))
 
 
 class _Piece(NamedTuple):

@@ -116,6 +116,11 @@ class RolloutWriter:
             self._close(writer)
         self._sync_closed()
 
+    def catch_up(self, seconds: float | None = None) -> bool:
+        """As `LogWriter.catch_up`, of every file that is open."""
+        waited = [writer.catch_up(seconds) for writer in self._writers]
+        return all(waited)
+
     def sync(self) -> None:
         for writer in self._writers:
             writer.sync()

@@ -2,7 +2,10 @@
 
 Owns the descriptor, the bounded buffer for a disk that will not take lines, and the marks of what had to be dropped.
 One `os.write` per line on an O_APPEND descriptor: when `append` returns, the operating system has the line, and a
-SIGKILL cannot take it back. There is no thread here; `tend` is called now and then by whoever has one.
+SIGKILL cannot take it back. There is no thread here while the disk answers; `tend` is called now and then by whoever
+has one. A disk that takes longer than SLOW_SECONDS for a write has a thread: lines then wait in memory until it has
+written them, and the caller does not wait. It goes on until the disk has been quick for CALM_SECONDS, so that whoever
+logs waits for one slow write in that time and not for each.
 """
 
 from __future__ import annotations
@@ -22,6 +25,18 @@ from rlvitals.store.lines import BadLine, decode
 
 BUFFER_BYTES = 64 * 2**20
 """How much is kept in memory while the disk refuses; the oldest lines are dropped beyond it."""
+
+SLOW_SECONDS = 1.0
+"""A write, or a look at the file, that takes longer makes the lines after it wait in memory."""
+
+CALM_SECONDS = 30.0
+"""How long a slow disk must have been quick before callers write themselves again."""
+
+CATCH_UP_SECONDS = 60.0
+"""How long the end of a run waits for a slow disk; what is left then is rescued elsewhere."""
+
+DRAIN_BYTES = 2**20
+"""Lines that a slow disk is given in one write."""
 
 RETRY_SECONDS = 1.0
 VERIFY_SECONDS = 1.0
@@ -63,6 +78,11 @@ class LogWriter:
         self._is_torn = False
         self._is_named = False
         self._is_lost = False
+        self._is_slow = False
+        self._under_way: list[bytes] = []
+        """Lines the thread is writing now."""
+        self._has_work = threading.Event()
+        self._has_given_up = False
         self.is_plain = not fsync_each
         """Whether a line may be written as it is: nothing waits, nothing is to be marked or mended."""
         home.make(self.path.parent)
@@ -77,20 +97,24 @@ class LogWriter:
     @property
     def is_settled(self) -> bool:
         """Whether no line waits for the disk."""
-        return not self._waiting
+        return not self._waiting and not self._under_way
 
     def append(self, line: bytes) -> None:
         """Hand one line (with its newline) to the operating system, or keep it until the disk takes it again."""
         with self.lock:
+            if self._is_slow:
+                self._keep(line)
+                self._has_work.set()
+                return
             if self.is_plain:
+                began = time.time()
                 try:
                     written = os.write(self.fd, line)
                 except OSError:
                     written = 0  # the long way meets it again and says so
                 if written == len(line):
                     self.rows_written += 1
-                    if time.time() >= self.next_verify:
-                        self.verify()
+                    self.look_after(began)
                 else:
                     self.complete(line, written)
                 return
@@ -106,21 +130,37 @@ class LogWriter:
 
     def complete(self, line: bytes, written: int) -> None:
         """Write the rest of a line, so many bytes of which the system has; for a caller that holds `lock`."""
+        began = time.time()
         try:
             self._write(line, written)
         except OSError as error:
             self._keep(line)
             self._report(error)
+            self._go_aside(time.time() - began)
         else:
-            if time.time() >= self.next_verify:
-                self.verify()
+            self.look_after(began)
         self._settle()
+
+    def look_after(self, began: float) -> None:
+        """What is due after a write that began then: see whether it took too long, and now and then whether the file is
+        still there. For a caller that holds `lock`.
+        """
+        now = time.time()
+        if now - began > SLOW_SECONDS:
+            self._go_aside(now - began)
+        elif now >= self.next_verify:
+            self.verify()
+            self._go_aside(time.time() - now)
 
     def tend(self) -> None:
         """Try what is waiting again and look whether the file is still there. For a background thread, every few
         seconds.
         """
+        if self._is_slow or (self.fd >= 0 and self._is_there() and self.is_plain):
+            return  # the thread does it, or there is nothing to do; the disk is not waited for while `lock` is held
         with self.lock:
+            if self._is_slow:
+                return
             self.verify()
             self._next_retry = 0.0
             self._retry()
@@ -140,16 +180,126 @@ class LogWriter:
                 self._fsync_failed = True
                 self._notify(f"the disk of {self.path} does not confirm what was written: {error.strerror or error}")
 
+    def catch_up(self, seconds: float | None = None) -> bool:
+        """Wait until a slow disk has every line; False where it has not after so long (CATCH_UP_SECONDS). A second call
+        after one that was in vain does not wait.
+        """
+        until = time.monotonic() + (CATCH_UP_SECONDS if seconds is None else seconds)
+        while self._is_slow and not self.is_settled:
+            self._has_work.set()
+            if time.monotonic() >= until or self._has_given_up:
+                self._has_given_up = True
+                with self.lock:
+                    if not self._under_way:  # the thread waits for this lock: a signal came while it was held
+                        self._next_retry = 0.0
+                        self._retry()
+                return self.is_settled
+            time.sleep(0.01)
+        return True
+
     def close(self) -> Path | None:
         """Write what is left and close. Lines the disk still refuses go to a rescue file, whose path is returned."""
+        has_caught_up = self.catch_up()
         with self.lock:
             if self.fd < 0:
                 return None
-            self.tend()
+            if has_caught_up:
+                self._is_slow = False
+                self.tend()
+            else:  # the thread may be stuck in a write that nobody can end: its lines are rescued too
+                self._waiting.extendleft(reversed(self._under_way))
             rescue = self._rescue() if self._waiting or not _has_name(self.fd) else None
-            os.close(self.fd)
+            if has_caught_up:
+                os.close(self.fd)  # a stuck write keeps its descriptor: the number must not become another file's
             self.fd = -1
+            self._has_work.set()
             return rescue
+
+    def _go_aside(self, seconds: float) -> None:
+        """Leave the writing to a thread, where the disk has taken that long; for a caller that holds `lock`. A run that
+        asks the disk for each row itself waits for it.
+        """
+        if seconds <= SLOW_SECONDS or self._is_slow or self._fsync_each:
+            return
+        try:
+            threading.Thread(target=self._drain, name="rlvitals-writer", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending
+            return
+        self._is_slow = True
+        self._settle()
+        self._notify(
+            f"{self.path}: a write took {seconds:.1f} s (a slow disk, or a machine with too much to do). Rows now wait "
+            f"in memory (up to {self._buffer_bytes // 2**20} MiB) and a thread writes them; training does not wait"
+        )
+
+    def _drain(self) -> None:
+        """Write what waits until the disk has been quick for a while. The only one who writes meanwhile."""
+        calm_since = time.monotonic()
+        while True:
+            self._has_work.wait(RETRY_SECONDS)
+            self._has_work.clear()
+            began = time.monotonic()
+            is_there = self._is_there()
+            with self.lock:
+                if self.fd < 0 or not self._is_slow:
+                    return
+                if not is_there and not self._find():
+                    continue
+                fd = self.fd
+                self._take_under_way()
+            written, error = self._write_lines(fd)
+            ended = time.monotonic()
+            with self.lock:
+                self.rows_written += written
+                if self.fd < 0:
+                    return
+                rest = self._under_way[written:]
+                self._waiting.extendleft(reversed(rest))
+                self._waiting_bytes += sum(map(len, rest))
+                self._under_way = []
+                if error is not None:
+                    self._report(error)
+                elif self._waiting:
+                    self._has_work.set()
+                if ended - began > SLOW_SECONDS or error is not None:
+                    calm_since = ended
+                elif ended - calm_since >= CALM_SECONDS and not self._waiting:
+                    self._is_slow = self._in_trouble = False
+                    self._settle()
+                    self._notify(f"{self.path}: the disk answers again, and all waiting rows are in the log")
+                    return
+
+    def _take_under_way(self) -> None:
+        """Take the next lines out of those that wait; for a caller that holds `lock`."""
+        size = 0
+        while self._waiting and size < DRAIN_BYTES:
+            line = self._waiting.popleft()
+            self._waiting_bytes -= len(line)
+            if self._gap_rows:
+                line = _with_gap(line, self._gap_rows)
+                self._gap_rows = 0
+            self._under_way.append(line)
+            size += len(line)
+
+    def _write_lines(self, fd: int) -> tuple[int, OSError | None]:
+        """Write the lines under way without holding `lock`: how many are whole in the file, and what came between."""
+        lines = self._under_way
+        data, written = (b"\n" if self._is_torn and lines else b"") + b"".join(lines), 0
+        start = len(data) - sum(map(len, lines))
+        error = None
+        try:
+            while written < len(data):
+                written += os.write(fd, data[written:])
+        except OSError as met:
+            error = met
+        self._is_torn = self._is_torn and not written
+        whole, end = 0, start
+        while whole < len(lines) and end + len(lines[whole]) <= written:
+            end += len(lines[whole])
+            whole += 1
+        if error is not None and written > end:
+            self._cut_back(written - end)
+        return whole, error
 
     def _write(self, line: bytes, written: int = 0) -> None:
         """Write a line, so many bytes of which are written already; a part of it is taken back when the rest fails."""
@@ -209,12 +359,13 @@ class LogWriter:
         A deleted file takes writes, and gives them back, as long as its descriptor is open: nothing is lost until then.
         """
         self.next_verify = time.time() + VERIFY_SECONDS
-        if not self._is_there():
+        if not self._is_slow and not self._is_there():
             self._find()
             self._settle()
 
     def _settle(self) -> None:
-        self.is_plain = not (self._waiting or self._is_torn or self._gap_rows or self._fsync_each)
+        waits = self._waiting or self._under_way or self._is_slow
+        self.is_plain = not (waits or self._is_torn or self._gap_rows or self._fsync_each)
 
     def _is_there(self) -> bool:
         """Whether the file's name leads to the file that is open: another run's file may have it by now."""

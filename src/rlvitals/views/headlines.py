@@ -22,6 +22,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import History, verdict_of, was_watched
 from rlvitals.records import Row, Verdict
 from rlvitals.store.archive import open_log
+from rlvitals.store.files import stamp
 from rlvitals.store.findings import read_events
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
@@ -227,15 +228,6 @@ def run_state(path: Path) -> tuple[object, ...]:
 
 def _rank_logs(run_dir: RunDir) -> list[Path]:
     return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
-
-
-def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def unreadable_line(path: Path, reason: str) -> Headline:

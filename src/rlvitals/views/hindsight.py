@@ -20,7 +20,7 @@ import numpy as np
 from rlvitals.config import by_last_name
 from rlvitals.contract import CheckpointFacts, CostFacts, Hindsight, NearestFacts, OnsetFacts
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import OF_THE_LOG, is_standing
+from rlvitals.health.history import GONE, OF_THE_LOG, is_standing
 from rlvitals.records import Finding
 from rlvitals.render.numbers import duration, number
 from rlvitals.store.checkpoints import checkpoints_in, of_this_run, step_of
@@ -31,7 +31,6 @@ from rlvitals.views.discovery import find_runs, lies_in
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_clock import Clock, Gpus, clock_of, gpus_of
 from rlvitals.views.settings import is_seed
-from rlvitals.views.stopped import GONE
 
 LEVEL_POINTS = 8
 """Points up to a checkpoint whose mean is its outcome: a single batch says little."""

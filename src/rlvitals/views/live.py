@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
+from rlvitals.health.history import GONE
 from rlvitals.health.rows import Fields, RowReader, rows_of_log, rows_of_run
 from rlvitals.importers import Growth, LogTail
 from rlvitals.records import HealthEvent, Row
@@ -30,7 +31,6 @@ from rlvitals.views.logs import JoinedView
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
-from rlvitals.views.stopped import GONE
 
 STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")

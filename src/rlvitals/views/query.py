@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rlvitals import catalog
 from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, UnknownMetric
-from rlvitals.health.history import History
+from rlvitals.health.history import History, with_stop
 from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, HealthEvent, Row, RunInfo, Span, Status
@@ -33,7 +33,7 @@ from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
 from rlvitals.store.layout import RunDir, Stream, as_named
 from rlvitals.store.lineage import Lineage, trace
-from rlvitals.store.lock import heartbeat_age, read_holder
+from rlvitals.store.lock import heartbeat_age, read_holder, status_now
 from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_row, last_rows, read_rows
@@ -41,7 +41,7 @@ from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RolloutSource, RunRollouts
-from rlvitals.views.stopped import Stop, finding_of, resume_words, with_stop
+from rlvitals.views.stopped import Stop, finding_of, resume_words
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +105,7 @@ class StoredRun:
     @property
     def status(self) -> Status:
         """running, finished, failed or interrupted. A run whose writer is gone without a word counts as interrupted."""
-        return "interrupted" if self.info.status == "running" and not self._is_being_written else self.info.status
+        return status_now(self.info, is_written=self._is_being_written)
 
     @property
     def status_note(self) -> str:

@@ -24,10 +24,11 @@ from rlvitals.guard import guarded
 from rlvitals.importers import is_one_log, is_plainly_other, read_log
 from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
+from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, parts_of
-from rlvitals.views.headlines import run_state, stamp
+from rlvitals.views.headlines import run_state
 from rlvitals.views.joined import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
 from rlvitals.views.logs import LogView, open_joined

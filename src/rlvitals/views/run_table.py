@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from rlvitals.contract import Choices
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row, Stream
+from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows, read_blocks
-from rlvitals.views.headlines import END_ROWS, first_rows, stamp
+from rlvitals.views.headlines import END_ROWS, first_rows
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, plain_settings, setting_of
 

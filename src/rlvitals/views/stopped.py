@@ -5,16 +5,14 @@ whatever its last rows say, and every screen, list and report says so in these w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvitals.records import Finding, HealthEvent, RunInfo
+from rlvitals.health.history import GONE
+from rlvitals.records import Finding, RunInfo
 from rlvitals.render.numbers import number
-
-GONE = "process_gone"
-"""The rule by which the clock beside a trainer says the same while it happens."""
 
 _OWN_TRAINER = re.compile(r"(?:.*/)?rlvitals(?:/cli/main\.py)? train (?P<trainer>[a-z]+)(?P<rest>(?: [\w@%+=:,./-]+)*)")
 """A command of ours in words that a shell takes as they are: a run may come from anybody, and commands are pasted."""
@@ -50,22 +48,6 @@ def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) ->
         causes=_CAUSES,
         advice=(resume, "look at dmesg and the scheduler's log for what ended it"),
     )
-
-
-def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | None, when: float) -> list[HealthEvent]:
-    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run went on.
-    What it said of this one is said in the words of every screen.
-    """
-    kept = []
-    for event in events:
-        if event.rule != GONE or event.type not in ("raised", "escalated", "recovered"):
-            kept.append(event)
-        elif event.attempt == attempt and finding is not None and event.finding is not None:
-            said, evidence, advice = finding.title, finding.evidence, finding.advice
-            finding = replace(event.finding, title=said, evidence=evidence, advice=advice)
-    if finding is not None:
-        kept.append(HealthEvent("raised", finding.step, when, attempt, "clock", finding))
-    return kept
 
 
 def resume_words(info: RunInfo, config: Mapping[str, Any], path: Path) -> str:

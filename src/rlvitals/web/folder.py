@@ -319,6 +319,13 @@ class Folder:
                 except (RlvitalsError, OSError):
                     continue
 
+    def recorded_places(self) -> dict[str, Path]:
+        """Where the recorded runs are, by their names in the list; without those that were archived or deleted."""
+        gone = self.marks.put_away()
+        with self._listing:
+            places = {self._named(entry): entry.path for entry in self._entries() if entry.is_run}
+        return {run: path for run, path in places.items() if run not in gone}
+
     def shown(self, path: str) -> str:
         """A path of the folder as pages know it; nothing of one outside."""
         try:

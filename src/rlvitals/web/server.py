@@ -27,12 +27,14 @@ from rlvitals.errors import (
     RunUnreadable,
     UnknownMetric,
 )
+from rlvitals.render.prometheus import CONTENT_TYPE
 from rlvitals.store.inbox import MOST_PIECE, Inbox, OutOfPlace, QuotaUsed
 from rlvitals.terminal import logger
 from rlvitals.web.answers import Query, as_json
 from rlvitals.web.api import ANSWERS, change_marks
 from rlvitals.web.folder import Folder
 from rlvitals.web.guard import PUSH, Guard, choose_token, known_hosts
+from rlvitals.web.metrics import Metrics
 from rlvitals.web.people import People
 
 try:
@@ -98,6 +100,7 @@ def make_app(
         *(Route(f"/api/{name}", _endpoint(folder, answer)) for name, answer in ANSWERS.items()),
         Route(MARKS, _changes(folder), methods=["POST"]),
         Route("/api/live", Live(folder, is_ending)),
+        Route("/metrics", _scrapes(Metrics(folder))),
         *([Route(PUSH, _pushes(team.inbox), methods=["POST"])] if team.inbox else []),
         Mount("/static", _Static(directory=STATIC, check_dir=False)),
     ]
@@ -209,6 +212,17 @@ def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, obj
     def respond(request: Request) -> Response:
         with folder.turns.answering():
             return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
+
+    return respond
+
+
+def _scrapes(metrics: Metrics) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        try:
+            page = metrics.text(Query(request.query_params.multi_items()))
+        except RlvitalsError as error:
+            return _error(400, error)
+        return Response(page, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
 
     return respond
 
