@@ -135,7 +135,7 @@ def test_the_verdict_on_a_long_log_comes_to_the_open_page(tmp_path, browser, mon
             run.log({"loss": float("nan") if step > 40 else 1.0, "reward": 0.5}, step=step)
     is_done = threading.Event()
 
-    def diagnose(view):
+    def diagnose(view, pause):
         assert is_done.wait(60)
         return diagnosis.diagnose(view)
 
