@@ -18,7 +18,7 @@ from conftest import REPO
 from rlvitals.errors import NotALog
 from rlvitals.importers import find_log, importer_for, is_one_log, logs_below, read_log
 from rlvitals.importers.base import Importer
-from rlvitals.importers.registry import IMPORTERS, readable
+from rlvitals.importers.registry import readable, shipped
 from rlvitals.importers.steps import restarts
 
 
@@ -48,8 +48,8 @@ HEADS = {
 
 
 def test_each_importer_has_a_sample_here_and_says_what_it_reads():
-    assert {importer.name for importer in IMPORTERS} == HEADS.keys()
-    assert readable().split("; ") == [text for importer in IMPORTERS for text in importer.description.split("; ")]
+    assert {importer.name for importer in shipped()} == HEADS.keys()
+    assert readable().split("; ") == [text for importer in shipped() for text in importer.description.split("; ")]
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -326,7 +326,7 @@ def test_plug_ins_are_looked_for_only_when_a_log_is_read(tmp_path, python):
 
 
 def test_ours_are_importers_and_a_defect_of_ours_is_not_hidden(tmp_path, monkeypatch):
-    assert all(issubclass(importer, Importer) for importer in IMPORTERS)
+    assert all(issubclass(importer, Importer) for importer in shipped())
     path = tmp_path / "log"
     path.write_bytes(HEADS["jsonl"])
     monkeypatch.setattr(importer_for(path), "feed", lambda self, line: 1 / 0)

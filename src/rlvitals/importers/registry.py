@@ -18,22 +18,10 @@ from rlvitals.errors import MissingDependency, NotALog, RlvitalsError, RunNotFou
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.importers.aim import export_of
 from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
-from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
-from rlvitals.importers.documents import DocumentImporter
 from rlvitals.importers.folders import MOST_FILES, Run, ends_as_log, files_in, marked, newest_first, survey, telling
-from rlvitals.importers.jsonl import JsonlImporter
-from rlvitals.importers.mlflow import MlflowImporter
-from rlvitals.importers.notebook import NotebookImporter
 from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
-from rlvitals.importers.parquet import ParquetImporter
-from rlvitals.importers.sqlite import DatabaseImporter
 from rlvitals.importers.steps import restarts
-from rlvitals.importers.swanlab import SwanLabImporter
-from rlvitals.importers.table import TableImporter
-from rlvitals.importers.tensorboard import TensorBoardImporter
 from rlvitals.importers.trackers.address import address_in
-from rlvitals.importers.trackio import TrackioImporter
-from rlvitals.importers.wandb import WandbImporter
 from rlvitals.masking import mask_text
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import fetch_file, is_url, local_path
@@ -68,26 +56,6 @@ class PackedImporter(Importer):
         return log.rows
 
 
-IMPORTERS: tuple[type[Importer], ...] = (
-    WandbImporter,
-    NotebookImporter,
-    NotebookLogImporter,
-    DocumentImporter,
-    MlflowImporter,
-    SwanLabImporter,
-    TrackioImporter,
-    JsonlImporter,
-    TableImporter,
-    ParquetImporter,
-    TensorBoardImporter,
-    DatabaseImporter,
-    PackedImporter,
-    ConsoleImporter,
-)
-"""In the order they are asked; also the order in which one of several logs of a folder is taken. The last takes any
-text.
-"""
-
 PROBED_ROWS, PROBED_BYTES = 3, 32 * 2**20
 """How far a file is read to see whether it holds rows, where a folder has several."""
 
@@ -97,9 +65,45 @@ MOST_TRIED = 5
 _warn = Once()
 
 
+@cache
+def shipped() -> tuple[type[Importer], ...]:
+    """Ours, in the order they are asked; also the order in which one of several logs of a folder is taken. The last
+    takes any text. They are imported when a log is first looked for: a dashboard of recorded runs starts without them.
+    """
+    from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
+    from rlvitals.importers.documents import DocumentImporter
+    from rlvitals.importers.jsonl import JsonlImporter
+    from rlvitals.importers.mlflow import MlflowImporter
+    from rlvitals.importers.notebook import NotebookImporter
+    from rlvitals.importers.parquet import ParquetImporter
+    from rlvitals.importers.sqlite import DatabaseImporter
+    from rlvitals.importers.swanlab import SwanLabImporter
+    from rlvitals.importers.table import TableImporter
+    from rlvitals.importers.tensorboard import TensorBoardImporter
+    from rlvitals.importers.trackio import TrackioImporter
+    from rlvitals.importers.wandb import WandbImporter
+
+    return (
+        WandbImporter,
+        NotebookImporter,
+        NotebookLogImporter,
+        DocumentImporter,
+        MlflowImporter,
+        SwanLabImporter,
+        TrackioImporter,
+        JsonlImporter,
+        TableImporter,
+        ParquetImporter,
+        TensorBoardImporter,
+        DatabaseImporter,
+        PackedImporter,
+        ConsoleImporter,
+    )
+
+
 def importers() -> tuple[type[Importer], ...]:
     """All of them; those of plug-ins are asked first."""
-    return (*plug_ins(), *IMPORTERS)
+    return (*plug_ins(), *shipped())
 
 
 @cache
@@ -386,7 +390,7 @@ def failures_named(importer: Importer, path: Path) -> Iterator[None]:
 
 def _let_pass(importer: type[Importer]) -> tuple[type[Exception], ...]:
     """What is not contained: errors of ours are told, and defects of ours are not hidden."""
-    return (Exception,) if importer in IMPORTERS else (RlvitalsError, OSError)
+    return (Exception,) if importer in shipped() else (RlvitalsError, OSError)
 
 
 def _restart_notes(rows: list[Fields]) -> list[str]:
