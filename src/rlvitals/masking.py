@@ -304,13 +304,9 @@ class Masking:
             return bool(_LOGIN.fullmatch(word))
         return self.hides(_dotted(flag), word) or (len(flag) == 1 and _looks_random(word))
 
-    def _from_environment(self) -> set[str]:
+    def _from_environment(self) -> frozenset[str]:
         """The values of environment variables that are named as secrets."""
-        return {
-            value
-            for name, value in os.environ.items()
-            if len(value) >= SHORTEST_VARIABLE and _strength(name) == "sure" and self.hides((name,), value)
-        }
+        return _in_environment(self, tuple(os.environ.items()))
 
     def _key(self, name: Any) -> Any:
         return self.text(name) if isinstance(name, str) and len(name) >= 16 else name
@@ -381,3 +377,13 @@ def _typed(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
+
+
+@lru_cache(maxsize=8)
+def _in_environment(masking: Masking, variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """The settings of every run of a folder are masked, and the environment is the same for all of them."""
+    return frozenset(
+        value
+        for name, value in variables
+        if len(value) >= SHORTEST_VARIABLE and _strength(name) == "sure" and masking.hides((name,), value)
+    )

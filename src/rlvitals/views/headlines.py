@@ -20,10 +20,9 @@ from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import History, verdict_of, was_watched
-from rlvitals.records import Row, Verdict
+from rlvitals.records import HealthEvent, Row, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
-from rlvitals.store.findings import read_events
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.lines import BadLine, decode
@@ -44,7 +43,7 @@ FRESH_SECONDS = 5.0
 SHORT_LOG = 256 * 1024
 """Bytes of a log that is read whole for a list."""
 
-COUNTING_SECONDS = 0.05
+COUNTING_SECONDS = 0.03
 """Time that one list may spend on counting metrics, for which logs are read whole; the next list goes on with it."""
 
 NEWLINE = ord("\n")
@@ -112,14 +111,15 @@ class Headlines:
         names = dict.fromkeys(name for row in [*first_rows(run_dir.train_log), *ends] for name in row.numbers)
         recognised = _recognised(tuple(names)[:MOST_NAMES])
         rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
-        verdict, reason = _verdict(view, run_dir, rows, ends)
+        events, damage = view.events_and_damage()
+        verdict, reason = _verdict(view, events, rows, ends)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
             "name": info.name,
             "algorithm": info.algorithm or recognised.algorithm,
             "framework": info.framework or recognised.framework,
             "status": view.status,
-            "status_note": "; ".join([*filter(None, [view.status_note]), *view.damage]),
+            "status_note": "; ".join([*filter(None, [view.status_note]), *damage]),
             "verdict": verdict,
             "reason": reason,
             "started": info.created,
@@ -165,11 +165,11 @@ def _is_quick(run_dir: RunDir) -> bool:
     )
 
 
-def _verdict(view: RunView, run_dir: RunDir, rows: int, ends: list[Row]) -> tuple[Verdict, str]:
+def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[Row]) -> tuple[Verdict, str]:
     """By what is on record alone: no row is judged for a list."""
     is_resumed = len(view.attempts) > 1  # some events may be of abandoned attempts
     last_step = max((row.step for row in ends), default=None)
-    events = view.health_events if is_resumed else view.with_stop(read_events(run_dir), last_step)
+    events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
     attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
     findings = History(events).findings
     if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):

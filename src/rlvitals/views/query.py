@@ -84,10 +84,13 @@ class StoredRun:
     @property
     def damage(self) -> list[str]:
         """What is wrong with the small files of the run, a sentence each."""
+        return self.events_and_damage()[1]
+
+    def events_and_damage(self) -> tuple[list[HealthEvent], list[str]]:
+        """Every event on record, those of abandoned attempts too, and the damage."""
         _ = self.config, self.attempts
         said = list(self._damage)
-        read_events(self._dir, said)
-        return said
+        return read_events(self._dir, said), said
 
     def _keep(self, run_dir: RunDir) -> None:
         self._named = run_dir.root
