@@ -16,6 +16,8 @@ from rlvitals.records import Group, Rollout, Turn
 from rlvitals.web.answers import as_json
 from rlvitals.web.folder import Folder
 
+pytestmark = pytest.mark.slow
+
 LONG = "".join(random.Random(1).choice("abc defg.\n") for _ in range(30_000))
 
 

@@ -23,6 +23,8 @@ from rlvitals.store.layout import RunDir
 from rlvitals.web.answers import as_json
 from rlvitals.web.folder import Folder
 
+pytestmark = pytest.mark.slow
+
 EVIL = f"PWNED {INJECTION}"
 
 

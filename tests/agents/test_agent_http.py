@@ -23,6 +23,8 @@ from rlvitals.errors import ConfigError
 from rlvitals.web.folder import Folder
 from rlvitals.web.people import new_token
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "0123456789abcdef0123"
 QUESTION = {
     "jsonrpc": "2.0", "id": 1, "method": "tools/call",

@@ -10,6 +10,8 @@ from agent_runs import recorded_folder
 
 from rlvitals.agents.budget import MOST_TOKENS
 
+pytestmark = pytest.mark.slow
+
 MOST_CALLS = 3
 TOKEN = "a-token-of-the-tests"
 

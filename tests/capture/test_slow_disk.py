@@ -23,6 +23,7 @@ from rlvitals.store import writer
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD and /proc are Linux'"),
     pytest.mark.skipif(COMPILER is None, reason="no C compiler"),
 ]

@@ -20,6 +20,8 @@ import rlvitals
 from conftest import REPO
 from rlvitals.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 ACTION = REPO / ".github" / "actions" / "gate" / "action.yml"
 HOOKS = REPO / ".pre-commit-hooks.yaml"
 

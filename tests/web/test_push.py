@@ -28,6 +28,8 @@ from rlvitals.views.run import open_run
 from rlvitals.web.delivery import Delivery, Server
 from rlvitals.web.server import MOST_PUSHED, Team
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-for-pushes-0123"
 
 
