@@ -33,7 +33,7 @@ _SAID_OF = {
     "lowest": "{} at its lowest", "limit": "the limit is {}", "cap": "the limit is {}", "ceiling": "the most is {}",
     "allowed": "{} allowed", "threshold": "the limit is {}", "target": "the target is {}", "noise": "it scatters by {}",
     "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
-    "first": "first at step {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
+    "first": "from {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
     "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
     "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
