@@ -160,9 +160,6 @@ def test_a_run_whose_heartbeat_stays_the_same_is_not_live(tmp_path, monkeypatch)
 
 def nginx(block: str, own: int, folder: Path) -> list[str]:
     """The command of nginx with the documented server block, on another port and with files of a test."""
-    program = shutil.which("nginx") or "/usr/sbin/nginx"
-    if not os.path.exists(program):
-        pytest.skip("the test of this proxy needs nginx: apt-get install nginx")
     said = block.replace("listen 443 ssl", f"listen 127.0.0.1:{own} ssl")
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
@@ -171,25 +168,29 @@ def nginx(block: str, own: int, folder: Path) -> list[str]:
         f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
         f"events {{}}\nhttp {{ access_log off; {places}\n{said}\n}}\n"
     )
-    return [program, "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")]
+    return [program_of(nginx), "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")]
 
 
 def caddy(block: str, own: int, folder: Path) -> list[str]:
     """The same for Caddy."""
-    program = shutil.which("caddy")
-    if program is None:
-        pytest.skip("the test of this proxy needs caddy: apt-get install caddy")
     names = f"https://runs.example.org:{own}, https://localhost:{own}"
     said = block.replace("runs.example.org {", f"{names} {{\n    bind 127.0.0.1", 1)
     own_places = f"admin off\n    storage file_system {folder}/caddy"
     configuration = folder / "Caddyfile"
     configuration.write_text(f"{{\n    {own_places}\n    auto_https disable_redirects\n}}\n{said}")
-    return [program, "run", "--config", str(configuration), "--adapter", "caddyfile"]
+    return [program_of(caddy), "run", "--config", str(configuration), "--adapter", "caddyfile"]
+
+
+def program_of(proxy) -> str:
+    """Where the proxy's program is; Debian puts nginx where only root looks."""
+    found = shutil.which(proxy.__name__, path=f"{os.environ['PATH']}:/usr/sbin")
+    return found or pytest.skip(f"the test of this proxy needs {proxy.__name__}: apt-get install {proxy.__name__}")
 
 
 @pytest.fixture(params=[nginx, caddy], ids=["nginx", "caddy"])
 def proxied(request, tmp_path):
     """A proxy as docs/sharing.md has it, the real program, in front of a port that a test serves on."""
+    program_of(request.param)  # before the test opens a run, which a skip would leave open
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("the test of the proxies needs openssl: apt-get install openssl")
