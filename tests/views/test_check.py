@@ -551,6 +551,15 @@ def test_what_could_not_be_judged_is_of_this_kind_of_training(tmp_path):
 
     plain, agent = missed("grpo"), missed("grpo", **{"agent.turns.mean": 3.0})
     assert "entropy" in plain
-    assert not plain & {"repeated_actions", "tool_failures", "explained_variance", "kto_kl", "margin"}
+    assert not plain & {"repeated_actions", "tool_failures", "explained_variance", "kto_kl", "margin", "teacher_kl"}
+    assert "teacher_kl" in missed("grpo", **{"distill.teacher_mass.mean": 0.9})
     assert agent - plain >= {"repeated_actions", "tool_failures"}
     assert "kto_kl" in missed("kto")
+
+
+def test_the_names_to_log_a_missing_metric_as_are_of_this_kind_of_training(tmp_path):
+    rows = [{"step": step, "reward/total": 0.1, "optim/kl_sample_train_v1": 0.1} for step in range(40)]
+    log = write_jsonl(tmp_path / "tinker.jsonl", rows)
+    names = {item.metric: item.names for item in check(log, framework="tinker").cannot_judge}
+    assert "dpo_loss" not in names["loss"]
+    assert names["kl"] == ("kl_policy_base",)

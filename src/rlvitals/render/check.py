@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ WHOLE_FINDINGS = 4
 """Findings with evidence, advice and chart; the others have a line each."""
 SHOWN_MISSING = 8
 CHART_WIDTH = 68
+MOST_EVENTS = 8
+"""Reports and recoveries of one alarm that are listed."""
+MOST_SURE = 0.99
+"""No finding is called certain: of those at 0.95, one in ten is wrong (docs/design/calibration.md)."""
 QUOTED = 100
 """Characters of a rollout that are quoted."""
 
@@ -29,17 +34,22 @@ _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
 _GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
 _SAID_OF = {
-    "level": "{} lately", "base": "{} at the start", "best": "{} at its best", "highest": "{} at its highest",
-    "lowest": "{} at its lowest", "limit": "the limit is {}", "cap": "the limit is {}", "ceiling": "the most is {}",
-    "allowed": "{} allowed", "threshold": "the limit is {}", "target": "the target is {}", "noise": "it scatters by {}",
-    "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
-    "first": "from {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
-    "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
+    "value": "last value {}", "level": "moving average {}", "base": "at the start {}", "best": "best {}",
+    "highest": "highest {}", "lowest": "lowest {}", "limit": "limit {}", "cap": "limit {}", "ceiling": "at most {}",
+    "allowed": "{} allowed", "threshold": "limit {}", "target": "target {}", "noise": "typical noise {}",
+    "points": "{} points", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
+    "first": "at first {}", "distance": "{} standard errors from 0", "t": "{} standard errors",
+    "streak": "{} in a row", "after": "after {}", "chance": "{} expected by chance", "share": "a share of {}",
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
-    "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
-    "growth_z": "the rise is {} times what chance explains",
+    "gain_z": "a gain {} times what chance explains", "growth_z": "the rise is {} times what chance explains",
 }  # fmt: skip
-"""How a number of the evidence is told."""
+"""How a number of the evidence is worded."""
+
+_OF_EVERY_FINDING = frozenset({"value", "level", "base", "noise", "points"})
+"""Shown even where the title has the same number."""
+
+_NUMBER = re.compile(r"([-+]?\d[\d,]*)(?:\.(\d+))?(?:e([-+]?\d+))?(\s?%)?")
+"""A number in a title: its whole part, decimals, exponent and sign of percent."""
 
 _FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
 """Those that follow from the level and the start beside them; the title has them."""
@@ -250,17 +260,22 @@ def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType
 
 
 def evidence(finding: dict[str, Any]) -> str:
-    """The evidence as one line: the metric, where it is and where it began, then whatever else was looked at."""
+    """The evidence as one line: the metric, where it is and where it began, then what else the rule used. What the
+    title already says is left out.
+    """
     told = finding["evidence"]
     left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
     if "level" in told:
         left_out.add("value")
+    title = finding.get("title", "")
     order = {name: place for place, name in enumerate(_SAID_OF)}
     words = []
     for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = told[name]
         if name in ("noise", "points") and value == 0:
             continue  # nothing finite was seen
+        if name not in _OF_EVERY_FINDING and _is_said(value, title):
+            continue
         if isinstance(value, int | float):
             said = f"{value:,.0f}" if float(value).is_integer() else short(value)
             words.append(_SAID_OF.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
@@ -271,19 +286,36 @@ def evidence(finding: dict[str, Any]) -> str:
     return f"{metric}: {known}" if metric and known else str(metric) or known
 
 
+def _is_said(value: object, title: str) -> bool:
+    """Whether a title has the value: a text word for word, a number rounded, or as a percentage."""
+    if isinstance(value, str):
+        return value in title
+    if not isinstance(value, int | float):
+        return False
+    for digits, decimals, exponent, percent in _NUMBER.findall(title):
+        unit = 10.0 ** (int(exponent or 0) - len(decimals) - (2 if percent else 0))
+        if abs(float(digits.replace(",", "") + decimals) * unit - value) <= 0.51 * unit:
+            return True
+    return False
+
+
 def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
-    """When it started, when it was reported, and whether it has recovered."""
-    others = list(others)
-    earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
-    later = [other["step"] for other in others if other["step"] > finding["step"]]
-    said = f"started at step {finding['onset_step']}"
-    said += f", warning at {earlier[0]}" if earlier else ""
-    said += f", {finding['severity']} at {finding['step']}"
-    if later:
-        said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
-    recovered = finding.get("recovered_step")
-    said += ", not recovered" if recovered is None else f", recovered at step {recovered}"
-    return said
+    """When it started, when it was reported and recovered, in the order of the steps; `others` are the other reports of
+    the same alarm.
+    """
+    reports = sorted((finding, *others), key=lambda report: report["step"])
+    reported = [(report["step"], report["severity"]) for report in reports]
+    ended = sorted({report["recovered_step"] for report in reports if report.get("recovered_step") is not None})
+    events: list[str] = []
+    severity = ""
+    for step, word in sorted([*reported, *((step, "recovered") for step in ended)], key=lambda event: event[0]):
+        events.append(f"{'again' if word == severity else word} at {step}")
+        severity = severity if word == "recovered" else word
+    if reports[-1].get("recovered_step") is None:
+        events.append("not recovered")
+    if len(events) > MOST_EVENTS:
+        events[MOST_EVENTS - 2 : -1] = ["…"]
+    return f"started at step {finding['onset_step']}, {', '.join(events)}"
 
 
 def asked_line(asked: Mapping[str, Any]) -> str:
@@ -298,7 +330,7 @@ def kind(finding: dict[str, Any]) -> str:
     rule = "" if finding["rule"] == finding["kind"] else f" (rule {finding['rule']})"
     of = f" of {finding['slice']}" if finding["slice"] else ""
     cause = f", cause: {finding['cause'].replace('_', ' ')}" if finding["cause"] else ""
-    return f"{finding['kind']}{of}{rule}{cause}, {finding['confidence']:.0%} sure"
+    return f"{finding['kind']}{of}{rule}{cause}, {min(finding['confidence'], MOST_SURE):.0%} sure"
 
 
 def cited_text(place: dict[str, Any], *, ascii_only: bool = False) -> str:

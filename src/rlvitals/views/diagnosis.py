@@ -118,7 +118,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
                 **finding_facts(found),
                 "confidence": found.confidence,
                 "evidence": plain(found.evidence),
-                "evidence_told": evidence({"evidence": found.evidence, "metrics": found.metrics}),
+                "evidence_told": evidence({"title": found.title, "evidence": found.evidence, "metrics": found.metrics}),
                 "causes": list(found.causes),
                 "advice": list(found.advice),
                 "action": found.action,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.case import Case, SignalSource
+from rlvitals.health.case import Case
 from rlvitals.health.monitor import Monitor
 
 _NAMES_SHOWN = 2
 
-_TOPICS = ("agent", "value", "pref", "moe")
+_TOPICS = ("agent", "value", "pref", "moe", "distill")
 """What not every training has: a metric of it is missed only by a run that logs another one of it."""
 
 _OF_ONE_ALGORITHM = {"kl_ref.kto": "kto"}
@@ -45,9 +45,12 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
     near: list[Unjudged] = []
     far: list[Unjudged] = []
     for metric, waiting in sorted(rules.items(), key=lambda item: -len(item[1])):
-        title, names, own = _what_to_log(metric, sources.get(metric), monitor.case.reader)
-        if not _concerns(own, monitor.case):
+        source = sources.get(metric)
+        concepts = source.concepts if source else ()
+        concerning = [concept for concept in concepts if _concerns(concept, monitor.case)]
+        if concepts and not concerning:
             continue
+        title, names, own = _what_to_log(metric, concerning, monitor.case.reader)
         kinds = tuple(dict.fromkeys(waiting.values()))
         found = Unjudged(metric, title, names or (own,), bool(names), kinds, tuple(waiting))
         (near if names else far).append(found)
@@ -62,9 +65,9 @@ def _concerns(concept: str, case: Case) -> bool:
     return topic not in _TOPICS or any(taken.concept.startswith(f"{topic}.") for taken in case.taken)
 
 
-def _what_to_log(metric: str, source: SignalSource | None, reader: catalog.Reader) -> tuple[str, tuple[str, ...], str]:
+def _what_to_log(metric: str, wanted: list[str], reader: catalog.Reader) -> tuple[str, tuple[str, ...], str]:
     """A metric's title, its names in the run's framework, and the catalogue's own."""
-    concepts = [found for concept in (source.concepts if source else ()) if (found := _concept(concept)) is not None]
+    concepts = [found for concept in wanted if (found := _concept(concept)) is not None]
     if not concepts:
         return metric.replace("_", " "), (), metric
     names = [name for concept in concepts for name in reader.names_for(concept)]

@@ -217,9 +217,7 @@ def early_blow_up(
     if not signs:
         return None
     alarm = critical if len(signs) >= signs_critical else warning
-    return alarm(
-        worst, signs=", ".join(f"{name} {value:.3g}" for name, value in signs.items()), count=float(len(signs))
-    )
+    return alarm(worst, signs=", ".join(f"{name} {value:.3g}" for name, value in signs.items()))
 
 
 def _early(signal: Signal, points: int = EARLY) -> float:
