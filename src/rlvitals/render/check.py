@@ -29,17 +29,31 @@ _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
 _GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
 _SAID_OF = {
-    "level": "{} lately", "base": "{} at the start", "best": "{} at its best", "highest": "{} at its highest",
-    "lowest": "{} at its lowest", "limit": "the limit is {}", "cap": "the limit is {}", "ceiling": "the most is {}",
-    "allowed": "{} allowed", "threshold": "the limit is {}", "target": "the target is {}", "noise": "it scatters by {}",
-    "points": "{} points seen", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
-    "first": "from {}", "distance": "{} standard errors away", "streak": "{} in a row", "after": "after {}",
-    "chance": "{} expected by chance", "share": "a share of {}", "value": "last value {}",
+    "level": "moving average {}", "base": "{} at the start", "noise": "typical noise {}", "points": "{} points so far",
+    "best": "best {}", "highest": "highest {}", "lowest": "lowest {}", "value": "last value {}", "first": "first {}",
+    "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
+    "least": "limit {}", "largest": "limit {}", "band": "within ±{}", "allowed": "{} allowed", "target": "target {}",
+    "silence": "silent for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
+    "distance": "{} standard errors away", "away": "{} times the noise away", "depth": "{} times the noise below 0",
+    "after": "after step {}", "missed": "missing in {} rows", "age": "{} points without a new best",
+    "best_step": "best at step {}", "arrival": "about {} points left", "left": "about {} points left",
+    "jump": "typical jump between rows {}", "jumps": "jumps are {} times as large as at the start",
+    "signs": "seen in {} metrics", "spread": "range over the run {}", "change": "changed by {}",
+    "t": "trend of {} standard errors",
+    "chance": "{} expected by chance", "share": "a share of {}", "kept": "{} kept", "growth": "grown by {}",
+    "total": "the parts add up to {}", "start": "{} at the start", "now": "now {}", "level_now": "now {}",
+    "eval_now": "evaluation now {}", "eval_best": "evaluation at its best {}", "true_gain": "true reward gained {}",
+    "balance": "{} to 1", "net": "net {}", "length": "answers are {} times as long", "progress": "{} of the planned steps",
+    "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
+}  # fmt: skip
+"""How a number of the evidence is told, in this order; the title of a finding explains what is not named here."""
+
+_SAID_OF_TEXTS = {
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
     "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
     "growth_z": "the rise is {} times what chance explains",
 }  # fmt: skip
-"""How a number of the evidence is told."""
+"""The same of a pattern in the texts of rollouts."""
 
 _FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
 """Those that follow from the level and the start beside them; the title has them."""
@@ -255,7 +269,8 @@ def evidence(finding: dict[str, Any]) -> str:
     left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
     if "level" in told:
         left_out.add("value")
-    order = {name: place for place, name in enumerate(_SAID_OF)}
+    said_of = _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF
+    order = {name: place for place, name in enumerate(said_of)}
     words = []
     for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = told[name]
@@ -263,7 +278,7 @@ def evidence(finding: dict[str, Any]) -> str:
             continue  # nothing finite was seen
         if isinstance(value, int | float):
             said = f"{value:,.0f}" if float(value).is_integer() else short(value)
-            words.append(_SAID_OF.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
+            words.append(said_of.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
         elif isinstance(value, str) and value != "nan":
             words.append(f"{name.replace('_', ' ')}: {value}")
     metric = told.get("metric") or ", ".join(finding["metrics"])
@@ -273,17 +288,22 @@ def evidence(finding: dict[str, Any]) -> str:
 
 def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
     """When it started, when it was reported, and whether it has recovered."""
-    others = list(others)
+    others = sorted(others, key=lambda other: other["step"])
     earlier = [other["step"] for other in others if other["severity"] == "warning" and other["step"] < finding["step"]]
-    later = [other["step"] for other in others if other["step"] > finding["step"]]
+    later = [other for other in others if other["step"] > finding["step"]]
     said = f"started at step {finding['onset_step']}"
     said += f", warning at {earlier[0]}" if earlier else ""
     said += f", {finding['severity']} at {finding['step']}"
     if later:
-        said += f", again at {', '.join(map(str, later[:3]))}{' …' if len(later) > 3 else ''}"
+        said += _recovery(finding) if finding.get("recovered_step") is not None else ""
+        steps = ", ".join(str(other["step"]) for other in later[:3])
+        said += f", again at {steps}{' …' if len(later) > 3 else ''}"
+    return said + _recovery(later[-1] if later else finding)
+
+
+def _recovery(finding: Mapping[str, Any]) -> str:
     recovered = finding.get("recovered_step")
-    said += ", not recovered" if recovered is None else f", recovered at step {recovered}"
-    return said
+    return ", not recovered" if recovered is None else f", recovered at step {recovered}"
 
 
 def asked_line(asked: Mapping[str, Any]) -> str:
