@@ -46,10 +46,10 @@ def main() -> None:
     if clock is not None:
         clock.run()
         clock.close()
+    if clock is not None:  # before the couriers are waited for: they go on meanwhile, for minutes if a service is away
+        caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     if couriers is not None:
         caught_up = couriers.finish() and caught_up
-    if clock is not None:
-        caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -174,9 +174,15 @@ _FORMS = re.compile(
     r"[-_][A-Za-z0-9_-]{28,}"
     r"|\bdapi[0-9a-f]{32}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bhv[sbr]\.[\w-]{20,}|\bATATT3[\w=-]{20,}"
     r"|\bAGE-SECRET-KEY-1[0-9A-Z]{20,}|\blocal-[0-9a-f]{40}\b"
-    r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|.*)"
-    r"|https://(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|[\w.-]*\.webhook\.office\.com)/[^\s\"']+",
-    re.DOTALL,
+)
+"""Each within one run of the characters of _RUN, of at least its length."""
+_RUN = re.compile(r"[\w.:=-]{15,}")
+"""Where such a form can be. Most of a long text has none, and a try at every place of 10 MB takes seconds."""
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|.*)", re.DOTALL
+)
+_WEBHOOK = re.compile(
+    r"https://(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|[\w.-]*\.webhook\.office\.com)/[^\s\"']+"
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@?#\"']+@")
 _PARAMETER = re.compile(r"(?<=[?&;#])([\w.%-]{1,80})=([^&;\s\"'<>#]+)")
@@ -266,12 +272,19 @@ class Masking:
         whole = "_".join(path[-2:])
         return _is_secret(path[-1], value) or (_strength(whole) == "sure" and _is_secret(whole, value))
 
+    def _may_hide(self, path: tuple[str, ...]) -> bool:
+        """Whether `hides` says yes to some value under these names."""
+        names = (*path, "_".join(path[-2:]))
+        return matches(self.mask, path) or any(_strength(name) for name in names)
+
     def text(self, text: str) -> str:
         """A text with everything in it masked that looks like a secret or is one."""
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        text = _FORMS.sub(MASK, text)
+        text = _PRIVATE_KEY.sub(MASK, text)
+        text = _WEBHOOK.sub(MASK, text)
+        text = _RUN.sub(lambda found: _FORMS.sub(MASK, found[0]), text)
         if "://" in text:
             text = _URL_LOGIN.sub(f"{MASK}@", text)
         if "=" in text or ":" in text:
@@ -319,10 +332,13 @@ class Masking:
     def _without_assigned(self, text: str) -> str:
         """Mask the values of secret names. A value may be an assignment itself: `ValueError: password=hunter2`."""
         kept, at = [], 0
+        telling: dict[str, bool] = {}  # program code assigns to the same few names again and again
         while found := _ASSIGNED.search(text, at):
             quote, name, between, value = found.groups()
             kept.append(text[at : found.start()])
-            if self.hides(_dotted(name), _typed(value.strip("\"'"))):
+            if name not in telling:
+                telling[name] = self._may_hide(_dotted(name))
+            if telling[name] and self.hides(_dotted(name), _typed(value.strip("\"'"))):
                 edge = value[0] if value[0] in "\"'" else ""
                 kept.append(f"{quote}{name}{quote}{between}{edge}{MASK}{edge}")
                 at = found.end()

@@ -742,6 +742,30 @@ def test_log_eval_does_not_raise_on_what_is_no_mapping(tmp_path, caplog, stats):
     assert caplog.records
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_clock_that_is_set_ahead_is_no_slow_disk(tmp_path, monkeypatch, is_slow):
+    """Ten seconds pass on the wall clock during a write; the other clock says whether they have really passed."""
+    moved = {"time": 0.0, "monotonic": 0.0}
+    for name in moved:
+        monkeypatch.setattr(time, name, lambda name=name, real=getattr(time, name): real() + moved[name])
+    monkeypatch.setattr("rlvitals.capture.run._clock", time.time)  # bound there once, for speed
+
+    def write(fd, line):
+        moved["time"] += 10
+        moved["monotonic"] += 10 if is_slow else 0
+        return os.write(fd, line)
+
+    with rlvitals.start(tmp_path, monitor=False, display="none", hardware=False) as run:
+        run.log({"loss": 1.0}, step=0)
+        run.log({"loss": 1.0}, step=1)
+        monkeypatch.setattr("rlvitals.capture.run._write", write)
+        run.log({"loss": 1.0}, step=2)
+        assert run._writer.is_plain is not is_slow
+        monkeypatch.setattr("rlvitals.capture.run._write", os.write)
+        run.log({"loss": 1.0}, step=3)
+    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
+
+
 # How a run ends
 
 
@@ -767,6 +791,23 @@ def test_finishing_twice_does_nothing_the_second_time(tmp_path):
     run.finish()
     assert (tmp_path / "run.json").read_text() == card
     assert json.loads(card)["error"] == "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({}, "finished"),
+        ({"error": ""}, "finished"),
+        ({"error": "out of memory"}, "failed"),
+        ({"error": RuntimeError()}, "failed"),
+        ({"error": KeyboardInterrupt()}, "interrupted"),
+        ({"status": "interrupted", "error": "out of time"}, "interrupted"),
+    ],
+)
+def test_a_run_that_ends_with_an_error_has_failed_unless_its_status_is_given(tmp_path, said, status):
+    run = rlvitals.start(tmp_path)
+    run.finish(**said)
+    assert status_of(tmp_path) == status
 
 
 def test_an_exception_in_the_block_marks_the_run_failed_and_goes_on(tmp_path):

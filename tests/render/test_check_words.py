@@ -54,7 +54,7 @@ def test_what_the_title_says_is_not_said_again(title, own):
 
 def test_what_the_title_does_not_say_has_words():
     told = finding(title="no better than at the start (+0.19)", evidence={"t": 1.35, "limit": 2.5, "gain": 0.2})
-    assert evidence(told) == "entropy: limit 2.5, 1.35 standard errors, gain 0.2"
+    assert evidence(told) == "entropy: limit 2.5, 1.35 standard errors, gained 0.2"
 
 
 def test_no_finding_is_called_certain():

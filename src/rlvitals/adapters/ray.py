@@ -180,7 +180,7 @@ class Recorder:
         run = self._runs[0]
         return {"dir": run.dir, "id": run.id, "attempt": run.attempt, "pid": os.getpid()}
 
-    def finish(self, status: Status, error: str | None = None) -> None:
+    def finish(self, status: Status | None, error: str | None = None) -> None:
         """Close the other ranks' files, then the run."""
         for rank in sorted(self._runs, reverse=True):
             self._runs.pop(rank).finish(status, error)
@@ -255,8 +255,8 @@ class RunClient:
         found: dict[str, Any] = _ray().get(self._actor.facts.remote())
         return found
 
-    def finish(self, status: Status = "finished", error: str | None = None) -> None:
-        """Close the run for everyone and end the recorder. Rows that other workers send later are dropped."""
+    def finish(self, status: Status | None = None, error: str | None = None) -> None:
+        """Close the run for everyone, with a status as `Run.finish`, and end the recorder. Rows that other workers send later are dropped."""
         self.flush()
         ray = _ray()
         ray.get(self._actor.finish.remote(status, error))

@@ -110,7 +110,7 @@ class VitalsCallback:
     def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         self.finish()
 
-    def finish(self, status: Status = "finished", error: BaseException | None = None) -> None:
+    def finish(self, status: Status | None = None, error: BaseException | None = None) -> None:
         """Close the run, if one is open. SkyRL tells a callback nothing of a training that ends in an exception."""
         run, self.run = self.run, None
         if run is not None:

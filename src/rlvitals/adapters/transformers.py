@@ -240,7 +240,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.finish()
 
-    def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
+    def finish(self, status: Status | None = None, error: BaseException | str | None = None) -> None:
         """Close the run, if one is open. A training that ends in an exception tells no callback: its run is closed when
         the process ends, or by this.
         """

@@ -30,9 +30,9 @@ def log(metrics: Mapping[str, Any], step: int | None = None) -> None:
     _current.log(metrics, step)
 
 
-def finish(status: Status = "finished") -> None:
-    """Close the run that `init` began; without one it does nothing."""
+def finish(status: Status | None = None, error: BaseException | str | None = None) -> None:
+    """Close the run that `init` began, as `Run.finish`; without one it does nothing."""
     global _current  # noqa: PLW0603
     if _current is not None:
-        _current.finish(status)
+        _current.finish(status, error)
         _current = None

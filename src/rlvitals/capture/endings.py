@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from rlvitals.guard import value_or, words_of
 from rlvitals.masking import mask_text
+from rlvitals.records import Status
 
 
 class Recording(Protocol):
@@ -81,6 +82,17 @@ def described(error: BaseException | str | None, settings: Mapping[str, Any]) ->
     if not error:
         return None
     return mask_text(error if isinstance(error, str) else words_of(error), settings)[:2000]
+
+
+def status_after(error: BaseException | str | None) -> Status:
+    """The status of a run that this ended.
+
+    >>> status_after(None), status_after("out of memory"), status_after(KeyboardInterrupt())
+    ('finished', 'failed', 'interrupted')
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "finished" if error in (None, "") else "failed"
 
 
 def _install_sigterm() -> None:

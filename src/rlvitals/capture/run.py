@@ -363,8 +363,12 @@ class Run:
             self.flush()
         self._measurements.count(tokens, samples)
 
-    def finish(self, status: Status = "finished", error: BaseException | str | None = None) -> None:
-        """Close the run: everything written, the status recorded. Calling it again does nothing."""
+    def finish(self, status: Status | None = None, error: BaseException | str | None = None) -> None:
+        """Close the run: everything written, the status recorded. Calling it again does nothing. Without a status the
+        run has failed where there is an error, and is finished otherwise.
+        """
+        if status is None:
+            status = endings.status_after(error)
         self._monitor.settle()
         self._monitor.recheck(is_last=True)
         with self._lock:
@@ -448,14 +452,14 @@ class Run:
         status = endings.status_of(error) if isinstance(error, SystemExit) else None
         if status == 0:
             error = None
-        if isinstance(error, KeyboardInterrupt) or status in endings.INTERRUPTED:
+        if status in endings.INTERRUPTED:
             self.finish("interrupted", error)
         elif self.status == "interrupted" and (error is None or status is not None):
             self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
         elif error is None and self.ends_by_steps:
             self.finish_by_steps()
         else:
-            self.finish("finished" if error is None else "failed", error)
+            self.finish(error=error)
 
     def detach(self) -> None:
         self._recording = self._monitor.is_on = False

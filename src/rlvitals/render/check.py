@@ -34,16 +34,32 @@ _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
 _GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
 _SAID_OF = {
-    "value": "last value {}", "level": "moving average {}", "base": "at the start {}", "best": "best {}",
-    "highest": "highest {}", "lowest": "lowest {}", "limit": "limit {}", "cap": "limit {}", "ceiling": "at most {}",
-    "allowed": "{} allowed", "threshold": "limit {}", "target": "target {}", "noise": "typical noise {}",
-    "points": "{} points", "silence": "silent for {} s", "usual": "usually {}", "count": "{} times",
-    "first": "at first {}", "distance": "{} standard errors from 0", "t": "{} standard errors",
-    "streak": "{} in a row", "after": "after {}", "chance": "{} expected by chance", "share": "a share of {}",
-    "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
-    "gain_z": "a gain {} times what chance explains", "growth_z": "the rise is {} times what chance explains",
+    "level": "moving average {}", "base": "at the start {}", "noise": "typical noise {}", "points": "{} points",
+    "best": "best {}", "highest": "highest {}", "lowest": "lowest {}", "value": "last value {}", "first": "first {}",
+    "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
+    "least": "limit {}", "largest": "limit {}", "band": "within ±{}", "allowed": "{} allowed", "target": "target {}",
+    "silence": "silent for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
+    "distance": "{} standard errors away", "away": "{} times the noise away", "depth": "{} times the noise below 0",
+    "after": "after step {}", "missed": "missing in {} rows", "age": "{} points without a new best",
+    "best_step": "best at step {}", "arrival": "about {} points left", "left": "about {} points left",
+    "jump": "typical jump between rows {}", "jumps": "jumps are {} times as large as at the start",
+    "signs": "seen in {} metrics", "spread": "range over the run {}", "change": "changed by {}",
+    "t": "{} standard errors",
+    "chance": "{} expected by chance", "share": "a share of {}", "kept": "{} kept", "growth": "grown by {}",
+    "total": "the parts add up to {}", "start": "{} at the start", "now": "now {}", "level_now": "now {}",
+    "eval_now": "evaluation now {}", "eval_best": "evaluation at its best {}", "true_gain": "true reward gained {}",
+    "balance": "{} to 1", "net": "net {}", "length": "answers are {} times as long",
+    "progress": "{} of the planned steps",
+    "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
 }  # fmt: skip
-"""How a number of the evidence is worded."""
+"""How a number of the evidence is told, in this order; the title of a finding explains what is not named here."""
+
+_SAID_OF_TEXTS = {
+    "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
+    "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
+    "growth_z": "the rise is {} times what chance explains",
+}  # fmt: skip
+"""The same of a pattern in the texts of rollouts."""
 
 _OF_EVERY_FINDING = frozenset({"value", "level", "base", "noise", "points"})
 """Shown even where the title has the same number."""
@@ -268,7 +284,8 @@ def evidence(finding: dict[str, Any]) -> str:
     if "level" in told:
         left_out.add("value")
     title = finding.get("title", "")
-    order = {name: place for place, name in enumerate(_SAID_OF)}
+    said_of = _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF
+    order = {name: place for place, name in enumerate(said_of)}
     words = []
     for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = told[name]
@@ -278,7 +295,7 @@ def evidence(finding: dict[str, Any]) -> str:
             continue
         if isinstance(value, int | float):
             said = f"{value:,.0f}" if float(value).is_integer() else short(value)
-            words.append(_SAID_OF.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
+            words.append(said_of.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
         elif isinstance(value, str) and value != "nan":
             words.append(f"{name.replace('_', ' ')}: {value}")
     metric = told.get("metric") or ", ".join(finding["metrics"])

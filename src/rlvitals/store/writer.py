@@ -72,6 +72,7 @@ class LogWriter:
         self._gap_rows = 0
         self.rows_written = 0
         self.next_verify = time.time() + VERIFY_SECONDS
+        self._clock_lead = _clock_lead()
         self._next_retry = 0.0
         self._in_trouble = False
         self._fsync_failed = False
@@ -136,7 +137,7 @@ class LogWriter:
         except OSError as error:
             self._keep(line)
             self._report(error)
-            self._go_aside(time.time() - began)
+            self._go_aside(self._seconds_since(began))
         else:
             self.look_after(began)
         self._settle()
@@ -147,10 +148,19 @@ class LogWriter:
         """
         now = time.time()
         if now - began > SLOW_SECONDS:
-            self._go_aside(now - began)
+            self._go_aside(self._seconds_since(began))
         elif now >= self.next_verify:
+            looked = time.monotonic()
             self.verify()
-            self._go_aside(time.time() - now)
+            self._go_aside(time.monotonic() - looked)
+
+    def _seconds_since(self, began: float) -> float:
+        """How long ago a time of the wall clock was, without what somebody set the clock ahead by meanwhile. Rows need
+        the wall clock anyway; a second clock would be asked for each of them.
+        """
+        lead = _clock_lead()
+        jump, self._clock_lead = lead - self._clock_lead, lead
+        return time.time() - began - jump
 
     def tend(self) -> None:
         """Try what is waiting again and look whether the file is still there. For a background thread, every few
@@ -359,6 +369,7 @@ class LogWriter:
         A deleted file takes writes, and gives them back, as long as its descriptor is open: nothing is lost until then.
         """
         self.next_verify = time.time() + VERIFY_SECONDS
+        self._clock_lead = _clock_lead()
         if not self._is_slow and not self._is_there():
             self._find()
             self._settle()
@@ -547,6 +558,11 @@ def _has_name(file: int) -> bool:
         return os.fstat(file).st_nlink > 0
     except OSError:
         return False
+
+
+def _clock_lead() -> float:
+    """How far the wall clock is ahead of the one that nobody sets."""
+    return time.time() - time.monotonic()
 
 
 def _open(path: Path) -> int:

@@ -124,7 +124,7 @@ def train(settings: KTOSettings) -> Outcome:
 def _finish_early(recorder: Any, error: BaseException | None) -> None:
     """Let the recorder know of what ends the training before its end."""
     if error is not None:
-        recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+        recorder.finish(error=error)
 
 
 def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:

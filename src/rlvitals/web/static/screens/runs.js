@@ -136,6 +136,7 @@ export async function mount({root, signal}) {
 
   function draw() {
     if (!wanted().every((key) => told.columns.includes(key))) return; // they are asked for
+    if (state.get("group") && !groups) return; // it is being loaded
     const keys = chosenColumns();
     const found = lines();
     const now = keys.join("\n") + state.get("sort") + state.get("down");
