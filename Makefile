@@ -4,12 +4,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # For two cores: a test that waits for a process or a browser leaves its core to another.
 JOBS   ?= 3
-# The tests start hundreds of processes: each would compile the package anew.
+# The tests start hundreds of processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test learn frameworks quick lint docs bench bench-doctor catalog clean
+.PHONY: demo test learn frameworks release-check quick lint docs bench bench-doctor catalog clean
 
 # The base install: what `pip install rlvitals` gives.
 $(BIN)/.base: pyproject.toml constraints.txt
@@ -74,8 +74,11 @@ test: $(BIN)/.dev $(BIN)/.pages  ## everything CI runs: the tests and, beside th
 learn: $(BIN)/.dev  ## the long trainings: what learns must learn, what is broken must be found
 	$(BIN)/python -m pytest tests/learn -v -s
 
-frameworks:  ## adapters against other projects' packages, each in an environment of its own; NAMES="verl trl" for some
+frameworks:  ## adapters against other projects' packages, each in a separate environment; NAMES="verl trl" for some
 	$(PYTHON) tests/frameworks/run.py $(NAMES)
+
+release-check:  ## the wheel and the sdist in clean environments, with the lowest and the newest dependencies; ARGUMENTS="--extras base web" for some
+	$(PYTHON) tests/release/check_release.py $(ARGUMENTS)
 
 quick: $(BIN)/.dev  ## the inner loop, under a minute
 	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/frameworks --ignore tests/train
@@ -115,4 +118,4 @@ catalog: $(BIN)/.dev  ## write every generated file: the catalogue, the rules, t
 	$(BIN)/python -m rlvitals.web.typescript
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-frameworks out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-frameworks $(VENV)-release out .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -112,7 +112,7 @@ class Clock:
 
     def _put_aside(self, error: Exception) -> None:
         self.is_over = True
-        self._say_once(f"the clock is put aside: {words_of(error)}")
+        self._say_once(f"the clock is set aside: {words_of(error)}")
 
     def close(self) -> None:
         """Write what could not be written before, and wait for notifications on their way."""

@@ -50,7 +50,7 @@ def parse_with_json(text: bytes) -> Any:
     if b"\\u" in text:
         json.dumps(
             parsed, ensure_ascii=False
-        ).encode()  # half a surrogate is no text: UnicodeEncodeError is a ValueError
+        ).encode()  # half a surrogate is not a text: UnicodeEncodeError is a ValueError
     return parsed
 
 
@@ -92,7 +92,7 @@ def to_json(value: Any) -> bytes:
     ['{', '"loss":', '"nan",', '"steps":', '[', '1,', '2', ']', '}']
     """
     text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are no text
+    return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are not a text
 
 
 _PLAIN = (str, int, bool, type(None))

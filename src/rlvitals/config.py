@@ -24,7 +24,7 @@ HARDWARE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `rlvitals.start` was told, checked. The fields are its keyword arguments."""
+    """The checked settings of `rlvitals.start`. The fields are its keyword arguments."""
 
     name: str | None = None
     """The run's name; the directory's name by default. `exp_name` in a YAML file means the same."""
@@ -39,11 +39,11 @@ class Settings:
     tracker_kwargs: dict[str, Any] = field(default_factory=dict)
     """Settings of the trackers, by tracker (for a single one: its settings directly)."""
     tracker_wait: float = 60.0
-    """Seconds `finish` waits for the trackers to hold everything; they go on without it."""
+    """Seconds `finish` waits for the trackers to hold everything; they continue without it."""
     monitor: bool = True
     """Whether the doctor looks at every row (rank 0 alone does)."""
     rules: str | tuple[Any, ...] | None = None
-    """What the doctor goes by on top of the shipped rules: a preset, a rule file, a rule such as "kl > 0.5 for 5:
+    """Rules in addition to the shipped ones: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
     scanners: tuple[Any, ...] = ()
     """Scanners of your own that read the recorded rollouts beside ours: a file of YAML or Python, a function of a
@@ -54,7 +54,7 @@ class Settings:
     actions: ActionMode = "advise"
     """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
     notify: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Who is told of a finding: a service ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template"), a
+    """Who receives findings: a service ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template"), a
     list of services, or a mapping: `to` (services; each may be a mapping with `to`, `name`, `on`, `per_hour`,
     `picture`, `file`), `link` (the address of the run's page), `webhook` (an address, or "${env:NAME}"), its `format`
     (json, slack, discord; by its host where not given), `sentinel` (a file to write), `on` (the least severity:
@@ -81,8 +81,8 @@ class Settings:
     """What phases' tokens per second are called: "canonical" (the catalogue's ids) or "rlaif" (the document's
     `Performance/Generation_TokensPerSec` and so on)."""
     rank: int | None = None
-    """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write files of
-    their own."""
+    """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write their
+    own files."""
     mask: tuple[str, ...] = ()
     """Names of further settings that are secret, as patterns: "license_code", "internal.*". Those known by name or form
     are masked anyway."""
@@ -121,7 +121,7 @@ def resolve(config: Mapping[str, Any] | str | os.PathLike[str] | None, given: Ma
     for key in trainer:
         near = did_you_mean(str(key), TOP_LEVEL_KEYS, cutoff=0.85)
         if near and key not in TOP_LEVEL_KEYS:
-            raise ConfigError(f"the configuration has a key {key!r}, which is none of ours.{near}")
+            raise ConfigError(f"the configuration has an unknown key {key!r}.{near}")
     merged: dict[str, Any] = {}
     for key in ("track_with", "tracker_kwargs"):
         if trainer.get(key) is not None:
@@ -445,7 +445,7 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("to"):
         told["to"] = _targets(given["to"], told.get("on", "critical"))
     if told and not told.keys() & {"to", "webhook", "sentinel"}:
-        raise ConfigError("notify needs a service ('to'), a webhook or a sentinel: it names nobody to tell")
+        raise ConfigError("notify needs a service ('to'), a webhook or a sentinel")
     return told
 
 
@@ -487,7 +487,7 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
         targets.append(target)
     names = [target["name"] for target in targets]
     if len(set(names)) < len(names):
-        raise ConfigError("notify: two targets have the same name; give one of them a 'name' of its own")
+        raise ConfigError("notify: two targets have the same name; give one of them a different 'name'")
     return targets
 
 

@@ -58,7 +58,7 @@ class Runs(TypedDict):
     folder: str
     runs: list[ListedRun]
     note: str
-    """What is said of logs that are not shown."""
+    """A note on logs that are not shown."""
 
 
 # /api/table
@@ -131,7 +131,7 @@ class ChangeFacts(TypedDict):
 
 
 class TileFacts(Described, Division):
-    """One vital sign; `band` is its typical range, `status` what the doctor says of it."""
+    """One vital sign; `band` is its typical range, `status` the severity of its findings."""
 
     value: float | None
     change: ChangeFacts | None
@@ -556,7 +556,7 @@ class OnsetFacts(TypedDict):
 
 
 class CostFacts(TypedDict):
-    """What going on after the onset has cost. What cannot be told is None, and `told` says why."""
+    """What continuing after the onset has cost. What is unknown is None, and `told` gives the reason."""
 
     hours: float | None
     """Of the run's own clock: the time its processes were alive."""
@@ -600,7 +600,7 @@ class NearestFacts(TypedDict):
 
 
 class Hindsight(TypedDict):
-    """What would have happened if a run that went wrong had been stopped, and where to go on."""
+    """What would have happened if a run that went wrong had been stopped, and where to continue."""
 
     onset: OnsetFacts | None
     """None: the run failed or was killed, and nothing critical was found before."""
@@ -612,7 +612,7 @@ class Hindsight(TypedDict):
 
 
 class HindsightAnswer(TypedDict):
-    """`hindsight` is None where there is nothing to tell: the run is healthy, or goes on."""
+    """`hindsight` is None where there is nothing to tell: the run is healthy, or continues."""
 
     judging: bool
     hindsight: Hindsight | None
@@ -1091,7 +1091,7 @@ class NewFindings(TypedDict):
 
 
 class NewStatus(TypedDict):
-    """Whether the run goes on."""
+    """Whether the run continues."""
 
     status: ShownStatus
     status_note: str

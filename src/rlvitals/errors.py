@@ -7,22 +7,22 @@ RlvitalsError
 ├── UnknownMetric        a name the catalogue does not know
 ├── CatalogError         a catalogue entry (ours, a plug-in's or the user's) is malformed
 ├── RuleError            a health rule (a preset's or the user's) is malformed
-├── BadValue             a logged value cannot be taken (only with strict=True)
-├── BadText              a text to score is missing, is no text, or has no partner
+├── BadValue             a logged value has an unsupported type (only with strict=True)
+├── BadText              a text to score is missing, is not a text, or has no partner
 ├── NotComparable        two series are not the same quantity
 ├── NotALog              a file or folder holds no training numbers that can be read
-├── SinkError            a tracker cannot start or go on (raised in the follower's process)
+├── SinkError            a tracker cannot start or continue (raised in the follower's process)
 ├── SourceError          runs cannot be fetched from a tracker: no login, no such run, or its server fails
-├── RanksOutOfStep       ranks that reduce together are at different steps: one has left a call out
+├── RanksOutOfStep       ranks that reduce together are at different steps: one has skipped a call
 └── RunError             something about a run's directory
     ├── RunNotFound      there is no run there
-    ├── RunExists        a run is there already and neither resume nor overwrite was asked for
+    ├── RunExists        the directory holds a run, and neither resume nor overwrite was given
     ├── RunLocked        another live process writes it
     └── RunUnreadable    it was written by a newer rlvitals, or one of its files is damaged or cannot be read
 ```
 
-Each message says what happened, which value was seen and how to fix it. While training runs nothing of this is raised
-into the training loop, unless `strict=True` asks for it. (RanksOutOfStep is: numbers of different steps would be merged
+Each message says what happened, which value was seen and how to fix it. During training none of these is raised
+into the training loop without `strict=True`. (RanksOutOfStep is: numbers of different steps would be merged
 from then on.)
 """
 
@@ -33,7 +33,7 @@ from collections.abc import Iterable
 
 
 class RlvitalsError(Exception):
-    """Base of all of them; catch this one to catch everything."""
+    """The base class; catch it to catch every error of rlvitals."""
 
 
 class ConfigError(RlvitalsError):
@@ -49,7 +49,7 @@ class MissingDependency(RlvitalsError):
 
 
 class SinkError(RlvitalsError):
-    """A tracker cannot start or go on; the message says how to fix it."""
+    """A tracker cannot start or continue; the message says how to fix it."""
 
 
 class SourceError(RlvitalsError):
@@ -57,7 +57,7 @@ class SourceError(RlvitalsError):
 
 
 class RanksOutOfStep(RlvitalsError):
-    """Ranks that reduce together say that they are at different steps."""
+    """Ranks that reduce together are at different steps."""
 
 
 class UnknownMetric(RlvitalsError):
@@ -67,10 +67,7 @@ class UnknownMetric(RlvitalsError):
         self.name = name
         self.nearest = nearest
         hint = f" Nearest names: {', '.join(nearest)}." if nearest else ""
-        super().__init__(
-            f"no metric is called {name!r}.{hint} Metrics of your own can be registered with "
-            f"rlvitals.catalog.register()."
-        )
+        super().__init__(f"unknown metric {name!r}.{hint} Register your own metrics with rlvitals.catalog.register().")
 
 
 class CatalogError(RlvitalsError):
@@ -82,13 +79,13 @@ class RuleError(RlvitalsError):
 
 
 class BadValue(RlvitalsError):
-    """A logged value cannot be taken. Raised with strict=True only; otherwise it is left out, warned about and
+    """A logged value has an unsupported type. Raised with strict=True only; otherwise it is dropped with a warning and
     counted.
     """
 
 
 class BadText(RlvitalsError):
-    """A text to score is missing, is no text, is too large, or has no partner; the message names the pair."""
+    """A text to score is missing, is not a text, is too large, or has no partner; the message names the pair."""
 
 
 class NotComparable(RlvitalsError):
@@ -102,7 +99,7 @@ class NotALog(RlvitalsError):
         self.path = path
         self.why = why
         self.more = more
-        super().__init__(f"{path} is no training log: {why}.{more}")
+        super().__init__(f"{path} is not a training log: {why}.{more}")
 
 
 class RunError(RlvitalsError):
@@ -114,7 +111,7 @@ class RunNotFound(RunError):
 
 
 class RunExists(RunError):
-    """A run is there already, and neither resume nor overwrite was asked for."""
+    """The directory holds a run, and neither resume nor overwrite was given."""
 
 
 class RunLocked(RunError):

@@ -2,7 +2,7 @@
 notifies people.
 
 Started by `rlvitals.start` with the settings on standard input, so that keys and addresses are neither on disk nor on a
-command line. It outlives a killed trainer, says so, and finishes the forwarding.
+command line. It outlives a killed trainer, reports it, and finishes the forwarding.
 """
 
 from __future__ import annotations

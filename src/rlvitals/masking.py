@@ -1,7 +1,7 @@
 """What is a secret, in settings, on a command line and in a message, and the mask that takes its place.
 
 A secret is known by the name of its setting (`openai_key`, `db_password`), by its form (a JSON web token, a cloud key,
-a signed address, the login in an address), or because the user says so: `mask` and `unmask` in the settings are
+a signed address, the login in an address), or because a setting names it: `mask` and `unmask` in the settings are
 patterns of names. Columns, special tokens of a model and measures (`prompt_key`, `eos_token`, `max_tokens`) are none.
 """
 

@@ -37,7 +37,7 @@ class Reply:
     may_help: bool = False
     """Whether another try may go better."""
     is_doubtful: bool = False
-    """Whether the server may have taken the request all the same: the connection was made, and no answer came."""
+    """Whether the server may have received the request nevertheless: the connection was made, and no answer came."""
     retry_after: float | None = None
     """Seconds the server asks to wait."""
     body: bytes = field(default=b"", repr=False)

@@ -197,7 +197,7 @@ class Finding:
     """One of KINDS."""
     severity: Severity
     step: int
-    """The step at which it was said."""
+    """The step at which it was raised."""
     onset_step: int
     """The step at which the statistic left its band."""
     title: str
@@ -245,7 +245,9 @@ class Finding:
 
 
 Answer = Literal["done", "declined", "replaced", "withdrawn"]
-"""How a request ended: the first two are the trainer's words, `replaced` by a graver one, `withdrawn` on recovery."""
+"""How a request ended: the first two are the trainer's words, `replaced` by a more severe one, `withdrawn` on
+recovery.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +281,8 @@ class Request:
 
 
 HealthEventType = Literal["raised", "escalated", "recovered", "request", "answer", "monitor"]
-"""What a line of the health log tells: an alarm that was raised, that got graver, that is over; what was asked of the
-trainer and what it answered; that a monitor began to watch or gave up."""
+"""What a line of the health log tells: an alarm that was raised, that got more severe, that is over; what was asked of
+the trainer and what it answered; that a monitor began to watch or gave up."""
 
 SeenIn = Literal["rows", "clock", "epochs", "tokens", "texts"]
 """What a finding was read from. Those of rows can be found again from the log, those of tokens and texts from recorded
@@ -297,7 +299,7 @@ class HealthEvent:
     attempt: AttemptNumber = 1
     seen_in: SeenIn = "rows"
     finding: Finding | None = None
-    """Of an alarm that was raised or got graver."""
+    """Of an alarm that was raised or got more severe."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Of the others; each is of the type it should be. An alarm that is over has its `rule`, `severity` and `slice`."""
 
@@ -313,7 +315,7 @@ class HealthEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunReading:
-    """What the monitoring of a fleet is told of one run, as of now."""
+    """The current readings of one run for the monitoring of a fleet."""
 
     run: str
     """The run's path below its project; no other run of the project has the same."""

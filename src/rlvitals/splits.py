@@ -25,7 +25,7 @@ def is_held_out(name: str) -> bool:
 
 
 def held_out_name(name: str) -> str:
-    """A metric of an evaluation under a name that says so: a bare `loss` would be taken for the training loss.
+    """A metric of an evaluation under a held-out name: a bare `loss` would be taken for the training loss.
 
     >>> held_out_name("loss"), held_out_name("eval_loss"), held_out_name("val/accuracy")
     ('eval/loss', 'eval_loss', 'val/accuracy')

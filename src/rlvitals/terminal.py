@@ -60,7 +60,7 @@ def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
 
 
 def message(text: str) -> str:
-    r"""What somebody is told: later lines are indented, so that none of them passes for another message.
+    r"""A message for people: later lines are indented, so that none of them passes for another message.
 
     >>> message("cannot read 'x\nrlvitals: all is well'")
     "cannot read 'x\n  rlvitals: all is well'"
@@ -81,7 +81,7 @@ def escaped_json(text: str) -> str:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """One message on a line of its own: on stdout, or on the stream given."""
+    """One message on its own line: on stdout, or on the stream given."""
     put(message(text), stream)
 
 

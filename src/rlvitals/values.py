@@ -143,7 +143,7 @@ class Derived:
 
     @property
     def number(self) -> float | None:
-        """The finished number, or None where it is undefined (a part of nothing, or the formula says so)."""
+        """The finished number, or None where it is undefined (a part of nothing, or undefined by the formula)."""
         return None if any(part.count == 0 for part in self.parts) else self.formula(*self.parts)
 
     def __float__(self) -> float:
@@ -260,4 +260,4 @@ def _read_part(part: Any) -> float:
             return float(part)
         except OverflowError:
             pass
-    raise ValueError(f"not a stored value: {short(part)} is no number")
+    raise ValueError(f"not a stored value: {short(part)} is not a number")

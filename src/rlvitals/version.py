@@ -1,3 +1,3 @@
 """The version of rlvitals, which runs and reports carry."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

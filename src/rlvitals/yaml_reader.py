@@ -30,7 +30,7 @@ def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse a text such as `5e-7`, `[a, b]` or `null`; one that is no YAML is a ConfigError."""
+    """Parse a text such as `5e-7`, `[a, b]` or `null`; one that is not YAML is a ConfigError."""
     return _parse(text, repr(text), ConfigError)[0]
 
 

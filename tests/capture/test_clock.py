@@ -443,7 +443,7 @@ def test_a_trainer_that_died_before_its_first_row_is_told_of(tmp_path):
     clock = open_clock(RunDir(tmp_path), task)
     clock.run()
     (line,) = stalls(tmp_path)
-    assert line["title"].endswith("it had logged no row")
+    assert line["title"].endswith("it had not logged a row")
 
 
 def test_a_lock_that_somebody_removed_is_no_death(tmp_path, wall):

@@ -168,12 +168,12 @@ def test_what_json_cannot_hold_is_recorded_all_the_same(run):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (3, "is no list of groups"),
-        ("text", "is no list of groups"),
-        ([3], "an? int is no group"),
+        (3, "is not a list of groups"),
+        ("text", "is not a list of groups"),
+        ([3], "an? int is not a group"),
         ([{"rollouts": 3}], "its rollouts are a int"),
-        ([{"prompt": "p", "rollouts": [3, "fine"]}], "a int is no rollout"),
-        ([{"prompt": "p", "rollouts": [{"turns": [3], "reward": 1.0}]}], "a int is no turn"),
+        ([{"prompt": "p", "rollouts": [3, "fine"]}], "a int is not a rollout"),
+        ([{"prompt": "p", "rollouts": [{"turns": [3], "reward": 1.0}]}], "a int is not a turn"),
         ([{"prompt": "p", "rollouts": [{"completion": "fine", "reward": "much"}]}], "rollout.reward is left out"),
         ([{"prompt": "p", "rollouts": [{"completion": "fine", "tokens": 1.5}]}], "rollout.tokens is left out"),
         ([{"prompt": "p", "rollouts": [{"turns": [{"calls": [3]}]}]}], "a tool call is left out"),
@@ -192,7 +192,7 @@ def test_bad_input_is_a_warning_and_the_rest_is_kept(run, caplog, given, said):
 def test_strict_raises_on_bad_input(tmp_path):
     with (
         rlvitals.start(tmp_path / "run", monitor=False, display="none", strict=True) as run,
-        pytest.raises(BadValue, match="a int is no rollout"),
+        pytest.raises(BadValue, match="a int is not a rollout"),
     ):
         run.log_groups([{"rollouts": [3]}], step=1)
 

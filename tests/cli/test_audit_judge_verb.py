@@ -100,6 +100,6 @@ def test_a_file_that_is_no_json_or_not_there(tmp_path, capsys):
     path = tmp_path / "held.jsonl"
     path.write_text('{"gold": 1, "verdict": 1}\n{"gold": \n')
     assert main(["audit-judge", str(path)]) == 64
-    assert "line 2: it is no JSON" in capsys.readouterr().err
+    assert "line 2: it is not JSON" in capsys.readouterr().err
     assert main(["audit-judge", str(tmp_path / "no.jsonl")]) == 64
     assert "cannot read" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_wrong_usage_is_one_line_and_64(tmp_path, healthy, dying, words, capsys)
 def test_a_broken_file_exits_64_without_a_traceback(tmp_path, content, capsys):
     (tmp_path / "broken").write_bytes(content)
     assert main(["check", str(tmp_path / "broken")]) == 64
-    assert "is no training log" in capsys.readouterr().err
+    assert "is not a training log" in capsys.readouterr().err
 
 
 def test_a_finding_tells_what_since_when_why_and_what_to_do(dying, capsys):

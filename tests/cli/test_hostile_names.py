@@ -48,7 +48,7 @@ def hostile(text):
 
 
 def hostile_name(text):
-    """As a directory's name, which may hold bytes that are no text at all."""
+    """As a directory's name, which may hold bytes that are not a text at all."""
     return f"{text}{ATTACK}".replace("/", "|") + os.fsdecode(b"\xff\x9b")
 
 

@@ -66,7 +66,7 @@ def test_json_tells_the_facts(log, tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts == {
         "path": str(tmp_path / "run"), "from": str(log), "format": "jsonl", "rows": 3, "eval_rows": 1, "attempts": 1,
-        "notes": ["1 line is no JSON and was skipped"],
+        "notes": ["1 line is not JSON and was skipped"],
     }  # fmt: skip
     assert open_run(tmp_path / "run").info.name == "mine"
 
@@ -109,7 +109,7 @@ def test_a_directory_that_holds_a_run_is_refused_as_start_refuses_it(log, tmp_pa
 def test_what_is_no_log_exits_64_and_leaves_nothing(tmp_path, capsys):
     (tmp_path / "diary").write_text("nothing was trained today\n")
     assert main(["import", str(tmp_path / "diary"), "--to", str(tmp_path / "run")]) == 64
-    assert "is no training log" in capsys.readouterr().err
+    assert "is not a training log" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

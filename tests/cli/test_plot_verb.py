@@ -61,7 +61,7 @@ def test_plot_to_a_file_of_another_format(run_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["rewrd"], 1, "no metric is called 'rewrd'"),
+        (["rewrd"], 1, "unknown metric 'rewrd'"),
         (["--x", "tokens"], 64, "no tokens axis"),
         (["--last", "0"], 64, "at least 1"),
         (["--output", "/proc/nowhere/x.png"], 64, "cannot write"),

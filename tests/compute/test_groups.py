@@ -53,7 +53,7 @@ def test_equal_rewards_have_no_deviation_at_all_whatever_their_sum_rounds_to(rew
         ((0.0, 0.0999), False, "reward std 0.050 < 0.05"),
         ((1.0, 1.0, 1.0), False, "reward std 0.000 < 0.05"),
         ((0.7,), False, "reward std 0.000 < 0.05"),
-        ((1.0, math.nan), False, "a reward is no number"),
+        ((1.0, math.nan), False, "a reward is not a number"),
         ((), False, "no rewards"),
     ],
 )

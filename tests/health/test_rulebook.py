@@ -124,7 +124,12 @@ def test_loading_changes_nothing_for_the_next_one(rule_file):
 
 
 MISTAKES = {
-    "bad kind": ("kind: tool_errors", "kind: tool_error", 10, "'tool_error' is no kind. Did you mean 'tool_errors'?"),
+    "bad kind": (
+        "kind: tool_errors",
+        "kind: tool_error",
+        10,
+        "'tool_error' is not a kind. Did you mean 'tool_errors'?",
+    ),
     "unknown key": ("warm_up: 20", "warmup: 20", 3, "unknown key 'warmup'. Did you mean 'warm_up'?"),
     "unknown number": ("NUMBER: 0.5", "nonsense: 0.5", 8, "no number 'nonsense'"),
     "text for a number": ("NUMBER: 0.5", "NUMBER: much", 8, "must be a number, not 'much'"),
@@ -139,7 +144,7 @@ MISTAKES = {
     "bad confidence": ("warm_up: 20", "confidence: 80", 3, "confidence is between 0 and 1"),
     "bad families": ("warm_up: 20", "families: [ppo]", 3, "families is a list of policy, preference, other"),
     "unknown function": ("when: mail/errors > 0.2", "function: mail", 11, "no rule function is called 'mail'"),
-    "bad condition": ("when: mail/errors > 0.2", "when: mail/errors above 0.2", 11, "is no condition"),
+    "bad condition": ("when: mail/errors > 0.2", "when: mail/errors above 0.2", 11, "is not a condition"),
     "no name": ("- rule: mail_errors", "- name: mail_errors", 9, "a rule is a mapping with 'rule: NAME'"),
     "unknown rule": ("- rule: kl_explosion", "- rule: kl_explosions", 2, "Did you mean 'kl_explosion'?"),
     "bad words": ('title: "entropy is {value:.2f}"', "advice: all of it", 6, "advice is a list of texts"),
@@ -163,9 +168,9 @@ def test_a_wrong_rule_file_is_an_error_that_points_at_the_line(mistake, rule_fil
 
 def test_a_bad_one_line_form_in_a_file_points_at_the_line(rule_file):
     path = rule_file("- rule: plateau\n  enabled: false\n- 'kl > 0.5 for 5 warning'\n")
-    assert f"{path}, line 3: 'kl > 0.5 for 5 warning' is no rule" in error_of(path)
+    assert f"{path}, line 3: 'kl > 0.5 for 5 warning' is not a rule" in error_of(path)
     path = rule_file("- rule: plateau\n  enabled: false\n- 'kl.fsat > 0.5: warning'\n")
-    assert f"{path}, line 3: 'fsat' is no statistic" in error_of(path)
+    assert f"{path}, line 3: 'fsat' is not a statistic" in error_of(path)
 
 
 def test_a_line_in_a_file_needs_no_quotes(rule_file):
@@ -173,7 +178,7 @@ def test_a_line_in_a_file_needs_no_quotes(rule_file):
     assert book.rules["kl > 0.5 for 5: warning"].hold == (5, 5)
     assert book.rules["kl > 0.9: critical"].severity == "critical"
     path = rule_file("- kl > 0.5 for 5: warning\n- kl > 0.5 for 5: fatal\n")
-    assert f"{path}, line 2: 'kl > 0.5 for 5: fatal' is no rule" in error_of(path)
+    assert f"{path}, line 2: 'kl > 0.5 for 5: fatal' is not a rule" in error_of(path)
 
 
 def test_a_file_that_is_no_yaml_points_at_the_line(rule_file):
@@ -249,7 +254,7 @@ def test_a_pattern_changes_nothing_that_belongs_to_one_rule(key):
 
 def test_a_pattern_with_a_wrong_kind_points_at_it(rule_file):
     path = rule_file("- rule: '*'\n  kinds:\n  - memory\n  - memroy\n  enabled: false\n")
-    assert f"{path}, line 4 (*): 'memroy' is no kind. Did you mean 'memory'?" in error_of(path)
+    assert f"{path}, line 4 (*): 'memroy' is not a kind. Did you mean 'memory'?" in error_of(path)
 
 
 # The one-line form.

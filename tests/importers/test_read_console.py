@@ -165,7 +165,7 @@ def test_a_line_cut_in_a_number_loses_that_pair_alone(tmp_path):
     assert len(log.rows[0]) == line[:4096].count(" - ")  # the step, and all pairs but the last
     assert log.notes == [
         "1 line was cut at 4096 characters: what followed is missing",
-        "1 value is no number and was left out",
+        "1 value is not a number and was left out",
     ]
 
 

@@ -310,7 +310,7 @@ def test_a_row_that_a_framework_hands_over_is_a_group():
     group = group_of_row("trl", {"prompt": "p", "completion": "a", "accuracy": 1.0, "advantage": 0.5}, 6)
     assert (group.step, group.rollouts[0].advantage) == (6, 0.5)
     assert group_of_row("verl", {"loss": 1.0}) is None
-    with pytest.raises(ConfigError, match="'wandb' is no form of rows"):
+    with pytest.raises(ConfigError, match="'wandb' is not a form of rows"):
         group_of_row("wandb", {})
 
 

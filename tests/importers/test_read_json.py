@@ -120,7 +120,7 @@ def test_torn_and_damaged_lines_are_skipped_and_counted(tmp_path):
     path.write_text(path.read_text() + "garbage\n\n" + '{"step": 5, "lo')
     log = read_log(path)
     assert len(log.rows) == 5
-    assert log.notes == ["2 lines are no JSON and were skipped"]
+    assert log.notes == ["2 lines are not JSON and were skipped"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

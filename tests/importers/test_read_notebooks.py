@@ -550,8 +550,8 @@ def test_a_notebook_is_told_by_its_content_too(tmp_path):
     [
         ("version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "a pointer of Git LFS.*git lfs pull"),
         ('{"cells": [', "its JSON is damaged"),
-        ('{"cells": {}, "nbformat": 4}', "it is no notebook with cells"),
-        ("[1, 2]", "it is no notebook with cells"),
+        ('{"cells": {}, "nbformat": 4}', "it is not a notebook with cells"),
+        ("[1, 2]", "it is not a notebook with cells"),
         (json.dumps({"cells": [code("x = 1")]}), r"saved without outputs \(1 cell, 0 outputs\): run it and save it"),
         (
             json.dumps({"cells": [code("", shown(html=table(["Step", "Training Loss"], [], 3, 177)))]}),

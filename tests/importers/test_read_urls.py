@@ -99,7 +99,7 @@ def test_what_is_not_there_and_what_is_no_log_are_told_with_the_url(server):
         with pytest.raises(RunError, match=f"cannot read {address}/{name}"):
             rlvitals.check(f"{address}/{name}")
     (folder / "notes.txt").write_text("Dear diary\n")
-    with pytest.raises(NotALog, match=f"{address}/notes.txt is no training log: .*no line holds"):
+    with pytest.raises(NotALog, match=f"{address}/notes.txt is not a training log: .*no line holds"):
         rlvitals.check(f"{address}/notes.txt")
 
 

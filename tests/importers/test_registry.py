@@ -279,7 +279,7 @@ def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, 
     ("code", "entry", "said"),
     [
         ("import no_such_package_here", "broken:X", "ModuleNotFoundError: No module named 'no_such_package_here'"),
-        ("X = 1", "broken:X", "it is no subclass of rlvitals.importers.Importer with a name"),
+        ("X = 1", "broken:X", "it is not a subclass of rlvitals.importers.Importer with a name"),
         ("", "broken:Missing", "AttributeError"),
         (SICK, "broken:Sick", "RuntimeError: no idea"),
     ],

@@ -238,7 +238,7 @@ def test_addresses(tmp_path, monkeypatch, capsys):
     assert address_in("neptune:exports/data#RUN-1") == Address("neptune", "exports/data", "RUN-1")
     assert str(Address("mlflow", "http://me:secret@host", "x")) == "mlflow:http://***@host#x"
     assert main(["import", "wandb:a/b/c/d", "--to", "x"]) == 64
-    assert "is no address of wandb. Write wandb:ENTITY/PROJECT" in capsys.readouterr().err
+    assert "is not an address of wandb. Write wandb:ENTITY/PROJECT" in capsys.readouterr().err
     assert main(["import", "wandb:log", "--to", "y"]) == 0
     assert main(["watch", "mlflow:http://host:5000#x", "--plain"]) == 64
     assert "mlflow:http://host:5000#x is on a tracker's server, which watch does not follow" in capsys.readouterr().err

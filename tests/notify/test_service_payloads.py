@@ -28,7 +28,7 @@ PNG = b"\x89PNG\r\n\x1a\n\x00 --boundary \r\n"
 LINK = "https://team.example/#health?run=kto"
 MARGIN = Finding(
     "margin_inversion", "margin_inversion", "critical", 25, 20, "Very negative margin: -0.432",
-    advice=("reduce the learning rate", "go back to the last checkpoint", "a third"), metrics=("rewards/margins",),
+    advice=("reduce the learning rate", "revert to the last checkpoint", "a third"), metrics=("rewards/margins",),
 )  # fmt: skip
 HOSTILE = (
     "<!channel> <@U1> @everyone [x](http://evil) *b* `c` & <b>i</b> ${env:HOME} {{key}} \r\nX-Evil: 1\x1b[2J\u202e"

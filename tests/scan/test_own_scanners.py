@@ -81,7 +81,7 @@ def test_a_file_of_python_gives_its_functions(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("scanners:\n- {name: a, match: x}\n- {name: b, match: '('}\n", "line 3: '(' is no regular expression"),
+        ("scanners:\n- {name: a, match: x}\n- {name: b, match: '('}\n", "line 3: '(' is not a regular expression"),
         ("- name: a\n  match: x\n  severty: warning\n", "line 3: unknown key 'severty'. Did you mean 'severity'?"),
         ("- {name: a, match: x, severity: bad}\n", "line 1: severity is one of info, warning, critical, not 'bad'"),
         ("- {name: a, match: x, kind: reward_hack}\n", "Did you mean 'reward_hacking'?"),

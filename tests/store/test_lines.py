@@ -1,4 +1,4 @@
-"""One line, one row: what is taken, what is left out of a good row, and what is no row."""
+"""One line, one row: what is taken, what is left out of a good row, and what is not a row."""
 
 from __future__ import annotations
 

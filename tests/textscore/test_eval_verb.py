@@ -123,9 +123,9 @@ BAD = {
     "[1, 2]": "no JSON object",
     '{"reference": "a"}': "no prediction: none of prediction, pred, output, response, completion is there",
     '{"prediction": "a"}': "no reference: none of reference, ref, target, answer, gold",
-    '{"prediction": null, "reference": "a"}': "the prediction is no text: got None",
-    '{"prediction": "a", "reference": NaN}': "the reference is no text: got nan",
-    '{"prediction": 3, "reference": "a"}': "the prediction is no text: got 3",
+    '{"prediction": null, "reference": "a"}': "the prediction is not a text: got None",
+    '{"prediction": "a", "reference": NaN}': "the reference is not a text: got nan",
+    '{"prediction": 3, "reference": "a"}': "the prediction is not a text: got 3",
     "[" * 100_000: "no JSON",
 }  # fmt: skip
 
@@ -153,7 +153,7 @@ def test_bytes_that_are_no_text_are_a_bad_line(tmp_path, capsys):
     path = tmp_path / "pairs.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"pred": "a", "ref": "a"}\r\n{"pred": "\xff\xfe", "ref": "a"}\n')
     assert main(["eval", str(path), "--metrics", "bleu"]) == 64
-    assert "line 2: it is no JSON" in capsys.readouterr().err
+    assert "line 2: it is not JSON" in capsys.readouterr().err
 
 
 def test_odd_characters_survive_and_do_not_reach_the_terminal(pairs_file, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The result of every score, and the errors for what is no pair."""
+"""The result of every score, and the errors for what is not a pair."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EVERY = [bleu, rouge_l, textscore.codebleu, textscore.ruby, corpus_bleu]
 @pytest.mark.parametrize("score", EVERY, ids=lambda score: score.__name__)
 @pytest.mark.parametrize("bad", [None, float("nan"), 3, b"bytes"])
 def test_a_pair_that_is_no_text_is_named(score, bad):
-    with pytest.raises(BadText, match="the prediction of pair 2 is no text"):
+    with pytest.raises(BadText, match="the prediction of pair 2 is not a text"):
         score(["a", bad, "c"], ["a", "b", "c"])
-    with pytest.raises(BadText, match="the reference of pair 3 is no text"):
+    with pytest.raises(BadText, match="the reference of pair 3 is not a text"):
         score(["a", "b", "c"], ["a", "b", bad])
 
 
@@ -44,7 +44,7 @@ def test_a_list_and_a_text_are_no_pair(score):
 
 
 def test_a_missing_reference_of_one_text_is_named():
-    with pytest.raises(BadText, match="the reference is no text: got None"):
+    with pytest.raises(BadText, match="the reference is not a text: got None"):
         rouge_l("a", None)
 
 

@@ -246,12 +246,12 @@ MALFORMED = {
     "a score missing": says('{"correctness": 1.0}'),
     "a score out of range": says(json.dumps({**SCORES, "quality": 9})),
     "a score that is a text": says(json.dumps({**SCORES, "quality": "good"})),
-    "bytes that are no text": lambda handler, _: handler.send(200, b"\xff\xfe\x00"),
+    "bytes that are not a text": lambda handler, _: handler.send(200, b"\xff\xfe\x00"),
     "nested beyond reason": lambda handler, _: handler.send(200, b"[" * 100_000),
 }
 
 
-NO_REPLY = {"no JSON at all", "broken JSON", "bytes that are no text", "nested beyond reason"}
+NO_REPLY = {"no JSON at all", "broken JSON", "bytes that are not a text", "nested beyond reason"}
 """The others are replies of a model, from which no verdict can be read."""
 
 

@@ -242,7 +242,7 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_is_built(tmp_path)
         ({"desirable_weight": -1.0}, "desirable_weight cannot be negative"),
         ({"save_steps": 0}, "save_steps must be at least 1"),
         ({"model_size": "huge"}, "no model size 'huge'"),
-        ({"resume_from": "nowhere/checkpoint-5"}, "'nowhere/checkpoint-5' is no checkpoint"),
+        ({"resume_from": "nowhere/checkpoint-5"}, "'nowhere/checkpoint-5' is not a checkpoint"),
         ({"dataset": "nothing.jsonl"}, "cannot read the dataset"),
         ({"examples": 20}, "fewer than one batch"),
         ({"display": "fancy"}, "unknown display 'fancy'"),
@@ -264,13 +264,13 @@ def test_a_rule_that_cannot_be_read_is_an_error_before_training(tmp_path):
 def test_a_checkpoint_that_is_torn_or_another_runs_is_refused(tmp_path):
     (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
     torn = str(tmp_path / "run" / "checkpoint-5")
-    with pytest.raises(ConfigError, match=r"is no checkpoint; .* has: none"):
+    with pytest.raises(ConfigError, match=r"is not a checkpoint; .* has: none"):
         kto_trainer.folder_of(settings(resume_from=torn))
     (tmp_path / "run" / "checkpoint-5" / "trainer_state.json").write_text("{}")
     assert kto_trainer.folder_of(settings(resume_from=torn)) == (tmp_path / "run", Path(torn))
     newest = settings(output_dir=str(tmp_path / "run"), resume_from="last")
     assert kto_trainer.folder_of(newest) == (tmp_path / "run", Path(torn))
-    with pytest.raises(ConfigError, match="is no checkpoint of the run in"):
+    with pytest.raises(ConfigError, match="is not a checkpoint of the run in"):
         kto_trainer.folder_of(settings(resume_from=torn, output_dir=str(tmp_path / "other")))
 
 

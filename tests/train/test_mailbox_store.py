@@ -139,7 +139,7 @@ def test_what_is_no_mailbox_is_said_plainly(tmp_path, content):
     with pytest.raises(ConfigError, match="there is no mailbox"):
         Mailbox.open(path)
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="no mailbox of ours"):
+    with pytest.raises(ConfigError, match="not a mailbox of rlvitals"):
         Mailbox.open(path)
 
 

@@ -310,7 +310,7 @@ def test_two_processes_train_one_model_and_one_of_them_writes(tmp_path, child_en
 
 
 WRONG = [
-    ({"minibatch_size": 3}, "minibatch_size must divide batch_size: 8 is no multiple of 3"),
+    ({"minibatch_size": 3}, "minibatch_size must divide batch_size: 8 is not a multiple of 3"),
     ({"microbatch_size": 3}, "microbatch_size must divide minibatch_size"),
     ({"temperature": 0.0}, "temperature must be above 0"),
     ({"max_steps": 0}, "max_steps must be at least 1"),
@@ -323,7 +323,7 @@ WRONG = [
     ({"reward": "no_such_module:f"}, "No module named"),
     ({"reward": "math:nothing"}, "no function 'nothing'"),
     ({"preferences": "p.jsonl"}, "preferences need a dataset"),
-    ({"resume_from": "checkpoint-3"}, "is no checkpoint"),
+    ({"resume_from": "checkpoint-3"}, "is not a checkpoint"),
     ({"model_size": "huge"}, "no model size 'huge'"),
 ]
 

@@ -656,7 +656,7 @@ def test_a_folder_that_holds_a_run_is_not_touched(tmp_path, small):
 
 
 def test_a_checkpoint_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(ConfigError, match=r"is no checkpoint; .* has: none"):
+    with pytest.raises(ConfigError, match=r"is not a checkpoint; .* has: none"):
         rlaif.train(settings(tmp_path, resume_from="checkpoint-7"))
 
 

@@ -57,7 +57,7 @@ def test_a_number_outside_the_limits_of_its_type_is_named(given, complaint):
 def test_a_setting_that_must_divide_another():
     check_divides(SimpleNamespace(small=4, large=12), "small", "large")
     check_divides(SimpleNamespace(small=None, large=12), "small", "large")
-    with pytest.raises(ConfigError, match="small must divide large: 12 is no multiple of 5"):
+    with pytest.raises(ConfigError, match="small must divide large: 12 is not a multiple of 5"):
         check_divides(SimpleNamespace(small=5, large=12), "small", "large")
 
 

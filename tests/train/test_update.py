@@ -1,4 +1,4 @@
-"""One update of the weights: clipped, and left out where a gradient is no number."""
+"""One update of the weights: clipped, and left out where a gradient is not a number."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_keys_are_commands_until_a_filter_is_asked_for(tmp_path):
         await pilot.press("2")
         await settled(app, pilot, shows(app, "grad_norm"))
         await pilot.press("slash", "t", "q", "question_mark")
-        await settled(app, pilot, shows(app, "no metric is called so"))
+        await settled(app, pilot, shows(app, "no metric matches the filter"))
         assert app.is_running
         await pilot.press("escape")
         await settled(app, pilot, shows(app, "grad_norm"))

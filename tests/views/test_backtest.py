@@ -184,7 +184,7 @@ def test_labels_are_read_with_what_they_leave_out(tmp_path):
         ("file\tonset_step\na\t1\n", "no 'verdict' here"),
         ("file\tverdict\na\tgood\n", "line 2: a verdict is one of"),
         ("file\tverdict\tonset_step\nx\tfail\t1\na\tfail\tsoon\n", "line 3: onset_step is a step"),
-        ("file\tverdict\tkind\na\tfail\tboom\n", "'boom' is no kind"),
+        ("file\tverdict\tkind\na\tfail\tboom\n", "'boom' is not a kind"),
     ],
 )
 def test_a_wrong_table_of_labels_is_an_error_that_points_at_the_line(tmp_path, table, said):

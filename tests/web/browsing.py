@@ -124,7 +124,7 @@ class Screen:
         return self.page.locator(selector).all_inner_texts()
 
     def forgive(self, words: str) -> None:
-        """Browsers tell the console themselves of an answer that is no data; here it was asked for."""
+        """Browsers tell the console themselves of an answer that is not data; here it was asked for."""
         assert any(words in complaint for complaint in self.complaints)
         self.allow(words)  # more of them may still be on their way
 

@@ -69,7 +69,7 @@ def hostile_heads():
     yield Hostile("a folded content-length", with_headers(b"content-length:", b" 5"), (413,))
     yield Hostile("a null byte in a header", with_headers(b"x: a\0b"), (400,))
     yield Hostile("a null byte in the address", with_headers(first=b"GET /\0 HTTP/1.1"), (400,))
-    yield Hostile("bytes that are no text", with_headers(b"x: \xff\xfe\x80"), (401,))
+    yield Hostile("bytes that are not a text", with_headers(b"x: \xff\xfe\x80"), (401,))
     yield Hostile("a header without a colon", with_headers(b"nonsense"), (400,))
     yield Hostile("a header without a name", with_headers(b": x"), (400,))
     yield Hostile("a space before the colon", with_headers(b"x : y"), (400,))

@@ -134,7 +134,7 @@ def test_names_tags_and_notes_are_changed_in_place_and_runs_put_away(browser, sw
 def test_a_sweep_is_compared_and_narrowed_by_ranges(browser, sweep):
     with serving(sweep) as client, browsing(browser, client.port) as screen:
         page = screen.open("runs")
-        page.get_by_label("Mark every run that is listed").check()
+        page.get_by_label("Mark every listed run").check()
         page.get_by_role("link", name="Compare 8 runs").click()
         page.wait_for_selector(".sweep .way")
         differing = page.get_by_role("region", name="Settings that differ").first.inner_text()

@@ -49,7 +49,7 @@ def follow(trainer: Any, **settings: Any) -> VitalsLogger | None:
 
 
 class VitalsLogger:
-    """One run, fed by what AReaL's trainer commits; AReaL's own logger goes on behind it.
+    """One run, fed by what AReaL's trainer commits; AReaL's own logger continues behind it.
 
     `settings` are those of `rlvitals.start`, and `output_dir`: by default the folder of the trial's logs.
     """
@@ -71,7 +71,7 @@ class VitalsLogger:
             self._stop,
             "AReaL saves by its own schedule (saver.freq_steps)",
             "AReaL's engines have no way to another learning rate",
-            "AReaL loads a checkpoint at its start only: go on with recover.mode=on",
+            "AReaL loads a checkpoint at its start only: continue with recover.mode=on",
         )
         self._actions = Actions(self.run, controls=controls)
 

@@ -68,7 +68,7 @@ def _open(model: Any, settings: Mapping[str, Any]) -> Run:
 
 
 def _named(module: Any, metrics: Mapping[str, float], split: str) -> dict[str, float]:
-    """The names of ART's dashboards: the split in front, except where a section of its own is."""
+    """The names of ART's dashboards: the split in front, except where its own section is."""
     own = {*getattr(module, "METRIC_SECTIONS", ()), *getattr(module, "METRIC_SPLITS", ())}
     return {
         name if "/" in name and name.partition("/")[0] in own else f"{split}/{name}": value

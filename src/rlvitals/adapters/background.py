@@ -40,7 +40,7 @@ class Background(Generic[J]):
         return True
 
     def finish(self, seconds: float) -> bool:
-        """Do what is queued and end. False: it was not done within this time; the thread goes on while it can."""
+        """Do what is queued and end. False: it was not done within this time; the thread continues while it can."""
         if not self._is_started:
             return True
         try:

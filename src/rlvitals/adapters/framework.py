@@ -163,7 +163,7 @@ def algorithm_named(word: Any) -> str | None:
 
 
 def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
-    """The settings the doctor knows, under its names: `paths` says where the framework keeps them."""
+    """The settings that rules read, under their names: `paths` says where the framework keeps them."""
     found = {name: setting(config, path) for name, path in paths.items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float) and value > 0}
 

@@ -128,7 +128,7 @@ class VitalsCallback(_Callback):  # type: ignore[misc]
         if self.logger is not None and trainer.is_global_zero:
             self.logger.close("interrupted")
             planned = whole_or_none(trainer.max_steps)
-            begun_at = trainer.global_step or None  # Lightning goes on from a checkpoint
+            begun_at = trainer.global_step or None  # Lightning continues from a checkpoint
             run = self.logger.open(total_steps=planned, resume=begun_at)
         self._actions = Actions(run, controls=_Controls(trainer, self.logger.save_dir if self.logger else "."))
 

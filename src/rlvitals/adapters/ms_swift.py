@@ -29,7 +29,7 @@ NAME = "rlvitals"
 
 def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
     """Let `--callbacks rlvitals` add a callback with these settings, which are those of `VitalsCallback`."""
-    VitalsCallback(output_dir, **settings)  # wrong settings are told here
+    VitalsCallback(output_dir, **settings)  # raises on wrong settings
 
     def made(args: Any, trainer: Any) -> SwiftCallback:
         return SwiftCallback(trainer, output_dir, **settings)

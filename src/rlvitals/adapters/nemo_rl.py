@@ -56,7 +56,7 @@ class VitalsLogger:
         step_finished: bool = False,
     ) -> None:
         """One row, under the names of NeMo-RL's dashboards: `train/loss`, `validation/accuracy`."""
-        if step_metric is None:  # samples of the machine have a clock of their own; the run takes its own
+        if step_metric is None:  # samples of the machine have a separate clock; the run takes its own
             record(self._open({}), {f"{prefix}/{name}" if prefix else name: metrics[name] for name in metrics}, step)
 
     def log_samples(self, samples: Mapping[str, Any], filename: str) -> None:

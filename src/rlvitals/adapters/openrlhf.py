@@ -4,7 +4,7 @@
         python -m openrlhf.cli.train_ppo_ray ... --logger.tensorboard_dir out/tensorboard
 
 Written against OpenRLHF 0.11.2. Its trainer makes a WandbLogger and a TensorboardLogger, each where asked for, in a
-Ray actor of its own, which code of the driver does not reach; Ray's set-up hook does. `install` gives both classes one
+separate Ray actor, which code of the driver does not reach; Ray's set-up hook does. `install` gives both classes one
 companion: whichever is made first is followed, so one of the two must be asked for. That actor is the only process that
 logs, and the one that makes experiences of rollouts, which are recorded too: `install` looks at what its
 `RemoteExperienceMaker` returns. Where you have the trainer in your hands nothing needs to be installed:
@@ -101,7 +101,7 @@ class VitalsLogger:
 
 
 def _clip_high(args: Any) -> dict[str, Any]:
-    """The upper clip range, where the lower one has a value of its own."""
+    """The upper clip range, where the lower one has its own value."""
     both = setting(args, "actor.eps_clip_low_high")
     return {"epsilon_high": both[1]} if both else {}
 
@@ -120,7 +120,7 @@ def _gpus(args: Any) -> dict[str, int]:
         count += product(args, "vllm.num_engines", "vllm.tensor_parallel_size")
     if (setting(args, "algo.kl.init_coef") or 0) > 0 and not (is_shared or setting(args, "train.colocate_actor_ref")):
         count += of("ref")
-    if has_critic and (is_pair or not is_shared):  # such a pair has GPUs of its own in any case
+    if has_critic and (is_pair or not is_shared):  # such a pair always has its own GPUs
         count += of("critic")
     if not (setting(args, "reward.remote_url") or is_pair or is_shared):
         count += of("reward")

@@ -36,7 +36,7 @@ from rlvitals.store.layout import kept_file, kept_folder
 from rlvitals.terminal import logger
 
 NAMESPACE = "rlvitals"
-"""Drivers without a namespace of their own get a new one each time, and would never find the recorder again."""
+"""Drivers without their own namespace get a new one each time, and would never find the recorder again."""
 
 MAX_WAITING = 10_000
 """Rows a worker may have under way; beyond it new ones are dropped and counted, so that memory stays bounded."""
@@ -96,7 +96,7 @@ def serve(
 
 
 def connect(recorder: str = "rlvitals", *, rank: int = 0) -> RunClient:
-    """Join a run that `serve` has started. Workers that log the same metrics should each have a `rank` of their own."""
+    """Join a run that `serve` has started. Workers that log the same metrics should each have their own `rank`."""
     ray = _ray()
     if not ray.is_initialized():
         ray.init()
@@ -132,7 +132,7 @@ class Recorder:
         self._runs: dict[int, Run] = {}
         self._asked: dict[int, Request] = {}
         if _ray().get_runtime_context().was_current_actor_reconstructed:
-            # The process died and its rows are safe; what Ray sends again goes on where they end.
+            # The process died and its rows are safe; what Ray sends again continues where they end.
             self._runs[0] = start(folder, **{**settings, "resume": True})
 
     def open(self, folder: str, settings: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class Recorder:
                 )
             if settings["resume"] is False and not settings["overwrite"]:
                 raise RunLocked(
-                    f"{folder} is being recorded already. Join it with rlvitals.adapters.ray.connect(), or go on with "
+                    f"{folder} is already being recorded. Join it with rlvitals.adapters.ray.connect(), or go on with "
                     f"it in a new attempt: serve(..., resume=True, a step or a checkpoint)"
                 )
             self.finish("interrupted")

@@ -8,7 +8,7 @@ that begin with `rlvitals.` are the settings of `VitalsCallback`. With an entry 
     trainer.add_callback(VitalsCallback("out/grpo", actions="act"))
 
 The driver of the training loop is the only process that logs. SkyRL's control lets a callback ask for a checkpoint; a
-training is stopped by its own limit of steps. The learning rate cannot be cut: its workers' scheduler sets it anew
+training is stopped by its own limit of steps. The learning rate cannot be cut: its workers' scheduler sets it again
 after every update.
 """
 
@@ -172,8 +172,8 @@ def controls_of(trainer: Any, control: Any) -> TrainerControls:
     return TrainerControls(
         stop,
         save,
-        "SkyRL's workers set the learning rate anew after every update",
-        "SkyRL loads a checkpoint at its start only: go on with trainer.resume_mode=from_path",
+        "SkyRL's workers set the learning rate again after every update",
+        "SkyRL loads a checkpoint at its start only: continue with trainer.resume_mode=from_path",
     )
 
 

@@ -73,7 +73,7 @@ def finish() -> None:
 
 
 def log_rollouts(rollout_id: int, args: Any, samples: Iterable[Any], *_: Any, **__: Any) -> bool:
-    """For `--custom-rollout-log-function-path`: records the samples. False, so that the usual logging goes on."""
+    """For `--custom-rollout-log-function-path`: records the samples. False, so that the usual logging continues."""
     with guarded(lambda error: warn_once(f"rollouts could not be recorded: {words_of(error)}", "rollouts")):
         framework = type(next(iter(samples), None)).__module__.partition(".")[0]
         _run(framework if framework in _LOGS else "slime", args).log_groups(

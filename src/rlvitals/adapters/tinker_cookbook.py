@@ -117,7 +117,7 @@ def _rollout(
     seen = [_ints(step.ob) for step in steps[1:]] + [_ints(trajectory.final_ob)]
     turns = []
     for step, after in zip(steps, seen, strict=True):
-        read = len(_ints(step.ob)) + len(step.ac.tokens)  # the next observation goes on after it
+        read = len(_ints(step.ob)) + len(step.ac.tokens)  # the next observation continues after it
         turns.append(
             {
                 "text": decode(step.ac.tokens),

@@ -172,7 +172,7 @@ class Ranks:
         packed = torch.tensor(cells, dtype=torch.float64, device=self._device)
         try:
             torch.distributed.all_reduce(packed, getattr(torch.distributed.ReduceOp, operation), self._group())
-        except RuntimeError as error:  # the backend waited in vain, or met another collective
+        except RuntimeError as error:  # the backend timed out, or met another collective
             error.add_note(
                 f"This was call {self._calls} of rlvitals' reduce on rank {self._rank} of {self._size}. A rank that "
                 f"has ended, that never calls reduce, or that is in another collective at this place ends like this."
@@ -260,7 +260,7 @@ _known: WeakKeyDictionary[Any, Ranks] = WeakKeyDictionary()
 
 
 def _ranks_of(group: Any) -> Ranks | None:
-    """The agreed names of one process group; a group made anew, as after a restart, begins without any."""
+    """The agreed names of one process group; a group created again, as after a restart, begins without any."""
     try:
         import torch
         import torch.distributed as dist

@@ -7,7 +7,7 @@
     tune run lora_dpo_single_device --config mine.yaml                  # mine.yaml has the lines above
 
 Written against torchtune 0.6.1 (`MetricLoggerInterface`). A recipe makes its logger on rank 0 and gives it names,
-numbers and its configuration; it has no way to be told anything, so the doctor advises.
+numbers and its configuration; it reads nothing back, so the doctor only advises.
 """
 
 from __future__ import annotations

@@ -51,10 +51,10 @@ _EARLY_EVENTS = 1000
 """Evaluations before training that are kept for its start."""
 
 ROLLOUT_MEGABYTES: Final = 1024
-"""The room that a training's completions may take where nothing else is said."""
+"""Megabytes that a training's completions may take by default."""
 
 _SAMPLING = frozenset({"grpo", "rloo", "online_dpo"})
-"""Algorithms whose trainers sample completions: where none can be recorded, it is said."""
+"""Algorithms whose trainers sample completions: a warning is logged where none can be recorded."""
 
 _EVERY_RANK = ("strict", "fsync", "rollout_megabytes")
 """Settings that count on other processes, which record rollouts alone."""
@@ -75,12 +75,12 @@ def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) 
         def __init__(self) -> None:
             super().__init__(output_dir, **settings)
 
-    VitalsCallback(output_dir, **settings)  # wrong settings are told here
+    VitalsCallback(output_dir, **settings)  # raises on wrong settings
     integrations.INTEGRATION_TO_CALLBACK[NAME] = Registered
 
 
 def _safely(event: Callable[..., Any]) -> Callable[..., Any]:
-    """An event that goes wrong is said once; training goes on."""
+    """An event that fails is logged once; training continues."""
 
     @wraps(event)
     def safe(self: VitalsCallback, *given: Any, **more: Any) -> Any:
@@ -108,7 +108,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """`output_dir` is the trainer's own where it is not given; `settings` are those of `rlvitals.start`.
 
-        `config` is recorded beside the trainer's arguments. `resume_learning_rate` is what a resumed training goes on
+        `config` is recorded beside the trainer's arguments. `resume_learning_rate` is what a resumed training continues
         with: transformers takes the rate from the checkpoint, whatever its arguments say. `resume` is for
         jobs that may be killed before their first checkpoint (True: take the directory over); a trainer that resumes
         needs nothing.
@@ -140,7 +140,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
-        """What is counted anew for every training."""
+        """What is counted again for every training."""
         self._tokens = 0.0
         self._saved = ""
         self._is_log_due = self._is_asking_due = False
@@ -195,9 +195,9 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._attach_rollouts(args, folder)
 
     def _place(self, args: Any, state: Any, folder: Path) -> Path:
-        """Where this training is recorded. One that resumes goes on with the run whose checkpoint it is. A new one
-        leaves the run that is there alone and takes a numbered folder beside it, unless it was told otherwise: starting
-        again costs neither the old record nor the new training.
+        """Where this training is recorded. One that resumes continues with the run whose checkpoint it is. A new one
+        leaves the run that is there alone and takes a numbered folder beside it, unless its settings say otherwise:
+        starting again costs neither the old record nor the new training.
         """
         if state.global_step:
             own = kept_folder(args.output_dir)
@@ -207,7 +207,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         place = free_folder(folder)
         if place != folder:
             logger.warning(
-                "%s holds a run already; this training is recorded in %s (resume_from_checkpoint goes on with a run, "
+                "%s holds a run already; this training is recorded in %s (resume_from_checkpoint continues with a run, "
                 "VitalsCallback(overwrite=True) removes it)",
                 folder,
                 place,
@@ -374,7 +374,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
             self._record_evaluation(self.run, logs, step)
         elif self._started_with is None:
             self._early = [*self._early, (logs, step)][-_EARLY_EVENTS:]
-        else:  # trainer.evaluate() after trainer.train(): a short attempt of its own
+        else:  # trainer.evaluate() after trainer.train(): its own short attempt
             with start(resume=step, **self._started_with) as run:
                 self._record_evaluation(run, logs, step)
 

@@ -1,6 +1,6 @@
 """Groups of rollouts from what TRL's trainers have of one batch.
 
-Everything here runs on a thread of its own, after training has gone on: this is where tensors are copied from their
+Everything here runs on a separate thread, after training has gone on: this is where tensors are copied from their
 device and texts are made. Knows tensors by their methods and imports neither torch nor TRL.
 """
 
@@ -225,7 +225,7 @@ def _product(masks: Sequence[Any]) -> Any:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Two functions of one name are told apart.
+    """Two functions of one name are distinguished.
 
     >>> _distinct(["format", "exact", "format"])
     ['format', 'exact', 'format 2']

@@ -1,8 +1,8 @@
 """The completions that TRL's trainers sample and score, recorded as rollouts: GRPO, RLOO, online DPO.
 
 On the training thread references are kept, nothing is copied and no device is waited for; `trl_groups` does the rest on
-a thread. Nothing here raises into training: where TRL is not built as expected it is said once, and no rollouts are
-recorded.
+a thread. Nothing here raises into training: where TRL is not built as expected one warning is logged, and no rollouts
+are recorded.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class TrlRollouts:
         if not is_training:
             return done
         step, last = done + 1, self._last_step
-        # Not every so many-th: batches that last for several steps come at steps of their own.
+        # Not every so many-th: batches that last for several steps come at their own steps.
         if last is not None and last < step < last + (self._settings.every or 1):
             return None
         self._last_step = step
@@ -470,7 +470,7 @@ class TrlRollouts:
 
 
 def _decoder(trainer: Any) -> Decode:
-    """What a token reads as. With a tokenizer of its own: one that two threads use at once may raise in either."""
+    """What a token reads as. With its own tokenizer: one that two threads use at once may raise in either."""
     tokenizer = copy.deepcopy(_tokenizer(trainer))
     known: dict[int, str] = {}
 

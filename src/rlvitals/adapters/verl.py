@@ -101,7 +101,7 @@ def controls_of(trainer: Any) -> TrainerControls:
         stop,
         save,
         "verl keeps the learning rate in its workers, which take no other",
-        "verl loads a checkpoint at its start only: go on with trainer.resume_mode=resume_path",
+        "verl loads a checkpoint at its start only: continue with trainer.resume_mode=resume_path",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the tools share: which run is meant, where a list goes on, and waiting for a verdict."""
+"""What the tools share: which run is meant, where a list continues, and waiting for a verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def listed(head: Mapping[str, Any], key: str, items: Sequence[Any], given: Given
 
 
 def start_of(given: Given) -> int:
-    """Where in a list to begin. Raises ConfigError for what is no cursor."""
+    """Where in a list to begin. Raises ConfigError for what is not a cursor."""
     cursor = given.get("cursor", "0")
     if not cursor.isdecimal() or len(cursor) > 9:
         raise ConfigError(f"'cursor' is what 'more.cursor' of an answer said, not {cursor[:40]!r}")
@@ -78,7 +78,7 @@ def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time as it is told; None for what is none.
+    """A time as it is shown; None for what is not a time.
 
     >>> moment(1763190000.0)
     '2025-11-15T07:00:00Z'

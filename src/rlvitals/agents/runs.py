@@ -55,7 +55,7 @@ MOST_COMPARED = 300
 EXPLAINED = (
     "id", "title", "what", "formula", "estimator", "unit", "direction", "reduce", "notes", "is_ambiguous",
 )  # fmt: skip
-"""What is told of a metric first."""
+"""What is reported of a metric first."""
 
 
 def list_runs(folder: Folder, given: Given) -> dict[str, Any]:
@@ -404,7 +404,7 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def check_log(folder: Folder, given: Given) -> dict[str, Any]:
-    """The rows of a run or of any log, judged anew."""
+    """The rows of a run or of any log, judged again."""
     place = folder.any_place(given["path"])
     is_run = place.is_dir() and RunDir(place).holds_run
     if not is_run and place.is_dir() and (places := places_in(place)) is not None:

@@ -159,7 +159,7 @@ def serve_http(
     allow_hosts: Sequence[str] = (),
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Answer over HTTP until Ctrl-C. `ready` is told the address once it can be asked."""
+    """Answer over HTTP until Ctrl-C. `ready` is called with the address when the server answers."""
     chosen = None if people else choose_token(address, token)
     server = make_http_server(directory, address, token=chosen, people=people, allow_hosts=allow_hosts)
     listening = listen(address, port)

@@ -206,7 +206,7 @@ TOOLS = _tools(
     ),
     Tool(
         "check_log", "Check any log",
-        "Judge any log below the folder (JSONL, CSV, TensorBoard, W&B, console output, notebooks, ...) or a run anew, "
+        "Judge any log below the folder (JSONL, CSV, TensorBoard, W&B, console output, notebooks, ...) or a run again, "
         "from its rows.",
         (
             Argument("path", "text", "the path of a file or folder, relative to the served folder", needed=True),

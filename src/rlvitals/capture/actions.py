@@ -55,8 +55,8 @@ class Actions:
 
         `optimizer` has torch's `param_groups`. `save()` writes `checkpoint-STEP` into the run's directory and returns
         its path. `load(path)` puts the weights and the optimizer's state back; the learning rate and the schedule in
-        use stay, and the rate is halved. `controls` replaces all four, for a trainer that is no loop. `run` is None on
-        ranks that have none.
+        use stay, and the rate is halved. `controls` replaces all four, for a trainer that is not a loop. `run` is None
+        on ranks that have none.
         """
         self.controls: Controls = controls or LoopControls(optimizer, scheduler, save, load)
         self._run = run
@@ -109,7 +109,7 @@ class Actions:
 
 @dataclass(frozen=True, slots=True)
 class LoopControls:
-    """The controls of a loop of one's own. It stops by itself where `Actions.carry_out` says so."""
+    """The controls of your own loop. The loop ends itself when `Actions.carry_out` returns True."""
 
     optimizer: Any
     scheduler: Any
@@ -155,7 +155,7 @@ def keeping_rates(optimizer: Any, scheduler: Any = None) -> Iterator[None]:
 
 
 def learning_rate(optimizer: Any) -> float:
-    """The first group's present rate. Declined where it has none of its own (Adafactor's relative steps)."""
+    """The first group's present rate. Declined where it has none (Adafactor's relative steps)."""
     groups = getattr(optimizer, "param_groups", None)
     if not groups:
         raise Declined("the optimizer has no parameter groups to set a learning rate in")
@@ -168,9 +168,9 @@ def learning_rate(optimizer: Any) -> float:
 def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> tuple[float, float]:
     """Multiply the rate now and in what the scheduler will set; returns the first group's before and after.
 
-    Most schedulers multiply base rates by a shape (every schedule of transformers is a LambdaLR), some go on from the
-    group's present rate, and some keep several of each. Their state is part of a checkpoint, so that a run resumed from
-    a later checkpoint keeps the change.
+    Most schedulers multiply base rates by a shape (every schedule of transformers is a LambdaLR), some continue from
+    the group's present rate, and some keep several of each. Their state is part of a checkpoint, so that a run resumed
+    from a later checkpoint keeps the change.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

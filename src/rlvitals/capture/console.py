@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ALARMS = "alarms"
-"""No rows; what the doctor finds is said all the same (see `notices`)."""
+"""No rows; findings are still printed (see `notices`)."""
 
 DISPLAYS = (ALARMS, "none", "auto", "rich", "plain", "json")
 """auto: rich on a terminal, plain elsewhere."""
@@ -40,7 +40,7 @@ SILENT = ("none", "json")
 """Displays in which nothing but rows is printed."""
 
 PIPED_WIDTH = 120
-"""Columns where the stream is no terminal."""
+"""Columns where the stream is not a terminal."""
 
 PACE_ROWS = 100
 """The ETA follows the pace of so many rows back: slow first steps are forgotten, single ones smoothed."""
@@ -133,7 +133,7 @@ def open_console(
 
 
 class Console:
-    """Prints a run's steps. Made anew for every attempt, so that a resume's pace is its own."""
+    """Prints a run's steps. Made again for every attempt, so that a resume's pace is its own."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Pace:
             self._rows.append((step, now))
 
     def eta(self, step: int, total: int | None) -> float | None:
-        """Seconds from `step` to the last one; None where it cannot be told, or nothing is left."""
+        """Seconds from `step` to the last one; None where it is unknown, or nothing is left."""
         if total is None or step >= total or len(self._rows) < 2:
             return None
         (first, since), (last, until) = self._rows[0], self._rows[-1]

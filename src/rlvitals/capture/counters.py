@@ -66,7 +66,7 @@ class Throughput:
     """
 
     def __init__(self, *, begun: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
-        """`begun` is when work began, by the clock `take` is told; `samples` what earlier attempts had counted."""
+        """`begun` is when work began, by the clock passed to `take`; `samples` what earlier attempts had counted."""
         self.begun = begun
         self.samples: float = samples
         self._samples_new = self._tokens_new = 0.0
@@ -152,7 +152,7 @@ class _PhaseRate:
 
     def add(self, tokens: float, seconds: float) -> None:
         if seconds <= 0:
-            return  # too quick for the clock: no rate can be told
+            return  # too quick for the clock: the rate is unknown
         self.tokens += tokens
         self.tokens_new += tokens
         self.seconds += seconds

@@ -21,7 +21,7 @@ _ON_THE_HOST = PLAIN | {str, type(None), Value, Derived}
 _POLL_SECONDS = 0.001
 
 LAST_WAIT_SECONDS = 5.0
-"""How long a process that was told to end waits for a device."""
+"""How long a process that is asked to end waits for a device."""
 
 NO_ROW = [""]
 """The names of no row: while one is pending, `Run.log` finds no row to be of the common kind."""
@@ -71,7 +71,7 @@ class PendingRow:
                 on_device[name] = value
                 row[name] = None  # its place in the row
             elif place == "arriving":
-                copies.append(value)  # its numbers have names of their own
+                copies.append(value)  # its numbers have their own names
             else:
                 row[name] = _as_it_is_now(value)
         if on_device:

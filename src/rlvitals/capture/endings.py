@@ -178,7 +178,7 @@ def _note_exits() -> None:
 
 
 def _stop_noting_exits() -> None:
-    """Put everything back, unless somebody has put something of their own there since."""
+    """Put everything back, unless somebody else has replaced it since."""
     global _main_frame  # noqa: PLW0603
     _main_frame = None
     for owner, name, before, ours in _replaced:

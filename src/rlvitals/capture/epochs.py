@@ -49,7 +49,7 @@ MOST_EPOCHS = 1000
 
 
 class MetricsTracker:
-    """The epochs of one training. A tracker on a folder that has some goes on with them.
+    """The epochs of one training. A tracker on a folder that has some continues with them.
 
     Where the folder is the `metrics/` of a run that this process records, the run's findings get the tracker's, and
     its steps are noted beside the epochs. Several processes may log to one folder (a trainer and an evaluator): nothing
@@ -106,7 +106,7 @@ class MetricsTracker:
 
     @property
     def findings(self) -> list[Finding]:
-        """What early stopping has to say so far; steps are epochs."""
+        """The findings of early stopping; steps are epochs."""
         return list(self._watch.findings)
 
     @property
@@ -469,8 +469,9 @@ def _key(finding: Finding) -> tuple[str, str, int]:
 class Plotter:
     """Turns epochs into pictures beside the training and hands them to `save(name, picture)`. Never raises.
 
-    In a thread of its own, the newest state alone, one picture at a time: a trainer that logs faster than pictures are
-    drawn skips some; `wait` leaves the last state drawn. Without matplotlib nothing is drawn, and that is said once.
+    In a separate thread, the newest state alone, one picture at a time: a trainer that logs faster than pictures are
+    drawn skips some; `wait` leaves the last state drawn. Without matplotlib nothing is drawn, and one warning is
+    logged.
     """
 
     def __init__(self, save: Callable[[str, bytes], None]) -> None:

@@ -161,7 +161,9 @@ class Forwarding:
         return self._wants_clock and self._process is not None and self._process.poll() is None
 
     def wait(self, seconds: float) -> None:
-        """Wait until the trackers hold the whole run; what is left at the deadline is said, and goes on without us."""
+        """Wait until the trackers hold the complete run. At the deadline, report what is left; it continues without
+        us.
+        """
         with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
             self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
         began = time.monotonic()
@@ -226,7 +228,7 @@ class Forwarding:
             cursor = read_cursor(self._dir, name)
             if cursor.state == "failing" and cursor.error != self._reported.get(name):
                 self._reported[name] = cursor.error
-                logger.warning("%s is behind: %s. Training and recording go on; it is tried again", name, cursor.error)
+                logger.warning("%s is behind: %s. Training and recording continue; retrying", name, cursor.error)
         for target in self._targets:
             outbox = read_outbox(self._dir, target.name)
             told = f"{NOTIFIED}{target.name}"

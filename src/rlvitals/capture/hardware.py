@@ -162,7 +162,7 @@ class NvidiaGpus:
             utilisation=None if busy is None else float(busy),
             memory_used=None if memory is None else memory.used / GIB,
             memory_total=None if memory is None else memory.total / GIB,
-            power=None if power is None else power / 1000.0,  # it is told in milliwatts
+            power=None if power is None else power / 1000.0,  # NVML reports milliwatts
             temperature=None if celsius is None else float(celsius),
         )
 

@@ -63,7 +63,7 @@ class Card:
         counts: Callable[[], dict[str, Any]],
         warn_once: Once,
     ) -> None:
-        """`counts` gives what is counted while the run goes on: `left_out` and `rows_dropped`."""
+        """`counts` gives what is counted while the run continues: `left_out` and `rows_dropped`."""
         self.info = info
         self._dir, self._settings, self._attempt = run_dir, settings, attempt
         self._file_lock, self._counts, self._warn_once = lock, counts, warn_once

@@ -1,7 +1,7 @@
 """Turns what a trainer hands over into the metrics of one row.
 
 Takes Python and numpy numbers, 0-d arrays, torch scalars (recognised by what they can do, never imported), booleans,
-mergeable values, short texts, and nested mappings of these (joined with `/`). What it cannot take is left out, said
+mergeable values, short texts, and nested mappings of these (joined with `/`). Unsupported values are dropped, reported
 once per name with the fix, and counted.
 """
 
@@ -38,7 +38,7 @@ class Intake:
     'step' is a name of rlvitals' own in every row; your metric is kept as 'metric/step'
     {'loss': 0.5, 'metric/step': 3, '_nonfinite': 'rewards/margins=nan'}
     >>> intake.take({"grads": [1, 2]})
-    'grads' is left out: a list is no number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
+    'grads' is left out: a list is not a number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
     {}
     """
 
@@ -65,7 +65,7 @@ class Intake:
         return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
 
     def whole(self, name: str, value: Any, otherwise: str) -> int | None:
-        """A whole number such as a step; None for anything else, said once with what happens then."""
+        """A whole number such as a step; None for anything else, with one warning that says what happens then."""
         number = value_or(None, _whole, value)
         if number is None:
             if self._strict:
@@ -123,7 +123,7 @@ class Intake:
 
 
 class CannotTake(Exception):
-    """A value that is no number; the message says what it is and what to do."""
+    """A value that is not a number; the message says what it is and what to do."""
 
 
 def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[str, Any]]:
@@ -190,7 +190,7 @@ def _scalar(value: Any) -> float | int | bool | str | None:
         return _scalar(int(value))
     if hasattr(value, "__float__"):
         return float(value)
-    raise CannotTake(f"{_article(value)} is no number. {_FIX}")
+    raise CannotTake(f"{_article(value)} is not a number. {_FIX}")
 
 
 _FIX = "Log its mean, or rlvitals.values.mean(...) to keep count and spread"
@@ -201,7 +201,7 @@ def _from_array(value: Any) -> float | int | bool | str | None:
     size = getattr(value, "numel", None) or getattr(value, "size", None)
     count = size() if callable(size) else size
     if count is not None and count != 1:
-        raise CannotTake(f"{_article(value)} of {count} elements is no number. {_FIX}")
+        raise CannotTake(f"{_article(value)} of {count} elements is not a number. {_FIX}")
     mask = getattr(value, "mask", None)
     if mask is not None and not callable(mask) and bool(mask):
         return None  # numpy's masked number: there is none, and item() would say 0.0
@@ -210,7 +210,7 @@ def _from_array(value: Any) -> float | int | bool | str | None:
         return _scalar(item)
     if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
         return _scalar(item if isinstance(item, int) else float(item))
-    raise CannotTake(f"{_article(value)} holds {_article(item)}, which is no number")
+    raise CannotTake(f"{_article(value)} holds {_article(item)}, which is not a number")
 
 
 def _big(number: int) -> float:

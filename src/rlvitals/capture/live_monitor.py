@@ -442,7 +442,7 @@ class LiveMonitor:
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)
-        # What was missed (the monitor was off, or the process died right after the row) is told if it is still so.
+        # What was missed (the monitor was off, or the process died right after the row) is reported if it still holds.
         missed = [
             HealthEvent("escalated" if finding.alarm in recorded else "raised", finding.step, finding=finding)
             for finding in standing
@@ -543,13 +543,13 @@ class LiveMonitor:
 
     def _tell_problems(self, monitor: Monitor) -> None:
         for rule, problem in list(monitor.problems.items())[self._problems_told :]:
-            logger.warning("the health rule %s does not work and is put aside: %s", rule, problem)
+            logger.warning("the health rule %s does not work and is set aside: %s", rule, problem)
         self._problems_told = len(monitor.problems)
 
     def _put_aside(self, error: Exception) -> None:
         self.is_on = False
         self._unwritten.append(self._line("monitor", {"is_on": False, "reason": words_of(error)}, time.time()))
-        logger.warning("the monitor of %s is put aside, rows are still recorded: %s", self._dir.root, words_of(error))
+        logger.warning("the monitor of %s is set aside, rows are still recorded: %s", self._dir.root, words_of(error))
 
 
 def _request_of(ask: Ask, step: int, checkpoints: Mapping[int, str]) -> Request:

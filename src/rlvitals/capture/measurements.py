@@ -1,5 +1,5 @@
 """What a run measures beside the rows it is given: phases, counts and rates, joined to the next row; samples of the
-machine, which have a log and an axis of their own.
+machine, which have a log and a separate axis.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measurements:
         see_sample: Callable[[Mapping[str, float]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`append` adds a line to a log beside the rows; `see_sample` is told of a sample of the machine that is on
+        """`append` adds a line to a log beside the rows; `see_sample` is called with a hardware sample that is on
         record.
         """
         self._see_sample = see_sample
@@ -193,7 +193,7 @@ def is_sampled_here(rank: int) -> bool:
 
 
 def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
-    """How many samples the run had counted at a step, for a resumed one to go on from."""
+    """How many samples the run had counted at a step, for a resumed one to continue from."""
     for row in reversed(last_rows(run_dir.log("train", rank), PAST_ROWS)):
         if row.step <= step and (counted := row.numbers.get("system/samples", -1.0)) >= 0:
             return int(counted)

@@ -18,14 +18,14 @@ from rlvitals.records import Finding, Status, Verdict
 from rlvitals.terminal import cut_middle, put, visible
 
 MOST_SAID = 10
-"""Findings that are said aloud; further ones are left to `check`."""
+"""Findings that are printed; further ones are left to `check`."""
 
 MARKS = {"critical": "✖", "warning": "!", "act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?"}
 _IN_ASCII = {"✖": "x", "✔": "ok"}
 
 
 class Notices:
-    """What one recording process has said so far, and says next."""
+    """What one recording process has printed, and prints next."""
 
     def __init__(self, display: str, run_dir: str) -> None:
         self._display = display
@@ -55,7 +55,9 @@ class Notices:
     def tell_end(
         self, verdict: Verdict, reason: str, findings: Sequence[Finding], card: Any, status: Status = "finished"
     ) -> None:
-        """Say how the run is at its end. `findings` have the gravest first; `card` is what a notebook shows instead."""
+        """Say how the run is at its end. `findings` have the most severe first; `card` is what a notebook shows
+        instead.
+        """
         if self._display in SILENT or (self._display == ALARMS and _show_card(card)):
             return
         grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]

@@ -63,7 +63,7 @@ class Phases:
         amount: Callable[[float], float] = amount,
         warn: Callable[[str], object] | None = None,
     ) -> None:
-        """`amount` checks what `Phase.tokens` is told."""
+        """`amount` checks the argument of `Phase.tokens`."""
         self.clock = clock
         self.amount = amount
         self.rates = rates or Rates()

@@ -74,7 +74,7 @@ def _shape_of_lists(image: Any) -> tuple[int, ...]:
 
 
 def _bytes(numbers: list[Any]) -> bytes:
-    """Samples as bytes: what lies beyond the range is at its end, what is no number is 0."""
+    """Samples as bytes: what lies beyond the range is at its end, what is not a number is 0."""
     if all(type(number) is int for number in numbers):
         return bytes(min(max(number, 0), 255) for number in numbers)
     return bytes(

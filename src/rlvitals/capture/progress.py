@@ -2,7 +2,7 @@
 
 Owns when and where bars are drawn, and the numbers beside them; their form is in `render.progress`. On a terminal the
 open bars are one block of lines above the cursor, redrawn about ten times a second, so whatever else is printed, a
-traceback too, begins on a line of its own. Elsewhere a plain line comes now and then. A bar is a courtesy: what goes
+traceback too, begins on its own line. Elsewhere a plain line comes now and then. A bar is a courtesy: what goes
 wrong with it turns it off and costs the training nothing.
 """
 
@@ -290,7 +290,7 @@ class _Screen:
                 self.draw()
 
     def put(self, line: str) -> None:
-        """A line for a stream that is no terminal."""
+        """A line for a stream that is not a terminal."""
         put(visible(line), self._stream)
 
     def _move(self, text: str) -> None:
@@ -346,7 +346,7 @@ def _title(epoch: int | None, epochs: int | None, evaluating: bool) -> str:
 
 
 def _batch_size(item: Any) -> int:
-    """How many samples a batch has: those of its first column where it is a mapping, one where it is no batch."""
+    """How many samples a batch has: those of its first column where it is a mapping, one where it is not a batch."""
     if isinstance(item, Mapping):
         item = next(iter(item.values()), None)
     if isinstance(item, str | bytes):

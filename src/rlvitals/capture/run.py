@@ -174,7 +174,7 @@ class Run:
                         written = _write(writer.fd, line)
                         self.last_step = step
                 except Exception:  # noqa: BLE001
-                    pass  # the long way meets it again and says so, or takes a whole number beyond 64 bits
+                    pass  # the slow path meets it again and reports it, or takes a whole number beyond 64 bits
                 if written:
                     if written == len(line):
                         writer.rows_written += 1
@@ -408,7 +408,7 @@ class Run:
         """Close the run where nobody says how it ended: before the planned steps it was interrupted."""
         planned, last = self.settings.total_steps, self.last_step
         if planned is not None and last < planned:
-            self.finish("interrupted", f"ended without a word at step {last} of {planned}")
+            self.finish("interrupted", f"ended silently at step {last} of {planned}")
         else:
             self.finish()
 
@@ -491,7 +491,7 @@ class Run:
         return encode_row(step, now, self._number, taken)
 
     def _takes(self, what: str) -> bool:
-        """Whether something is still recorded; says so where not."""
+        """Whether the run still records; logs a warning where not."""
         if not self._recording:
             self._warn_once(f"{what} for {self.dir} cannot be recorded: {self._closed_because}", what)
         return self._recording

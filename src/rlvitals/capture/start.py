@@ -84,7 +84,7 @@ def start(
     """Open a run in `output_dir` and return the recorder. See `rlvitals.config.Settings` for each setting.
 
     A directory that holds a run needs `resume` (True, the step or the checkpoint the weights come from) or
-    `overwrite=True`. Several ranks may all call this: rank 0 owns the run, the others write files of their own beside
+    `overwrite=True`. Several ranks may all call this: rank 0 owns the run, the others write their own files beside
     it.
     """
     given = dict(locals())  # every setting under its own name
@@ -228,7 +228,7 @@ def _unwritable(run_dir: RunDir, error: OSError) -> RunError:
 
 
 WAYS_OUT = (
-    "Pass resume=True to go on with it (or resume=STEP, or resume='checkpoint-50', to say where its weights come "
+    "Pass resume=True to continue with it (or resume=STEP, or resume='checkpoint-50', to say where its weights come "
     "from), overwrite=True to remove it, or another output directory."
 )
 
@@ -313,8 +313,8 @@ def _start_rank(run_dir: LiveRunDir, settings: Settings, rank: int) -> Run:
 
 
 def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
-    """Where counting goes on: after the step resumed from, or the highest of the newest attempt (its last row may be a
-    late one).
+    """Where counting continues: after the step resumed from, or the highest of the newest attempt (its last row may be
+    a late one).
     """
     if from_step is not None:
         return from_step

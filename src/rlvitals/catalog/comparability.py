@@ -1,4 +1,4 @@
-"""Whether two series may be laid over each other, and how one is turned into the other.
+"""Whether two series may be overlaid, and how one is turned into the other.
 
 A per-token k3 and a per-sequence k1 are both "the KL" and differ by orders of magnitude; a percentage and a fraction
 differ by a factor that can be taken out. Views ask here before they compare.
@@ -26,7 +26,7 @@ class Comparison:
 
 
 def compare(left: Match | None, right: Match | None, *, same_name: bool = False) -> Comparison:
-    """Judge two meanings. `same_name`: both were logged under one name, which is all there is to go by for unknown
+    """Judge two meanings. `same_name`: both were logged under one name, which is all that is known of unknown
     metrics.
     """
     if left is None or right is None:

@@ -53,7 +53,7 @@ MOST_RECOGNISED = 5_000
 
 
 MOST_REMEMBERED = 65_536
-"""Look-ups whose answer is kept; when there are more, all are forgotten and asked for anew."""
+"""Look-ups whose answer is kept; when there are more, all are forgotten and asked for again."""
 
 
 class _Found(NamedTuple):
@@ -205,7 +205,7 @@ class Catalog:
 
     def trainer(self, framework: str | None, algorithm: str | None) -> str | None:
         """Whose names a run logs, as closely as is known: TRL's `kl` means another thing in each of its trainers. What
-        is said of the algorithm counts more than which trainer's names these look like.
+        is given as the algorithm counts more than which trainer's names these look like.
         """
         entry = self.frameworks.get(framework or "")
         if entry is None:

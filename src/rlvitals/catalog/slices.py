@@ -9,7 +9,7 @@ Cut(name='reward', labels={'env': 'math'}, stem='reward/{env}')
 >>> cut("reward/mean") is None
 True
 
-Frameworks have a place of their own for the label, which the catalogue's names mark with a placeholder:
+Frameworks have their own place for the label, which the catalogue's names mark with a placeholder:
 `val-core/{source*}/...`. This module owns both notations, and what stands for the whole where slices alone are logged
 (`Round`); `reader` answers which slices a run has.
 """
@@ -28,7 +28,7 @@ WHOLE = frozenset({"all", "agg"})
 """What frameworks write in the place of a label for all slices together."""
 
 LONGEST_LABEL = 120
-"""A longer text is no label."""
+"""A longer text is not a label."""
 
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 """In a name of the catalogue: a part that depends on the run."""
@@ -127,8 +127,9 @@ def label_key(placeholder: str) -> str | None:
 
 class Round:
     """The newest value of each slice of a metric that is not logged over all of them. Their mean stands for the whole
-    when every slice has come anew, or when one comes again before the others: an evaluation may log each source in a
-    row of its own, and a batch need not hold every environment. All slices weigh the same: nobody knows their samples.
+    when every slice has come again, or when one comes again before the others: an evaluation may log each source in a
+    row of its own, and a batch need not hold every environment. All slices have the same weight, because their numbers
+    of samples are unknown.
 
     >>> newest = Round()
     >>> newest.take("reward/env=math", 0.2)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "exit codes: 0 healthy, 1 watch (a warning), 2 act (a critical finding), 3 cannot judge,\n"
-        "64 wrong usage or an unreadable file. A folder's is that of the gravest log in it."
+        "64 wrong usage or an unreadable file. A folder has the exit code of its most severe log."
     )
     parser.add_argument("path", metavar="RUN_OR_LOG", help="a run, a log any other tool wrote, or a folder of them")
     add_judging_arguments(parser)
@@ -44,17 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="every finding, every missing metric and what every name was taken for",
+        help="every finding, every missing metric and how every name was interpreted",
     )
-    parser.add_argument("--names", action="store_true", help="what every name was taken for, and how sure that is")
+    parser.add_argument(
+        "--names", action="store_true", help="how every name was interpreted, and with which confidence"
+    )
     divided = parser.add_mutually_exclusive_group()
-    divided.add_argument(
-        "--slice", metavar="KEY=VALUE", help="judge one slice in place of the whole, such as env=math or source=gsm8k"
-    )
-    divided.add_argument("--by", metavar="KEY", help=f"judge every slice besides: {', '.join(KEYS)}")
+    divided.add_argument("--slice", metavar="KEY=VALUE", help="judge only one slice, such as env=math or source=gsm8k")
+    divided.add_argument("--by", metavar="KEY", help=f"also judge every slice: {', '.join(KEYS)}")
     parser.add_argument(
         "--fail-on", choices=["warning", "critical"], default="warning",
-        help="'critical': a verdict of watch exits with 0 too (default: warning)",
+        help="'critical': the verdict watch exits with 0 (default: warning)",
     )  # fmt: skip
     add_json_flag(parser)
     add_following_arguments(parser)
@@ -63,25 +63,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     """What is known of the run, and what to judge it by."""
     add_judge_flags(parser)
-    parser.add_argument("--framework", help="whose metric names these are (default: told by them)")
+    parser.add_argument("--framework", help="the framework whose metric names these are (default: inferred from them)")
     parser.add_argument(
         "--config", action="append", metavar="KEY=VALUE", default=[],
-        help="a setting the log does not hold, such as num_generations=8 or reward_max=1 (may be given again)",
+        help="a setting that is missing from the log, such as num_generations=8 or reward_max=1 (may be given again)",
     )  # fmt: skip
     add_map_flag(parser)
 
 
 def add_following_arguments(parser: argparse.ArgumentParser) -> None:
     follow = parser.add_argument_group("following a log that is being written")
-    follow.add_argument("--follow", action="store_true", help="judge new rows as they come")
-    follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end when no row came for so long")
-    follow.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
+    follow.add_argument("--follow", action="store_true", help="judge new rows as they are written")
+    follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end after so many seconds without a row")
     follow.add_argument(
-        "--on-critical", metavar="COMMAND", help="run this (no shell), the finding as JSON on its stdin"
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
+    )
+    follow.add_argument(
+        "--on-critical", metavar="COMMAND", help="run this command (no shell) with the finding as JSON on its stdin"
     )
     follow.add_argument("--sentinel", metavar="FILE", help="write the critical finding to this file")
-    follow.add_argument("--webhook", metavar="URL", help="post critical findings there")
-    follow.add_argument("--signal", metavar="PID[:NAME]", help="signal this process once: TERM (default), INT or USR1")
+    follow.add_argument("--webhook", metavar="URL", help="post critical findings to this address")
+    follow.add_argument(
+        "--signal", metavar="PID[:NAME]", help="send this process a signal once: TERM (default), INT or USR1"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -213,7 +217,7 @@ class _Watch:
         self._screen = standard_output()
 
     def run(self) -> None:
-        """Judge what is there without a word, then what comes, aloud."""
+        """Judge what is there silently, then what comes, aloud."""
         self._take(self._feed.poll(), aloud=False)
         self._greet()
         while True:

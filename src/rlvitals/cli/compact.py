@@ -16,7 +16,7 @@ from rlvitals.views.run import open_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory")
-    parser.add_argument("--undo", action="store_true", help="bring the logs back as they were")
+    parser.add_argument("--undo", action="store_true", help="restore the logs")
     add_json_flag(parser)
 
 

@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         action="append",
         default=[],
-        help="only this metric (may be given again); refuses what does not compare",
+        help="only this metric (may be given again); an error if it cannot be compared",
     )
     parser.add_argument(
         "--tolerance", type=float, default=TOLERANCE, help=f"relative difference that counts (default: {TOLERANCE:g})"
     )
     parser.add_argument("--all", action="store_true", help="every metric")
     parser.add_argument(
-        "--plot", nargs="?", const=PICTURE, metavar="FILE", help=f"also draw them over each other (default: {PICTURE})"
+        "--plot", nargs="?", const=PICTURE, metavar="FILE", help=f"also plot them in one figure (default: {PICTURE})"
     )
     add_json_flag(parser)
 

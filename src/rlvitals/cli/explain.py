@@ -15,7 +15,7 @@ from rlvitals.render.explanation import render_explanation
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="a metric's name in any framework, a concept id, a rule or a kind")
-    parser.add_argument("--framework", help="whose name it is: trl, trl_kto, verl, openrlhf, roll, ...")
+    parser.add_argument("--framework", help="the framework of the name: trl, trl_kto, verl, openrlhf, roll, ...")
     parser.add_argument(
         "--catalog", action="append", default=[], metavar="FILE", help="a YAML file with metrics of your own"
     )

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream", choices=("train", "eval"), default="train", help="training or evaluation rows (default: train)"
     )
     parser.add_argument(
-        "--ghosts", action="store_true", help="the rows that a resumed attempt overtook, instead of the living line"
+        "--ghosts", action="store_true", help="the rows that a resume discarded, instead of those that count"
     )
     add_json_flag(parser)
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export_all(arguments: argparse.Namespace) -> int:
     if not arguments.output or arguments.output == "-":
-        raise RunError(f"{arguments.path} is a folder of runs: say where the dataset goes, as in --output lake/")
+        raise RunError(f"{arguments.path} is a folder of runs: name a folder for the data set, as in --output lake/")
     lake = export_runs(arguments.path, arguments.output, stream=arguments.stream, ghosts=arguments.ghosts)
     if arguments.json:
         print_json({**asdict(lake), "path": str(lake.path), "format": "parquet"})

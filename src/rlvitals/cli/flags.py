@@ -25,16 +25,16 @@ def add_judge_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
         help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
-        "the run was watched with; 'default': ours)",
+        "the run was recorded with; 'default': the shipped rules)",
     )  # fmt: skip
-    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: told by the metric names)")
+    parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: inferred from the metric names)")
 
 
 def add_map_flag(parser: argparse.ArgumentParser) -> None:
     """`--map NAME=CONCEPT`, see `mapping_from`."""
     parser.add_argument(
         "--map", action="append", metavar="NAME=CONCEPT", default=[],
-        help="what a metric name is, such as my_name=reward.total.mean; 'none' leaves it out (may be given again)",
+        help="the concept of a metric name, such as my_name=reward.total.mean; 'none' ignores it (may be given again)",
     )  # fmt: skip
 
 

@@ -41,18 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules-only", action="store_true", help="judge by the limits alone, without the tests")
     parser.add_argument(
         "--margin", metavar="MEASURE=SHARE", action="append", default=[],
-        help="a difference up to this passes, however sure it is, as in speed=5%% (may be given again)",
+        help="a difference up to this passes, even if it is significant, as in speed=5%% (may be given again)",
     )  # fmt: skip
     parser.add_argument(
-        "--alpha", type=float, help=f"chance that a harmless change fails (default: {ALPHA:g})",
+        "--alpha", type=float, help=f"probability that a harmless change fails (default: {ALPHA:g})",
     )  # fmt: skip
-    parser.add_argument("--metric", help="what the runs are for (default: their reward or margin)")
-    parser.add_argument("--direction", choices=["up", "down"], help="which way it is better (default: the catalogue's)")
+    parser.add_argument("--metric", help="the goal of the runs (default: their reward or margin)")
+    parser.add_argument(
+        "--direction", choices=["up", "down"], help="whether higher or lower is better (default: from the catalogue)"
+    )
     parser.add_argument(
         "--markdown", metavar="FILE", help="also write a summary as Markdown; '-' prints it in place of the table"
     )
     parser.add_argument("--junit", metavar="FILE", help="also write the results as JUnit XML")
-    parser.add_argument("--plot", metavar="FILE", help="also draw the runs over each other: .png, .svg or .pdf")
+    parser.add_argument("--plot", metavar="FILE", help="also plot the runs in one figure: .png, .svg or .pdf")
     add_json_flag(parser)
 
 

@@ -80,7 +80,7 @@ def _from_tracker(address: Address, arguments: argparse.Namespace) -> int:
         done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=_tell)
     except OSError as error:
         raise RunError(
-            f"cannot write to {to}: {error.strerror or error}. The same command goes on where this one stopped"
+            f"cannot write to {to}: {error.strerror or error}. The same command continues where this one stopped"
         ) from error
     finally:
         if sys.stderr.isatty():

@@ -25,44 +25,44 @@ from rlvitals.version import __version__
 EXIT_NO = 1
 EXIT_USAGE = 64
 EXIT_DEFECT = 1
-"""As Python's own for an exception nobody caught."""
+"""The same as Python's for an uncaught exception."""
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Python's own 700 make it search for garbage all through the imports: 0.07 s of the dashboard's start."""
+"""Python's default of 700 makes it search for garbage all through the imports: 0.07 s of the dashboard's start."""
 
 VERBS = {
-    "check": "the verdict on a run or any log: healthy, watch or act, with evidence and advice",
-    "backtest": "hits, delay and false alarms of a set of rules over logs",
-    "explain": "what a metric is, how it is computed, typical ranges, causes, fixes, other names; or what a rule is",
-    "rules": "what the doctor goes by: every rule, or those of a name or a kind of trouble in full",
+    "check": "judge a run or any log: the verdict (healthy, watch or act) with evidence and advice",
+    "backtest": "measure hits, delay and false alarms of a set of rules on past logs",
+    "explain": "explain a metric (formula, typical ranges, causes, fixes, other names), a rule or a kind of trouble",
+    "rules": "list every rule, or show those of a name or a kind of trouble in full",
     "runs": "list the runs below a directory",
-    "serve": "the dashboard: a page over a folder of runs, live, on this machine alone unless told otherwise",
-    "mcp": "an MCP server for coding agents over a folder of runs: verdicts, series, rollouts; it only reads",
-    "skill": "the guide for coding agents: how to judge a run, when not to stop one; --install puts it where they look",
-    "show": "status, last rows, best and final values of a run",
-    "compare": "settings that differ, best and final values, where runs part",
-    "gate": "has a change made training worse? a run against few baselines, for CI",
-    "plot": "pictures of a run or any log: its vital signs, or the metrics named",
-    "report": "a run or any log as one self-contained page, or as Markdown, to send to somebody",
-    "share": "runs as a static site: the same pages over files, for any web server, bucket or Space",
-    "push": "send a run to a server that accepts pushes, or to a bucket; resumes where it stopped",
-    "watch": "a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
-    "rollouts": "groups, turn tables and transcripts of a run's rollouts; the worst, a text, two steps compared",
-    "scan": "patterns in the texts of rollouts: exploits, loops, refusals, your own; whether they pay and spread",
-    "audit-judge": "a judge against a held set: errors, order flips, length bias, self-agreement, drift",
-    "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, recorded and watched",
-    "ask": "ask a live run's trainer to stop, save, cut its learning rate or go back, and see what it answers",
-    "evals": "the trend of an agent's evaluations, of several runs or checkpoints side by side",
-    "eval": "BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
-    "export": "every point of a run as CSV, JSON or Parquet",
-    "import": "a log other tools wrote, as a run: every point under its own name",
-    "compact": "archive a finished run's logs without losing a byte; --undo brings them back",
-    "prune": "drop old rollouts and evaluation files of a run by rule; its rows stay",
-    "purge": "remove the runs from the disk that were marked as deleted in the dashboard",
-    "notify": "try the services that tell people of findings, and send what is left of a run's notifications",
+    "serve": "serve the dashboard of a folder of runs, live; by default reachable from this machine only",
+    "mcp": "run an MCP server for coding agents over a folder of runs: verdicts, series, rollouts; read-only",
+    "skill": "print the guide for coding agents: how to judge a run, when not to stop one; --install saves it",
+    "show": "show the status, last rows, best and final values of a run",
+    "compare": "compare runs: different settings, best and final values, and from which step they differ",
+    "gate": "test whether a change made training worse: a run against a few baselines, for CI",
+    "plot": "plot a run or any log: its vital signs, or the given metrics",
+    "report": "write a report on a run or any log: one self-contained page, or Markdown",
+    "share": "write runs as a static site: the dashboard's pages over files, for any web server, bucket or Space",
+    "push": "send a run to a server that accepts pushes, or to a bucket; a repeated call resumes",
+    "watch": "watch a run or any log in the terminal while it is written: vital signs, charts, findings, rollouts",
+    "rollouts": "show a run's rollouts: groups, turn tables, transcripts, the worst, a text search, two steps compared",
+    "scan": "find patterns in the texts of rollouts (exploits, loops, refusals, your own) that are rewarded or spread",
+    "audit-judge": "test a judge on a labelled set: errors, order flips, length bias, self-agreement, drift",
+    "train": "train a model with GRPO, KTO, PPO/RLHF or RLAIF, with recording and monitoring",
+    "ask": "ask a live run's trainer to stop, save, reduce its learning rate or revert, and print its answer",
+    "evals": "show the trend of an agent's evaluations, with several runs or checkpoints side by side",
+    "eval": "compute BLEU, ROUGE-L, CodeBLEU, RUBY and BERTScore of prediction and reference pairs",
+    "export": "export every point of a run as CSV, JSON or Parquet",
+    "import": "import a log of another tool as a run, with every point under its name",
+    "compact": "compress a finished run's logs without loss; --undo restores them",
+    "prune": "delete old rollouts and evaluation files of a run; its rows are kept",
+    "purge": "remove runs from disk that were marked as deleted in the dashboard",
+    "notify": "test notification services, and send the unsent notifications of a run",
     "sync": "bring a tracker up to date with a run",
-    "env": "versions of rlvitals, Python and the packages it works with, and the machine: what a bug report needs",
-    "completion": "a script that lets bash, zsh or fish complete verbs, flags and paths",
+    "env": "print the versions of rlvitals, Python and related packages, and the machine, for a bug report",
+    "completion": "print a script that completes verbs, flags and paths in bash, zsh or fish",
 }
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def verb_of(name: str) -> tuple[Verb, argparse.ArgumentParser]:
     """A verb's module and the parser of its arguments."""
     verb: Verb = import_module(f"rlvitals.cli.{MODULES.get(name, name)}")
-    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name].capitalize() + ".")
+    parser = _Parser(prog=f"rlvitals {name}", description=VERBS[name][0].upper() + VERBS[name][1:] + ".")
     verb.add_arguments(parser)
     return verb, parser
 
@@ -136,7 +136,7 @@ def run() -> NoReturn:
 
 
 def _tell_defect(error: Exception) -> None:
-    """A defect of ours, told as Python does; but what it repeats may be anybody's."""
+    """Print the traceback of a defect, with foreign text made harmless."""
     warn("".join(traceback.format_exception(error)).rstrip())
 
 
@@ -152,7 +152,7 @@ def _top_parser() -> _Parser:
         prog="rlvitals",
         usage="rlvitals VERB [options]",
         description="The vital-signs monitor of RL post-training.",
-        epilog=f"verbs:\n{verbs}\n\n'rlvitals VERB --help' tells more. --json gives every verb's facts as JSON.",
+        epilog=f"verbs:\n{verbs}\n\n'rlvitals VERB --help' lists its options. With --json, every verb prints JSON.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", metavar="FILE", help="with --http: a token a person, as 'rlvitals serve' takes it")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
-        help="with --http: another name this server goes by (a proxy's)",
+        help="with --http: another host name of this server (a proxy's)",
     )  # fmt: skip
 
 

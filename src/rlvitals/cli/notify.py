@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", action="append", metavar="SERVICE", help="send to this one (default: those in the run's settings)"
     )
-    parser.add_argument("--on", choices=("info", "warning", "critical"), help="with --to: the least severity")
+    parser.add_argument("--on", choices=("info", "warning", "critical"), help="with --to: the lowest severity")
     parser.add_argument("--name", metavar="NAME", help="with --test: the name of the target, where it has its own")
     parser.add_argument("--file", metavar="FILE", help="the template of the service 'template'")
     parser.add_argument("--link", metavar="URL", help="the address of the run's page; {run} stands for its directory")
@@ -72,7 +72,7 @@ def _send_left(arguments: argparse.Namespace) -> int:
     targets = targets_of(_settings(view.config, arguments))
     told: list[dict[str, Any]] = []
     for target in targets:
-        open_service(target)  # a missing variable is told before anything is sent
+        open_service(target)  # a missing variable raises before anything is sent
     for target in targets:
         courier, problem = Courier(run_dir, target), ""
         try:
@@ -129,7 +129,7 @@ def _settings(config: dict[str, Any], arguments: argparse.Namespace) -> dict[str
     ]
     given = {"to": targets or recorded.get("to"), "link": arguments.link or recorded.get("link")}
     if not given["to"]:
-        raise ConfigError(f"the run's settings name nobody to notify; name a service: --to {NOTIFY_SERVICES[0]}")
+        raise ConfigError(f"the run's settings name no notification target; name a service: --to {NOTIFY_SERVICES[0]}")
     return _checked(given)
 
 

@@ -40,7 +40,7 @@ def printable(facts: Any) -> Any:
 
 
 def write_file(target: Path, data: bytes, *, folder_too: bool = False) -> None:
-    """Replace a file at once, in a folder that is made where `folder_too` says so. Raises RunError."""
+    """Replace a file at once, in a folder that is created with `folder_too`. Raises RunError."""
     try:
         (put_file if folder_too else replace_file)(target, data)
     except OSError as error:

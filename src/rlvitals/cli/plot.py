@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="average over N points; 0 draws the raw points alone (default: by the number of points)",
     )  # fmt: skip
     parser.add_argument("--last", metavar="N", type=int, help="only the last N rows")
-    parser.add_argument("--no-findings", action="store_true", help="do not mark, nor look for, what went wrong")
+    parser.add_argument("--no-findings", action="store_true", help="do not detect or mark findings")
     add_json_flag(parser)
 
 
@@ -89,5 +89,5 @@ def _smoothing(text: str) -> Smooth:
     if text == "auto":
         return "auto"
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of points")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of points")
     return int(text)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evals-keep-last", type=_count, metavar="N", help="keep the files of the newest N evaluations"
     )
     parser.add_argument("--keep-every", type=_count, metavar="K", help="and those of every K-th step")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     add_json_flag(parser)
 
 

@@ -19,14 +19,14 @@ from rlvitals.terminal import say, warn
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", help="the folder whose dashboard the runs were deleted in")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     root = Path(arguments.directory).resolve()
     if not root.is_dir():
-        raise RunNotFound(f"{arguments.directory} is no directory")
+        raise RunNotFound(f"{arguments.directory} is not a directory")
     marks = Marks(root)
     wanted = [name for name, said in sorted(marks.read()["runs"].items()) if said.get("deleted")]
     found = {name: run_dir for name in wanted if (run_dir := _run_dir(root, name)) is not None}
@@ -66,7 +66,7 @@ def _run_dir(root: Path, name: str) -> RunDir | None:
 
 def _is_confirmed(runs: int) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("removing runs asks first, and there is no terminal to ask on: add --yes")
+        raise ConfigError("removing runs needs a confirmation, and there is no terminal for it: add --yes")
     say(f"Remove the records of {runs} runs from the disk? This cannot be undone. Type yes:")
     return sys.stdin.readline().strip().casefold() == "yes"
 

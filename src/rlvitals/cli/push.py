@@ -21,11 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "url", metavar="URL", help="a server that accepts pushes (http, https), or a bucket's folder (s3, ...)"
     )
     parser.add_argument("--name", help="what the run is called there (default: its directory's name)")
-    parser.add_argument("--follow", action="store_true", help="go on for as long as the run is being recorded")
+    parser.add_argument("--follow", action="store_true", help="continue for as long as the run is being recorded")
     parser.add_argument("--token-file", metavar="FILE", help=f"the server's token for pushes (or in {PUSH_VARIABLE})")
     parser.add_argument(
         "--patience", type=float, default=PATIENCE, metavar="SECONDS",
-        help=f"how long a server may be silent before this gives up (default: {PATIENCE:.0f}); --follow waits",
+        help=f"seconds without an answer before the command fails (default: {PATIENCE:.0f}); --follow waits",
     )  # fmt: skip
     add_json_flag(parser)
 

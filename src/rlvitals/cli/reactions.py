@@ -1,6 +1,6 @@
 """What `check --follow` does about a critical finding, where it is asked to: a command, a file, a webhook, a signal.
 
-Each of them is tried once for a finding; what fails is said on stderr and never ends the watch.
+Each of them is tried once for a finding; a failure is printed on stderr and never ends the watch.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _target(text: str) -> tuple[Handle, int, str]:
         raise ConfigError(f"--signal {text}: this system has no signals")
     pid = int(number)
     if pid <= 1 or pid == os.getpid():
-        raise ConfigError(f"--signal {text}: that is no training process")
+        raise ConfigError(f"--signal {text}: that is not a training process")
     try:
         handle = Handle(pid)  # before the questions: the answers are then about the process that gets the signal
         handle.send(0)

@@ -16,7 +16,7 @@ from rlvitals.views.report import gather
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log any other tool wrote")
     parser.add_argument(
-        "--compare", metavar="RUN", nargs="+", action="extend", default=[], help="runs or logs to lay beside it"
+        "--compare", metavar="RUN", nargs="+", action="extend", default=[], help="runs or logs to compare with"
     )
     parser.add_argument(
         "--output", metavar="FILE",

@@ -32,16 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="G", help="one group of the step, by number or id: turn table, transcripts")
     parser.add_argument("--worst", type=int, metavar="K", help="the K rollouts of the lowest reward, of a step or all")
     parser.add_argument("--search", metavar="TEXT", help="rollouts with these words in a row, of a step or all")
-    parser.add_argument("--outcome", help="rollouts that came out like this")
+    parser.add_argument("--outcome", help="rollouts with this outcome")
     parser.add_argument("--diff", type=int, metavar="STEP", help="what changed for the same prompts since that step")
-    parser.add_argument(
-        "--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart"
-    )
+    parser.add_argument("--validation", action="store_true", help="the rollouts of evaluations")
     parser.add_argument(
         "--tokens", nargs="?", const=OVERLAYS[0], choices=OVERLAYS,
         help="a group's rollouts token by token, coloured by this number (default: probability)",
     )  # fmt: skip
-    parser.add_argument("--full", action="store_true", help="whole texts, tool calls and results")
+    parser.add_argument("--full", action="store_true", help="complete texts, tool calls and results")
     parser.add_argument("--verbose", action="store_true", help="every group's rollouts and turn table")
     parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"hits shown (default: {SHOWN})")
     add_json_flag(parser)

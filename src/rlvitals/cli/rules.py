@@ -1,4 +1,4 @@
-"""`rlvitals rules [NAME ...]`: what the doctor goes by."""
+"""`rlvitals rules [NAME ...]`: the rules of the doctor."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlvitals.render.tables import render_markdown, render_rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="rules or kinds of trouble, told in full")
-    parser.add_argument("--rules", metavar="PRESET|FILE", help="with these rules on top of the shipped ones")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="rules or kinds of trouble to show in full")
+    parser.add_argument("--rules", metavar="PRESET|FILE", help="also list these rules")
     add_json_flag(parser)
 
 

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     put_away = set() if arguments.all else {root / run for run in Marks(root).put_away()}
     for path in find_trainings(arguments.directory):
         if not is_run(path) or (put_away and path.resolve() in put_away):
-            continue  # where it is no run, it is found among the logs: its processes record a run each
+            continue  # where it is not a run, it is found among the logs: its processes record a run each
         try:
             found.append(headline(open_run(path)))
         except (RlvitalsError, OSError) as error:  # one damaged run must not hide the others

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory, or a framework's dump of rollouts")
     parser.add_argument(
         "--scanner", action="append", default=[], metavar="FILE",
-        help="scanners of your own: a YAML file with patterns, or a Python file with functions; may be given again",
+        help="your own scanners: a YAML file with patterns, or a Python file with functions; may be given again",
     )  # fmt: skip
     parser.add_argument(
         "--rules",
@@ -38,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a rule file that changes rules or switches them off",
     )
-    parser.add_argument(
-        "--validation", action="store_true", help="the rollouts of evaluations, which a dump keeps apart"
-    )
+    parser.add_argument("--validation", action="store_true", help="the rollouts of evaluations")
     parser.add_argument("--limit", type=int, metavar="N", help="read at most about N rollouts, of steps spread evenly")
     parser.add_argument("--verbose", action="store_true", help="every pattern and remark")
     rubric = parser.add_argument_group("a model judges a rubric too")

@@ -32,19 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8642, help="the port; 0 takes a free one (default: 8642)")
     parser.add_argument(
         "--token",
-        help=f"what a page must know (or in {TOKEN_VARIABLE}); beyond this machine one is made if none is given",
+        help=f"the token for pages (or in {TOKEN_VARIABLE}); if other machines can connect, one is created by default",
     )
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="another name this server goes by (a proxy's)"
+        "--allow-host", action="append", default=[], metavar="NAME", help="another host name of this server (a proxy's)"
     )
     parser.add_argument(
         "--edit",
         action="store_true",
         help="let pages name, tag, annotate, archive and delete runs; kept in one file of the folder, beside the runs",
     )
-    parser.add_argument("--tokens", metavar="FILE", help="a token a person: a name and a token on each line")
-    parser.add_argument("--new-token", metavar="NAME", help="print a new token and its line for that file, and end")
-    parser.add_argument("--access-log", metavar="FILE", help="write who asked what to a file; - for standard error")
+    parser.add_argument("--tokens", metavar="FILE", help="one token per person: a name and a token on each line")
+    parser.add_argument("--new-token", metavar="NAME", help="print a new token and its line for that file, and exit")
+    parser.add_argument(
+        "--access-log", metavar="FILE", help="log every request and who made it to a file; - for standard error"
+    )
     parser.add_argument(
         "--accept-pushes", action="store_true",
         help=f"let 'rlvitals push' write runs into the folder; needs a token in {PUSH_VARIABLE} or --push-token-file",

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--title", default=TITLE, help=f"what the site is called (default: {TITLE})")
     parser.add_argument(
         "--redact", action="append", default=[], metavar="PATTERN",
-        help="a setting, metric, text or field of rollouts to leave out, by name or glob (may be given again)",
+        help="a setting, metric, text or rollout field to leave out, by name or glob (may be given again)",
     )  # fmt: skip
     parser.add_argument("--no-texts", action="store_true", help="no prompts, completions, tool results or logged texts")
     parser.add_argument(

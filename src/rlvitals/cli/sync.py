@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory")
     parser.add_argument("--to", action="append", default=[], metavar="TRACKER", help="which one (may be given again)")
     parser.add_argument("--config", metavar="FILE", help="YAML with tracker_kwargs (default: as recorded)")
-    parser.add_argument("--follow", action="store_true", help="go on for as long as the run is being recorded")
+    parser.add_argument("--follow", action="store_true", help="continue for as long as the run is being recorded")
     add_json_flag(parser)
 
 

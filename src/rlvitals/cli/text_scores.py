@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one a core from 500 pairs on)")
     parser.add_argument("--prediction-key", metavar="KEY", help=f"its field (default: {', '.join(PREDICTION_KEYS)})")
     parser.add_argument("--reference-key", metavar="KEY", help=f"its field (default: {', '.join(REFERENCE_KEYS)})")
-    parser.add_argument("--skip-bad", action="store_true", help="count lines that are no pairs instead of stopping")
+    parser.add_argument("--skip-bad", action="store_true", help="skip and count lines that are not pairs")
     parser.add_argument("--output", metavar="PAIRS.jsonl", help="write the scores of each pair there")
     add_json_flag(parser)
 

@@ -26,13 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run, a log any other tool writes, or its dump of rollouts, which need not be there yet; or a folder of "
         "runs and logs, to choose one",
     )
-    parser.add_argument("--plain", action="store_true", help="lines instead of a screen, as when it is no terminal")
+    parser.add_argument(
+        "--plain", action="store_true", help="print lines instead of a screen; the default without a terminal"
+    )
     add_judge_flags(parser)
     add_map_flag(parser)
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look (default: 1)")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
     parser.add_argument(
-        "--until-idle", type=float, metavar="SECONDS", help="with lines: end when no row came for so long"
+        "--until-idle", type=float, metavar="SECONDS", help="with lines: end after so many seconds without a row"
     )
 
 

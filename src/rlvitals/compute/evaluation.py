@@ -72,7 +72,7 @@ def turnover(before: Mapping[str, float], now: Mapping[str, float], *, solved: f
 def pass_rates(groups: Iterable[Group], *, right: float = 1.0) -> dict[str, float]:
     """The share of correct rollouts of each prompt, by its id or text, for `turnover`.
 
-    A rollout is correct where its outcome says so, or, where it has none, its reward is at least `right`; one with
+    A rollout is correct if its outcome is, or, where it has none, its reward is at least `right`; one with
     neither takes no part.
 
     >>> pass_rates([Group(id="p", rollouts=(Rollout(reward=1.0), Rollout(reward=0.0), Rollout(outcome="correct")))])

@@ -33,7 +33,7 @@ counted as a time-out. A stop reason is no error by itself: `tool_calls` and `sc
 _TOOL_NAME = re.compile(r"[\w.:-]{1,64}")
 
 MAX_TOOLS = 32
-"""Tools with numbers of their own, the most called ones: a model that invents tools must not invent metrics."""
+"""Tools with their own numbers, the most called ones: a model that invents tools must not invent metrics."""
 
 
 def origin(rollout: Rollout) -> str | None:

@@ -48,11 +48,11 @@ def advantages(
     """The groups with mean, population deviation, whether they are kept, and every advantage.
 
     A group is filtered where its deviation is below `min_group_std` (strictly), where it has no rewards, or where one
-    of them is no number. Advantages are computed for filtered groups too: they are to be looked at. A rollout without a
-    reward has none and does not count in its group.
+    of them is not a number. Advantages are computed for filtered groups too: they are to be looked at. A rollout
+    without a reward has none and does not count in its group.
 
     With `turns` each turn is credited on its own: the rollout's advantage, corrected by what the turn achieved (see
-    `credit`). A turn with a reward of its own and no outcome gets that on top instead.
+    `credit`). A turn with its own reward and no outcome gets that on top instead.
     """
     read = read_rules(rules)
     return [_advantaged(group, min_group_std, scale, read if turns else None) for group in groups]
@@ -67,7 +67,7 @@ def _advantaged(group: Group, min_std: float, scale: str, rules: Rules | None) -
     mean, std = float(moments.mean[0]), float(moments.spread[0])
     found = iter(group_relative(rewards, places, scale=scale).tolist())
     kept = std >= min_std
-    reason = "" if kept else f"reward std {std:.3f} < {min_std:g}" if math.isfinite(std) else "a reward is no number"
+    reason = "" if kept else f"reward std {std:.3f} < {min_std:g}" if math.isfinite(std) else "a reward is not a number"
     decided = replace(group, mean=mean, std=std, kept=kept, reason=reason)
     rollouts = [
         _credited(rollout, decided, None if rollout.reward is None else next(found), rules)

@@ -22,7 +22,7 @@ from rlvitals.compute.rollout import interval
 from rlvitals.values import Value
 
 MOST_BINS = 8
-"""Parts of a run that drift is told in."""
+"""Parts of a run that drift is reported for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Whether the judge goes by something it should not."""
+    """Whether the judge depends on something it should not."""
 
     size: float | None
     """For answers: how much longer accepted ones are than rejected ones of the same gold label, as a factor. For pairs:

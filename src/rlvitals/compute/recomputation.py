@@ -350,7 +350,7 @@ class _Tokens:
         found = _values(told)
         if self.advantages is not None and "train.loss" not in found and not settings.kl_coef:
             found["train.loss"] = found["policy.loss"]
-        if not has_clip:  # the bounds are not known: what depends on them cannot be told, unless nothing is clipped
+        if not has_clip:  # the bounds are not known: what depends on them is unknown, unless nothing is clipped
             is_clipped = found["policy.ratio_outside"].max > 0
             found = {
                 name: value

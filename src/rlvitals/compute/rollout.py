@@ -141,7 +141,7 @@ def pack(
     """The statistics of rollouts, one number (or text, or list of tokens) for each; what is not given is not computed.
     `stats` returns them as mergeable values. A group must lie in one call: groups cannot be merged across calls.
 
-    Truncation is told by `finish_reasons` or `truncated` (true or false); with `max_response_length` alone a response
+    Truncation is read from `finish_reasons` or `truncated` (true or false); with `max_response_length` alone a response
     of that length counts as truncated, also one that happened to end there. `scores` are rewards before clipping,
     `score_low` and `score_high` the limits they are clipped to. `components` are parts of the reward by name, NaN where
     one does not apply; with `component_weights` their weighted sum is the score where none is given. `success` is true

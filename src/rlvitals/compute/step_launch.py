@@ -79,7 +79,7 @@ class Start:
                 return
             try:
                 self._start(addresses, table, place, stream)
-            except TypeError:  # another Triton, whose built kernels want other arguments: all is queued anew
+            except TypeError:  # another Triton, whose built kernels want other arguments: all is queued again
                 self._can_start = False
                 self.start_by_triton(given, table, place.numbers)
 
@@ -96,7 +96,7 @@ class Start:
     def _start(self, addresses: list[int | None], table: Tensor, place: Place, stream: int) -> None:
         gather, merge = self._built  # type: ignore[misc]
         at = table.data_ptr()
-        nobody = (None, None, None)  # what launch hooks are told, and the hooks
+        nobody = (None, None, None)  # the arguments of launch hooks, and the hooks
         gather.run(self._programs, 1, 1, stream, gather.function, gather.packed_metadata, *nobody,
                    *addresses[:-2], at, *self._settings)  # fmt: skip
         merge.run(len(CHANNELS), 1, 1, stream, merge.function, merge.packed_metadata, *nobody,

@@ -198,7 +198,7 @@ def _k3(log_ratio: Tensor) -> Tensor:
 
 
 def _share(condition: Tensor, decided_by: Tensor) -> Tensor:
-    """1 where the condition holds, 0 where not, NaN where it cannot be told."""
+    """1 where the condition holds, 0 where not, NaN where it is unknown."""
     import torch
 
     return condition.to(decided_by.dtype).where(~decided_by.isnan(), torch.nan)

@@ -64,7 +64,7 @@ class Policy:
     def consider(
         self, findings: Iterable[Finding], checkpoints: Callable[[], Mapping[int, str]] = dict
     ) -> Request | None:
-        """The request that new findings lead to, now the open one; None where nothing graver is to be asked.
+        """The request that new findings lead to, now the open one; None where nothing more severe is to be asked.
 
         `checkpoints` gives the folders there are to go back to, by step; it is called where that matters.
         """
@@ -101,7 +101,7 @@ class Policy:
 
     def hand_over(self) -> Request | None:
         """The open request, on its way to the trainer. It stays open until it is answered; a warning is over once it
-        is told.
+        is delivered.
         """
         if self._of_people:
             return self._of_people[0]
@@ -214,7 +214,7 @@ _NOTHING = Request("none", "", Finding("", "data", "info", 0, 0, ""))
 
 
 class Declined(Exception):
-    """The trainer does not do what is asked. Nothing was changed and training goes on; the message says why."""
+    """The trainer does not do what is asked. Nothing was changed and training continues; the message says why."""
 
 
 class CannotGoBack(Exception):
@@ -225,7 +225,9 @@ class Controls(Protocol):
     """What a trainer can be made to do. A method that does not do it raises `Declined`."""
 
     def stop(self) -> None:
-        """End the training after this step. A loop that ends where `Actions.carry_out` says so has nothing to do."""
+        """End the training after this step. A loop that ends when `Actions.carry_out` returns True has nothing to
+        do.
+        """
 
     def save(self) -> str | None:
         """Save a checkpoint and return its name; None where the trainer saves later (see `Actions.saved`)."""

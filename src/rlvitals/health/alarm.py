@@ -10,7 +10,7 @@ from rlvitals.records import Severity
 
 @dataclass(slots=True)
 class Alarm:
-    """A rule's answer for one row. Nothing is said to anyone until it has held as long as the rulebook asks."""
+    """A rule's answer for one row. Nothing is reported until it has held as long as the rulebook requires."""
 
     severity: Severity
     signal: Signal | None = None

@@ -6,7 +6,7 @@ was known by its words alone is let go where its first values contradict them.
 A slice (`reward/env=math`) feeds a signal only where the run does not log the metric over all slices. Then the signal
 is the mean over the slices. One slice in place of the whole would hide a collapse in all others, and its level would
 depend on the alphabet. How many samples each slice has is not known here, so all weigh the same. Besides, the slices of
-an outcome have series of their own (`slices`), whether or not the whole is logged.
+an outcome have their own series (`slices`), whether or not the whole is logged.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Case:
         self.now = math.nan
         """The time, where `Monitor.tick` tells it."""
         self.heard_at = math.nan
-        """When the last row was noticed, for rows that carry no time of their own."""
+        """When the last row was noticed, for rows without a time."""
         self.open_phases: Sequence[OpenPhase] = ()
         """What the trainer is in the middle of, where `Monitor.tick` tells it."""
         self.lost_pid: int | None = None
@@ -268,7 +268,7 @@ class Case:
                 signal.update(mean, step)
 
     def _says_nothing(self, key: str, value: float) -> bool:
-        """Whether a value that is no number says nothing: the mean of a slice that the batch has no sample of."""
+        """Whether a value that is not a number says nothing: the mean of a slice that the batch has no sample of."""
         return key.startswith("_") or (math.isnan(value) and self.reader.cut(key) is not None)
 
     def restart(self, step: int) -> None:
@@ -418,7 +418,7 @@ class Case:
         return self._reading(key, claim, signal)
 
     def _slice(self, key: str, claim: Claim) -> _Reading | None:
-        """Let a slice feed a series of its own, unless a better spelling does already. A label that names a metric is
+        """Let a slice feed its own series, unless a better spelling does already. A label that names a metric is
         none: `eval/mean_reward` is not the score of a data set of that name.
         """
         labels = claim.slice.labels.values() if claim.slice is not None and "=" not in key else ()
@@ -587,7 +587,7 @@ def _is_like_a_reward(claim: Claim) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A plain float of whatever a trainer logs, or None for what is no number."""
+    """A plain float of whatever a trainer logs, or None for what is not a number."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, bool | int):

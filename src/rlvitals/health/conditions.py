@@ -2,7 +2,7 @@
 
 The signal is one of the rulebook's, a concept of the catalogue or a logged name (spaces and all); the statistic one of
 `STATISTICS` (the value itself where none is given). A concept is taken whole, so `train.loss.trend` is the concept;
-`NAME.value` is how a logged name that ends like a statistic is told from it.
+`NAME.value` is how a logged name that ends like a statistic is distinguished from it.
 
 >>> condition = parse("kl.fast > 0.5 and reward.rising < 1")
 >>> [term.signal for term in condition]
@@ -58,7 +58,7 @@ STATISTICS: dict[str, Callable[[Signal], float]] = {
     "points": operator.attrgetter("n"),
     "at_step": operator.attrgetter("step"),
 }
-"""Names a condition may ask for; what each means is said in `statistics.Signal`. `at_step` is the training step of the
+"""Names a condition may ask for; `statistics.Signal` defines each. `at_step` is the training step of the
 last value, for rules that begin or end at a step."""
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -107,7 +107,7 @@ def parse(text: str, place: str = "the rule") -> list[Term]:
         match = _BAND.match(piece.strip()) or _TERM.match(piece.strip())
         if match is None:
             raise RuleError(
-                f"{place}: {piece!r} is no condition. Write SIGNAL[.STATISTIC] OP NUMBER, such as 'kl.fast > 0.5', or "
+                f"{place}: {piece!r} is not a condition. Write SIGNAL[.STATISTIC] OP NUMBER, as in 'kl.fast > 0.5', or "
                 f"SIGNAL outside LOW..HIGH"
             )
         signal, statistic = _split(match["what"], place)
@@ -128,7 +128,9 @@ def _split(what: str, place: str) -> tuple[str, str]:
     if tail in STATISTICS:
         return head, tail
     if "/" not in tail and (guess := did_you_mean(tail, STATISTICS, 0.75)):
-        raise RuleError(f"{place}: {tail!r} is no statistic.{guess} (A metric of that name is written '{what}.value')")
+        raise RuleError(
+            f"{place}: {tail!r} is not a statistic.{guess} (For a metric of that name write '{what}.value')"
+        )
     return what, "value"
 
 

@@ -37,7 +37,7 @@ _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<se
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is said of a finding."""
+    """The texts of a finding."""
 
     title: str = ""
     causes: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def parse_line(text: str, place: str = "the rule", sources: Sequence[SignalSourc
     match = _LINE.match(text)
     if match is None:
         raise RuleError(
-            f"{place}: {text!r} is no rule. Write CONDITION [for POINTS]: SEVERITY, such as 'kl > 0.5 for 5: warning' "
+            f"{place}: {text!r} is not a rule. Write CONDITION [for POINTS]: SEVERITY, as in 'kl > 0.5 for 5: warning' "
             f"({', '.join(SEVERITIES)})"
         )
     points = int(match["points"] or 1)
@@ -305,7 +305,7 @@ def _checked(key: str, value: Any, rule: Rule, place: Place) -> Any:
 
 def _known_kind(value: Any, here: str) -> str:
     if value not in KINDS:
-        raise RuleError(f"{here}: {value!r} is no kind.{did_you_mean(str(value), KINDS)} Known: {', '.join(KINDS)}")
+        raise RuleError(f"{here}: {value!r} is not a kind.{did_you_mean(str(value), KINDS)} Known: {', '.join(KINDS)}")
     return str(value)
 
 

@@ -148,8 +148,8 @@ def recovery(finding: Finding, step: int) -> HealthEvent:
 
 
 def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | None, when: float) -> list[HealthEvent]:
-    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run went on.
-    What it said of this one is said in the words of every screen.
+    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run continued.
+    Every screen words what it reported of this one in the same way.
     """
     kept = []
     for event in events:
@@ -215,7 +215,7 @@ def is_standing(finding: Finding) -> bool:
 
 
 def counted(findings: list[Finding]) -> str:
-    """How many alarms there are at their worst, and the first of the gravest."""
+    """How many alarms there are at their worst, and the first of the most severe."""
     gravest: dict[str, Finding] = {}
     for finding in findings:
         gravest.setdefault(finding.alarm, finding)

@@ -1,4 +1,4 @@
-"""The monitor: one row in, new findings out. Constant time and memory, no clock of its own, never raises.
+"""The monitor: one row in, new findings out. Constant time and memory, no clock, never raises.
 
 It binds the rulebook's rules to the signals a run really logs, lets each rule look at every row that brought one of its
 signals something new, and says what has held for as long as the rulebook asks: once per rule, slice and severity,
@@ -176,7 +176,7 @@ class Monitor:
                 continue
             try:
                 alarm = judge()
-            except Exception as error:  # noqa: BLE001 - a rule that breaks is put aside; 70 guards a row are too slow
+            except Exception as error:  # noqa: BLE001 - a rule that breaks is set aside; 70 guards a row are too slow
                 problems[bound.rule.rule] = words_of(error)
                 continue
             if alarm is not None or state.is_awake:
@@ -191,7 +191,7 @@ class Monitor:
             alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
             alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
-                alarm.severity = "info"  # the run has come through this before, and is ahead all the same
+                alarm.severity = "info"  # the run has come through this before, and is still ahead
             is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
             if is_lost and (beside := self._beside(rule)) is not None:  # two different things show how it was lost
                 alarm.severity = "critical"
@@ -272,7 +272,7 @@ class Monitor:
             else:
                 self.left_unsaid += 1
                 kept.append(finding)
-                # Not said, so it may be said once the storm is over, if it still holds.
+                # Not reported, so it may be reported after the storm, if it still holds.
                 self._states[finding.alarm].said = _RANK[finding.severity] - 1
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
@@ -312,7 +312,7 @@ def _summary(kept: Sequence[Finding]) -> Finding:
         severity="info",
         step=first.step,
         onset_step=min(finding.onset_step for finding in kept),
-        title=f"more is off than is worth reading one by one: {kinds}. Deal with the gravest first",
+        title=f"many rules raised findings at once: {kinds}. Start with the most severe",
         confidence=1.0,
         evidence={"count": float(len(kept))},
         metrics=tuple(name for finding in kept for name in finding.metrics),
@@ -360,7 +360,7 @@ class _State:
         return self._way_back is None or self._way_back[0].fast >= self._way_back[1]
 
     def raise_to(self, severity: Severity, alarm: Alarm) -> None:
-        """It is said now, at this severity."""
+        """It is reported now, at this severity."""
         self.times += not self.said
         self.said = _RANK[severity]
         self.is_awake = True

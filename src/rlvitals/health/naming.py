@@ -54,7 +54,7 @@ class SignalSource:
     name: str
     concepts: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
-    """Names of a signal that is no concept of the catalogue."""
+    """Names of a signal that is not a concept of the catalogue."""
     key: str = ""
     """One logged name or concept, for a signal that a user's rule asks for."""
     takes_highest: bool = False
@@ -68,7 +68,7 @@ class Taken:
     signal: str
     name: str
     concept: str
-    """Empty for a signal that is no concept of the catalogue."""
+    """Empty for a signal that is not a concept of the catalogue."""
     sureness: Sureness
     why: str
 
@@ -185,7 +185,7 @@ class Naming:
 
     def _claims_given(self, name: str, target: str) -> list[Claim]:
         """What the user's word for a name comes to. Raises ConfigError for a concept nobody knows."""
-        why = "you said so"
+        why = "your mapping"
         if target in self._sources:
             return [Claim(_GIVEN, Taken(target, name, target, "given", why))]
         known = {metric.id for metric in catalog.metrics()}
@@ -199,7 +199,7 @@ class Naming:
         signals = sorted(source.name for source in self._sources.values() if not source.key)
         near = did_you_mean(target, [*signals, *known]) or f" Signals: {', '.join(signals)}"
         raise ConfigError(
-            f"{name!r} is mapped to {target!r}, which is no concept of the catalogue and no signal of the doctor.{near}"
+            f"{name!r} is mapped to {target!r}, which is not a concept of the catalogue or a signal of the rules.{near}"
         )
 
     def _claims_known(self, key: str, values: Sequence[float], reader: Reader) -> list[Claim] | None:

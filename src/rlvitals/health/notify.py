@@ -121,7 +121,7 @@ class Webhook:
         self._thread: threading.Thread | None = None
 
     def post(self, run_name: str, finding: Finding) -> None:
-        """Hand a finding over to the thread; one that finds the queue full is dropped, and that is said."""
+        """Hand a finding over to the thread; one that finds the queue full is dropped with a warning."""
         try:
             self._waiting.put_nowait(encode(message(run_name, finding, self._shape)))
         except queue.Full:
@@ -212,7 +212,7 @@ def open_notifier(
     *,
     put_file: Callable[[Path, bytes], None],
 ) -> Notifier | None:
-    """The notifier of settings that name a webhook or a sentinel; None for others. Services (`to`) are told by the
+    """The notifier of settings that name a webhook or a sentinel; None for others. Services (`to`) are notified by the
     process beside the trainer.
     """
     wanted = {key: value for key, value in settings.items() if key in ("webhook", "format", "on", "sentinel")}

@@ -1,6 +1,6 @@
 """Writes the docs pages of the rules, by family and preset: `python -m rlvitals.health.pages docs/rules [--check]`.
 
-`index.md` there is written by hand. Every rule is a heading of its own name, so a finding's `rule` is its anchor.
+`index.md` there is written by hand. Every rule has a heading with its name, so a finding's `rule` is its anchor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BY_HAND = "index.md"
 
 TITLES = {
     "optimisation": "Numerics and optimisation",
-    "preference": "Preference optimisation: KTO, DPO and their kin",
+    "preference": "Preference optimisation: KTO, DPO and related algorithms",
     "reward": "Reward and learning signal",
     "policy": "Policy: KL, entropy, clipping, ratios, length, critic",
     "agent": "Agents and tools",
@@ -159,7 +159,7 @@ def rules_named(name: str, book: Rulebook) -> list[Rule]:
 
 
 def gravest(rule: Rule) -> str:
-    """The gravest severity a rule can come to: its entry's, or what its function's code names."""
+    """The highest severity a rule can reach: its entry's, or what its function's code names."""
     if rule.when:
         return rule.severity
     named = FUNCTIONS[rule.function].__code__.co_names

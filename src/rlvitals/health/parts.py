@@ -38,7 +38,7 @@ SPARE_ROWS = 4
 """Rows that there must be beyond one for each part."""
 
 NEGLIGIBLE = 0.005
-"""A series that moves the reward by less than this share of its spread and of its size is no part of it."""
+"""A series that moves the reward by less than this share of its spread and of its size is not part of it."""
 
 
 class Parts:

@@ -4,7 +4,7 @@ The only place that decides it: a live run, a resumed one, a follower, `check`, 
 through `RowReader`, so that the same rows lead to the same findings.
 
 - Training and evaluation rows come in the order they were logged (`in_order`).
-- Metrics of an evaluation get a name that says so, and its step never falls behind the training's: the monitor would
+- Metrics of an evaluation get a held-out name, and its step never falls behind the training's: the monitor would
   take that for a restart.
 - Some frameworks log one step in several rows, the loss in one and the reward in another. Such rows are one row for the
   monitor. A row is held back only in a run that was seen to do this for two steps in a row.
@@ -114,7 +114,7 @@ class RowReader:
         return self._take_evaluation(head)
 
     def take_foreign(self, row: Fields) -> list[Fields]:
-        """One row of another tool's log; whether it is an evaluation's is told by its names alone."""
+        """One row of another tool's log; whether it is an evaluation's is inferred from its names alone."""
         return self._take_evaluation(row) if _is_evaluation(row) else self._take_training(row)
 
     def flush(self) -> list[Fields]:
@@ -159,7 +159,7 @@ class RowReader:
         return self.flush() if is_last else []
 
     def _is_part(self, row: Fields) -> bool:
-        """Whether a row goes on with the step before it; one that repeats a metric with another value does not."""
+        """Whether a row continues with the step before it; one that repeats a metric with another value does not."""
         seen = self._seen
         return all(
             name not in seen or seen[name] == value or name in _PLACES or name.startswith("_") or _CLOCK.search(name)

@@ -72,8 +72,8 @@ class Rulebook:
 
 def load(*sources: str | Path | Sequence[Any]) -> Rulebook:
     """The shipped rules and the plug-ins', changed by presets (`kto_guide`), rule files, one-line rules and lists of
-    entries, in the order given: the last word counts. Metrics only these rules read become signals of their own.
-    `default` changes nothing: a run that was watched with others can be judged by ours.
+    entries, in the order given: later entries override earlier ones. Metrics that only these rules read become
+    separate signals. `default` changes nothing: a run that was watched with others can be judged by ours.
     """
     book = _with_plugins()
     for source in sources:

@@ -35,7 +35,7 @@ TINY = 1e-12
 """What is smaller is zero: a gradient of 1e-15 moves nothing."""
 
 NEAR_ZERO = 1e-9
-"""Levels this near to zero, or to each other, are not told apart, and nothing is divided by less."""
+"""Levels this near to zero, or to each other, are not distinguished, and nothing is divided by less."""
 
 FAST = 1.0 - 0.5 ** (1 / 5)
 MID = 1.0 - 0.5 ** (1 / 15)
@@ -253,7 +253,7 @@ class Signal:
         slow = self._slow = slow + SLOW * (taken - slow)
         if n <= HEAD:
             self._freeze(value, n)
-            fast, mid, slow = self._fast, self._mid, self._slow  # the head may have been mended
+            fast, mid, slow = self._fast, self._mid, self._slow  # the head may have been corrected
         if n < SETTLED:
             fast /= FAST_WARM[n]
             mid /= MID_WARM[n]
@@ -297,7 +297,7 @@ class Signal:
         """A value beyond the reach of the noise as it is taken, and how far it is then from the fast level."""
         if reach > WINSOR * ROUNDING * abs(self.base):
             return self.fast + math.copysign(reach, value - self.fast), reach
-        # Constant so far, so there is no noise to go by: what two of three values agree on.
+        # Constant so far, so there is no noise to compare with: what two of three values agree on.
         ordered = sorted(self._window)
         return median(self._window[-3:]), ordered[3] - ordered[1]
 

@@ -49,7 +49,7 @@ class Trail:
 
     def bind(self, signals: Mapping[str, Signal]) -> None:
         """Find the series that shows the gap best among those that the run logs. With another series the trail begins
-        anew.
+        again.
         """
         before = self._gap
         found = next(((signals[name], scale) for name, scale in _GAPS.items() if name in signals), None)

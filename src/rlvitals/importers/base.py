@@ -108,12 +108,12 @@ class Importer(ABC):
 
     @classmethod
     def begun(cls, log: Path) -> float:
-        """When the run of a log began, as far as can be told without reading it: the newest run of a folder is read."""
+        """When the run of a log began, as far as it is known without reading it: the newest run of a folder is read."""
         return changed_at(log)
 
     @classmethod
     def width(cls, log: Path) -> int:
-        """How many metrics a log has, where that can be told without reading it: of a folder's runs those with fewer
+        """How many metrics a log has, where that is known without reading it: of a folder's runs those with fewer
         than half as many as another come last.
         """
         return 1
@@ -259,7 +259,9 @@ def text_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """A text file's lines, one in memory at a time. A carriage return ends one too: progress bars go on for hours."""
+    """A text file's lines, one in memory at a time. A carriage return ends one too: progress bars continue for
+    hours.
+    """
     with open_foreign(path) as file, _decoded(file) as lines:
         yield from lines
 

@@ -71,7 +71,7 @@ def printed_number(text: str) -> int | float | None:
 
 
 def number_of(value: object) -> int | float | None:
-    """The number a parsed value is, or None: null, texts that are none, and what is no scalar."""
+    """The number a parsed value is, or None: null, texts that are none, and what is not a scalar."""
     if type(value) is float:
         return value
     if isinstance(value, int):

@@ -38,7 +38,7 @@ MAX_REREAD = 2
 MAX_SEARCHED = 100_000
 """Characters of a longer line that are."""
 MAX_WAITING = 1500
-"""Lines a printed mapping may go on for: configurations are long."""
+"""Lines a printed mapping may continue for: configurations are long."""
 
 _VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
 _RAY = re.compile(r"^\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)\s?")
@@ -200,7 +200,9 @@ class ConsoleImporter(LineImporter):
             if number is not None:
                 row[self._names.setdefault(name, name)] = number
             elif not is_last:
-                self.notes.count("1 value is no number and was left out", "{} values are no numbers and were left out")
+                self.notes.count(
+                    "1 value is not a number and was left out", "{} values are not numbers and were left out"
+                )
         return row
 
     # Mappings, on one line or over several
@@ -256,7 +258,7 @@ class ConsoleImporter(LineImporter):
         return self._give_up_waiting()
 
     def _give_up_waiting(self) -> list[_Told]:
-        """What looked like a mapping is none: its other lines may hold rows of their own."""
+        """What looked like a mapping is none: its other lines may hold their own rows."""
         lines, self._waiting = self._waiting[1:], []
         rows: list[_Told] = []
         before, self._may_wait = self._may_wait, False  # a text full of openings is not read again and again
@@ -333,7 +335,7 @@ class NotebookLogImporter(ConsoleImporter):
         try:
             piece = parse_lenient(line)
         except ValueError:
-            self.notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
+            self.notes.count("1 line is not JSON and was skipped", "{} lines are not JSON and were skipped")
             return []
         if not isinstance(piece, dict) or not isinstance(piece.get("data"), str):
             return []
@@ -456,7 +458,7 @@ class BarRows:
 class StepClock:
     """Stamps rows with steps: what they say, where the training's progress bar is, or one more than before.
 
-    Knows that a training began anew, so that steps may go back.
+    Knows that a training began again, so that steps may go back.
     """
 
     def __init__(self) -> None:

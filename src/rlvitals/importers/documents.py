@@ -94,7 +94,9 @@ class DocumentImporter(Importer):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        """The state that was saved last: at the end, or with the newest checkpoint, where training went on after it."""
+        """The state that was saved last: at the end, or with the newest checkpoint, where training continued after
+        it.
+        """
         found = super().log_in(folder)
         checkpoints = sorted(folder.glob(cls.marks[1]), key=number_of_checkpoint)
         if found is None or not checkpoints or found == checkpoints[-1]:
@@ -147,11 +149,11 @@ class DocumentImporter(Importer):
             shown = named(f"{table.title} ({len(table.rows)} rows)" for table in others)
             self.notes.say(
                 f"the file holds several tables: {chosen.title} ({len(chosen.rows)} rows) was read, these were not: "
-                f"{shown}. To read one of them, save it as a file of its own"
+                f"{shown}. To read one of them, save it as its own file"
             )
 
     def _with_evaluations(self, rows: list[Fields], table: Table) -> list[Fields]:
-        """The rows and those of an evaluation that has a list of its own."""
+        """The rows and those of an evaluation that has its own list."""
         reader = JsonlImporter()
         reader.steps.notes = Notes()
         found = [row for raw in table.rows for row in reader.place(raw)] + reader.finish()
@@ -236,7 +238,7 @@ def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Table]:
 
 
 def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
-    """Tables inside the items of a list that are no rows themselves: one for each run."""
+    """Tables inside the items of a list that are not rows themselves: one for each run."""
     found = [
         table
         for number, row in enumerate(rows[:SAMPLED])

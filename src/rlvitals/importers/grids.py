@@ -51,7 +51,7 @@ class Grid:
 
     def __init__(self) -> None:
         self.values: Fields = {}
-        """What a table of names and values says so far."""
+        """The names and values of the table so far."""
         self._section = ""
         self._header: list[str] = []
 
@@ -155,7 +155,7 @@ class Columns:
 
 
 def _header_of(text: str, width: int) -> list[str]:
-    """The names of as many columns, the first perhaps without one; nothing where the line is no header."""
+    """The names of as many columns, the first perhaps without one; nothing where the line is not a header."""
     text = text.strip().removeprefix("#").strip()
     for found in (_GAPS.split(text), text.split()):
         cells = ["", *found] if len(found) == width - 1 else found  # a column of row numbers has no name

@@ -81,7 +81,7 @@ class JsonlImporter(LineImporter):
         try:
             raw = parse_lenient(line.rstrip(","))
         except ValueError:
-            self.notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
+            self.notes.count("1 line is not JSON and was skipped", "{} lines are not JSON and were skipped")
             return []
         if not isinstance(raw, dict):
             self._skip()

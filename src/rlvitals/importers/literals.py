@@ -1,6 +1,6 @@
 """A small parser of the mappings that programs print: Python's repr, JSON, and what numpy and torch put into them.
 
-Nothing is evaluated. What is no literal (`<Enum: 1>`, `PosixPath('x')`) becomes None.
+Nothing is evaluated. What is not a literal (`<Enum: 1>`, `PosixPath('x')`) becomes None.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 class Malformed(ValueError):
-    """The text is no mapping; `at` is where that shows."""
+    """The text is not a mapping; `at` is where that shows."""
 
     at = 0
 

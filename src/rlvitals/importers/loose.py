@@ -1,7 +1,7 @@
 """Rows of loops that print in their own way: lines of names and numbers, blocks of such lines below a line that says
 the step, drawn tables.
 
-Which lines are rows is told by all of them together: a name counts when it comes again, a count of steps when it
+Which lines are rows is decided from all of them together: a name counts when it comes again, a count of steps when it
 grows. So lines are collected, and `rows` says what they amount to.
 """
 
@@ -217,7 +217,7 @@ class Outcome(NamedTuple):
 
     rows: list[Fields]
     total: int | None = None
-    """The steps there are to be, where every line says so."""
+    """The planned steps, where every line states them."""
     remarks: tuple[str, ...] = ()
 
 
@@ -279,7 +279,7 @@ class _Steps:
         return None if key is not None and self._is_fine and _rank(key) == EPOCHS else key
 
     def over_epochs(self, said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
-        """The step and the number of steps; over all epochs, where they count anew in each."""
+        """The step and the number of steps; over all epochs, where they count again in each."""
         number, total = said[chosen]
         epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
         if _rank(chosen) == EPOCHS:

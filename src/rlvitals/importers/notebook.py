@@ -1,7 +1,7 @@
 """Jupyter notebooks: trainings in the saved outputs of their cells. Nothing is run.
 
 An output shows a part of a training: the table a trainer keeps up to date, a frame of pandas, rows printed as text.
-Parts that show the same steps, or go on where another ended, are one training. A notebook may hold several; the one
+Parts that show the same steps, or continue where another ended, are one training. A notebook may hold several; the one
 most likely meant is read, and the notes name the others.
 """
 
@@ -140,7 +140,7 @@ def _cells(path: Path) -> list[dict[str, Any]]:
     lists += [sheet.get("cells") for sheet in sheets if isinstance(sheet, dict)] if isinstance(sheets, list) else []
     found = [cell for cells in lists if isinstance(cells, list) for cell in cells if isinstance(cell, dict)]
     if not found:
-        raise NotALog(path, "it is no notebook with cells")
+        raise NotALog(path, "it is not a notebook with cells")
     return found
 
 
@@ -148,7 +148,7 @@ class Piece(NamedTuple):
     """One output of a cell, or a part of it."""
 
     kind: str
-    """"stdout" and "stderr" for text that goes on in the next piece of its kind, "html", "result", "error"."""
+    """"stdout" and "stderr" for text that continues in the next piece of its kind, "html", "result", "error"."""
     text: str
 
 
@@ -202,7 +202,7 @@ class Book:
         self._unlogged: Table | None = None
         """A trainer's table that ends before its first row."""
         self._other_columns: dict[str, None] = {}
-        """Those of tables that are no training's."""
+        """Those of tables that are not training's."""
         code, results = CodeReader(), list[Training]()
         for number, cell in enumerate(cells, 1):
             if cell.get("cell_type") == "code":
@@ -294,9 +294,9 @@ class Book:
         begun = [0, *restarts(rows), len(rows)]
         runs = [rows[begin:end] for begin, end in itertools.pairwise(begun)]
         runs = [run for run in runs if _are_metrics(run) and not all("train_runtime" in row for row in run)]
-        notes = [note for note in console.notes.texts() if "no step" not in note]  # the steps are told below
+        notes = [note for note in console.notes.texts() if "no step" not in note]  # the steps are reported below
         if len(runs) > 1 and (joined := joined_epochs(runs)):
-            notes.append(f"the steps in cell {cell} begin anew in each of {len(runs)} epochs: they are counted on")
+            notes.append(f"the steps in cell {cell} begin again in each of {len(runs)} epochs: they are counted on")
             runs = [joined]
         for run in runs:
             part = Part(cell, run, config=dict(console.config), notes=list(notes))
@@ -316,14 +316,14 @@ def _are_metrics(rows: list[Fields]) -> bool:
 
 
 def _lines(pieces: list[Piece]) -> Iterator[str]:
-    """Lines in the order they were ended; a line of standard output may go on after what standard error says."""
+    """Lines in the order they were ended; a line of standard output may continue after what standard error says."""
     begun = {"stdout": "", "stderr": ""}
     for piece in pieces:
         kind = "stderr" if piece.kind == "stderr" else "stdout"
         *whole, begun[kind] = (begun[kind] + piece.text).split("\n")
         for line in whole:
             yield f"{_with_bar(line)}\n"
-        if kind == "stderr" and begun[kind]:  # a progress bar: it is drawn anew, and never ended
+        if kind == "stderr" and begun[kind]:  # a progress bar: it is drawn again, and never ended
             yield f"{_with_bar(begun[kind])}\n"
             begun[kind] = ""
     if begun["stdout"]:

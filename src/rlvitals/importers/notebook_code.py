@@ -1,6 +1,6 @@
 """What a notebook's code says of the trainings it starts: the trainer's class and the literal settings given to it.
 
-The code is parsed and never run. A value that is no literal, nor made of literals by plain arithmetic, is not known.
+The code is parsed and never run. A value that is not a literal, nor made of literals by plain arithmetic, is not known.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables as a notebook's outputs show them: HTML of a trainer's progress or of pandas, and the text that pandas prints.
 
-A table is names and texts; what they mean is told elsewhere.
+A table is names and texts; what they mean is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlvitals.importers.cells import number_in
 
 MAX_COLUMNS = 1000
 MAX_TEXT_ROW = 2000
-"""A longer line is no row of a printed table."""
+"""A longer line is not a row of a printed table."""
 
 ELLIPSES = frozenset({"...", "..", "…"})
 
@@ -36,11 +36,11 @@ class Table:
     total: int | None = None
     """How far the progress bar above the table is: only a trainer's own table has one."""
     epochs: float | None = None
-    """How many there will be, where the line of the progress bar says so."""
+    """How many there will be, where the line of the progress bar states it."""
     is_elided: bool = False
     """Whether an ellipsis stands for rows that are not shown."""
     length: int | None = None
-    """How many rows there were, where the table says so."""
+    """How many rows there were, where the table states it."""
     lines: list[str] = field(default_factory=list)
     """Those of the text it was in."""
 
@@ -70,7 +70,7 @@ class _TableParser(HTMLParser):
         super().__init__()
         self._tables: list[_Raw] = []
         self._progress = _Raw()
-        """What is said above the next table."""
+        """The text above the next table."""
         self._depth = 0
         self._is_head = False
         self._row: list[str] | None = None
@@ -242,7 +242,7 @@ def _names_over(head: str, first: str) -> list[str]:
 
 
 def _cells_in(line: str, width: int | None) -> list[str]:
-    """A row's cells; none where it is no row of numbers."""
+    """A row's cells; none where it is not a row of numbers."""
     if len(line) >= MAX_TEXT_ROW or not _LABEL.match(line):
         return []
     cells = line.rstrip(" \\\r").split()

@@ -19,7 +19,7 @@ LOOK_BACK = 12
 """Trainings before it that an output may belong to."""
 
 MOST_IN_A_CELL = 8
-"""When the steps of one text begin anew more often, they count within epochs."""
+"""When the steps of one text begin again more often, they count within epochs."""
 
 AXES = frozenset({"step", "timestamp", "epoch"})
 
@@ -56,7 +56,7 @@ class Part:
     progress: Progress | None = None
     """Above a table, or as a text has it last: of the bars drawn before, services keep nothing."""
     total: int | None = None
-    """Steps planned, where the output says so."""
+    """Steps planned, where the output states them."""
     is_beside: bool = False
     """Whether a text is of the training whose table is in the same cell."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Training:
         return True
 
     def _goes_on_in(self, part: Part) -> bool:
-        """Whether a part continues it, resumed: the same names, and steps that go on after its last as they did."""
+        """Whether a part continues it, resumed: the same names, and steps that continue after its last as they did."""
         steps, further = ({row["step"] for one in parts for row in one.rows} for parts in (self.parts, [part]))
         last, first = max(steps), min(further)
         if part.is_counted or not last < first <= last + 2 * _usual_gap(steps):
@@ -190,13 +190,14 @@ def _is_close(one: float, other: float) -> bool:
     return (math.isnan(one) and math.isnan(other)) or abs(one - other) <= 6e-5 + 1e-4 * abs(other)
 
 
-# Steps that begin anew
+# Steps that begin again
 
 
 def joined_epochs(runs: list[list[Fields]]) -> list[Fields]:
-    """The rows of a text whose steps begin anew in each epoch, counted on; none where it shows several trainings.
+    """The rows of a text whose steps begin again in each epoch, counted on; none where it shows several trainings.
 
-    Epochs have the same names, and numbers that now and then go on from where they were rather than from the beginning.
+    Epochs have the same names, and numbers that now and then continue from where they were rather than from the
+    beginning.
     """
     names = set(runs[0][0]) - AXES
     if any(set(run[0]) - AXES != names or "train_runtime" in run[-1] for run in runs):
@@ -283,6 +284,6 @@ def _cadence(rows: int, done: int) -> int:
 
 
 def _restep(part: Part, steps: list[int]) -> None:
-    """Number the training rows anew; those between them keep the step of the row before."""
+    """Number the training rows again; those between them keep the step of the row before."""
     renumbered = dict(enumerate(steps, 1))
     part.rows = [{**row, "step": renumbered.get(row["step"], steps[-1])} for row in part.rows]

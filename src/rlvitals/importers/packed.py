@@ -1,7 +1,7 @@
 """Packed logs: one file packed with gzip, bzip2, xz or zstd, and archives (zip, tar) that hold a log.
 
 They are unpacked into a temporary folder, which is removed afterwards, and only up to a size. What leads out of an
-archive's folder, is no plain file, or is a model's weights, is left out.
+archive's folder, is not a plain file, or is a model's weights, is left out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Packing(NamedTuple):
     mark: bytes
     endings: tuple[str, ...]
     archive: str
-    """The ending of a tar in it, where the two have one of their own."""
+    """The ending of a tar in it, where the two have a common one."""
 
 
 GZIP = Packing(b"\x1f\x8b", (".gz", ".gzip"), ".tgz")
@@ -236,7 +236,7 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _target(name: str, folder: Path) -> Path | None:
-    """Where a file of an archive goes; None for what leads elsewhere, and for weights, which are no logs."""
+    """Where a file of an archive goes; None for what leads elsewhere, and for weights, which are not logs."""
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or ":" in name or parts.suffix.lower() in WEIGHTS:
         return None

@@ -25,7 +25,7 @@ _AXES = frozenset({"step", "timestamp", "epoch", "global_step", "iteration", "in
 
 @cache
 def family(name: str) -> str:
-    """Training, evaluation or the summary at the end: what is logged in rows of its own.
+    """Training, evaluation or the summary at the end: what is logged in its own rows.
 
     >>> [family(name) for name in ("valid_action_ratio", "eval_loss", "val-core/acc", "val/ratio", "train_runtime")]
     ['train', 'eval', 'eval', 'train', 'summary']

@@ -121,7 +121,7 @@ class Label(NamedTuple):
     """The text before a number."""
 
     name: str | None
-    """None where it is no name."""
+    """None where it is not a name."""
     words: int
     """Words before the name."""
     has_mark: bool
@@ -149,7 +149,7 @@ class Reading(NamedTuple):
     percents: int
     """Numbers that were percentages: they are shares now."""
     is_explicit: bool
-    """Whether an equals sign or a colon stands before every number that is no count."""
+    """Whether an equals sign or a colon stands before every number that is not a count."""
 
     @property
     def is_clean(self) -> bool:

@@ -77,7 +77,7 @@ def _segments(points: Iterable[Point], notes: Notes) -> Iterator[list[Point]]:
 class PointColumns:
     """The points of a run by metric, in 24 bytes each: what a tracker gives that keeps no rows.
 
-    `rows` gives one row a step, as `rows_of_points` does; an evaluation of a step is a row of its own.
+    `rows` gives one row a step, as `rows_of_points` does; an evaluation of a step is its own row.
     """
 
     def __init__(self, notes: Notes) -> None:

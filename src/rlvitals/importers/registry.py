@@ -114,7 +114,7 @@ def plug_ins() -> tuple[type[Importer], ...]:
         if isinstance(loaded, type) and issubclass(loaded, Importer) and hasattr(loaded, "name"):
             found.append(loaded)
         else:
-            _pass_over(where, TypeError("it is no subclass of rlvitals.importers.Importer with a name"))
+            _pass_over(where, TypeError("it is not a subclass of rlvitals.importers.Importer with a name"))
     return tuple(found)
 
 
@@ -389,7 +389,7 @@ def failures_named(importer: Importer, path: Path) -> Iterator[None]:
 
 
 def _let_pass(importer: type[Importer]) -> tuple[type[Exception], ...]:
-    """What is not contained: errors of ours are told, and defects of ours are not hidden."""
+    """What is not contained: errors of rlvitals are reported, and its defects are not hidden."""
     return (Exception,) if importer in shipped() else (RlvitalsError, OSError)
 
 

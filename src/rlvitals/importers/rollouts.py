@@ -79,6 +79,6 @@ def group_of_row(form: str, row: Mapping[str, Any], step: int = 0) -> Group | No
     elif form in lines:
         told = lines[form].told(row, Path(f"{step}.jsonl"), notes)
     else:
-        raise ConfigError(f"{form!r} is no form of rows; there are {', '.join(sorted({*whole, *lines}))}")
+        raise ConfigError(f"{form!r} is not a form of rows; there are {', '.join(sorted({*whole, *lines}))}")
     group = None if told is None else group_of(told.group, notes.say)
     return None if told is None or group is None else replace(group, step=told.step)

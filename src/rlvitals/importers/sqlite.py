@@ -115,7 +115,9 @@ def tables_of(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def choose(runs: list[RunInDatabase], choice: str, path: Path, notes: Notes) -> RunInDatabase:
-    """The run to read: the one that is named, or the newest of those with most metrics; the others are said."""
+    """The run to read: the one that is named, or the newest of those with most metrics; the others are named in a
+    note.
+    """
     with_points = [run for run in runs if run.points]
     if choice:
         found = [run for run in runs if choice in (run.id, run.name)] or [

@@ -48,7 +48,7 @@ class StepFinder:
         self._offset = 0
 
     def memory(self) -> dict[str, Any]:
-        """What `recall` needs to go on with the rows that follow, as JSON holds it."""
+        """What `recall` needs to continue with the rows that follow, as JSON holds it."""
         epoch = self._epoch if math.isfinite(self._epoch) else None
         kept = {"rows": self._rows, "name": self._name, "differing": sorted(self._differing), "last": self._last}
         return {**kept, "epoch": epoch, "offset": self._offset, "is_numbered": self.is_numbered}
@@ -101,13 +101,13 @@ class StepFinder:
         return self._last
 
     def _continued(self, step: int, row: Fields) -> int:
-        """The step, or where steps count anew in each epoch, the count over all of them."""
+        """The step, or where steps count again in each epoch, the count over all of them."""
         epoch = row.get("epoch", row.get("train/epoch", row.get("progress/epoch")))
         if not isinstance(epoch, int | float):
             return step + self._offset
         if epoch >= self._epoch + 1 and step + self._offset < self._last and math.isfinite(self._epoch):
             self._offset = self._last + 1 - step
-            self.notes.say("steps count anew in each epoch: they are counted on")
+            self.notes.say("steps count again in each epoch: they are counted on")
         elif epoch < self._epoch:
             self._offset = 0
         self._epoch = epoch
@@ -123,7 +123,9 @@ class RestartWatch:
         self._before: Fields = {}
 
     def memory(self) -> dict[str, Any]:
-        """What `recall` needs to go on with the rows that follow, as JSON holds it. The last row is not part of it."""
+        """What `recall` needs to continue with the rows that follow, as JSON holds it. The last row is not part of
+        it.
+        """
         return {"newest": self._newest, "first": self._first}
 
     def recall(self, memory: dict[str, Any]) -> None:

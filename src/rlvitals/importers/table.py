@@ -37,7 +37,7 @@ _TITLE = re.compile(r"(?:\b|_)(?:eval(?:uation)?|val(?:idation)?|test|held[-_ ]?
 
 
 def delimiter_of(line: str) -> str | None:
-    """What separates a header's names; None where the line is no header."""
+    """What separates a header's names; None where the line is not a header."""
     best = max(DELIMITERS, key=line.count)
     cells = split(line, best)
     names = [cell.strip() for cell in cells if cell.strip()]

@@ -59,7 +59,7 @@ class LogTail:
         self._importer: Importer | None = None
         self._lines: _Lines | None = None
         self._judged: _Signature = ()
-        """What the log was when its format was told, or its whole was read, the last time."""
+        """What the log was when its format was last recognised, or when it was last read completely."""
         self._rows: list[Fields] = []
         """As they were read; what `settled` makes of them was given."""
         self._given: list[Fields] = []

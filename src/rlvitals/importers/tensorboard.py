@@ -1,10 +1,10 @@
 """TensorBoard event files: scalars of all tags, merged by step, histograms, and images that are PNGs. Numbers are
-float32, as TensorBoard keeps them. PyTorch writes histograms and images in fields of their own, TensorFlow 2 in
+float32, as TensorBoard keeps them. PyTorch writes histograms and images in their own fields, TensorFlow 2 in
 tensors.
 
 A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
-`add_scalars` makes for each of its lines. A folder of runs of which each goes on where the one before ended is one run
-too: a trainer that is resumed begins another folder.
+`add_scalars` makes for each of its lines. A folder of runs of which each continues where the one before ended is one
+run too: a trainer that is resumed begins another folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TensorBoardImporter(Importer):
     name = "tensorboard"
     description = "TensorBoard event files"
     marks = (EVENTS,)
-    last_row_grows = True  # each tag of a step is an event of its own
+    last_row_grows = True  # each tag of a step is its own event
 
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
@@ -89,7 +89,7 @@ class TensorBoardImporter(Importer):
         if not found:
             raise NotALog(path, "its event files hold no scalars")
         if kept.other_images:
-            self.notes.say(f"{kept.other_images} images were not read: they are no PNGs, or too many or too large")
+            self.notes.say(f"{kept.other_images} images were not read: they are not PNGs, or too many or too large")
         if len(self.distributions) >= MOST_HISTOGRAMS:
             self.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         return found
@@ -116,7 +116,7 @@ def _writers(path: Path) -> list[tuple[str, list[Path]]]:
 
 
 def _resumed(path: Path) -> list[Path]:
-    """The folders of a run that was resumed, in order; nothing where those of a folder are runs of their own."""
+    """The folders of a run that was resumed, in order; nothing where those of a folder are their own runs."""
     if any(path.glob(EVENTS)):
         return []
     folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.begun)
@@ -138,7 +138,9 @@ class _Span(NamedTuple):
     last: int
 
     def goes_on_from(self, other: _Span) -> bool:
-        """Whether a training that wrote the other was resumed: what begins anew has its first step after one stride."""
+        """Whether a training that wrote the other was resumed: what begins again has its first step after one
+        stride.
+        """
         stride = self.second - self.first
         return stride > 0 and other.first < self.first - stride and self.first <= other.last + stride
 

@@ -1,4 +1,4 @@
-"""How a run is, and its chart, for a message: asked of a process of its own (`rlvitals.briefing`), once for all
+"""How a run is, and its chart, for a message: asked of a separate process (`rlvitals.briefing`), once for all
 couriers.
 
 Drawing takes a second or two of processor time, so what was drawn for one target is given to the others as well.

@@ -1,8 +1,8 @@
 """Brings one target the findings of a run: reads the health log, keeps to the limit, and sends nothing twice.
 
-Each target has a courier, with a thread and an outbox of its own: a slow or failing service holds up nobody else. The
+Each target has a courier, with a thread and its own outbox: a slow or failing service holds up nobody else. The
 outbox advances past a line of the health log once the service has the message, or the finding is among those that were
-held back; after an outage, a restart or a kill the courier goes on from there.
+held back; after an outage, a restart or a kill the courier continues from there.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Courier:
         told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
 
     def _outlived(self, attempt: int) -> list[str]:
-        """The alarms of the clock that an earlier attempt ended with: the run goes on."""
+        """The alarms of the clock that an earlier attempt ended with: the run continues."""
         known = [
             *(alarm for told in self._outbox.told for alarm in told.alarms),
             *(one.alarm for one in self._outbox.held),
@@ -389,11 +389,11 @@ def _time_of(event: HealthEvent) -> float:
 
 
 class Couriers:
-    """All couriers of a run, each in a thread of its own. Nothing here raises."""
+    """All couriers of a run, each in a separate thread. Nothing here raises."""
 
     def __init__(self, run_dir: RunDir, notify: Mapping[str, Any], start: int, holder: str | None = None) -> None:
         """`notify`: as `config.Settings.notify`. `start`: as of `Courier`. `holder` is the token of the run's lock:
-        when another one is there, a new attempt has begun, with couriers of its own.
+        when another one is there, a new attempt has begun, with its own couriers.
         """
         self._dir, self._holder = run_dir, holder
         targets = targets_of(notify)

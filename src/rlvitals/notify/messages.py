@@ -1,4 +1,4 @@
-"""What people are told: one message per finding, one when it has recovered, and a digest of what was held back.
+"""The messages that people receive: one per finding, one when it has recovered, and a digest of what was held back.
 
 A message is plain data. What a run calls itself, its metrics and its slices may be anybody's text: here it becomes one
 printable line of bounded length; each service escapes it once more for its own markup.
@@ -50,7 +50,7 @@ class Message:
     severity: Severity
     title: str
     facts: Mapping[str, str]
-    """What else is told, by label, in order."""
+    """Further facts, by label, in order."""
     advice: Sequence[str] = ()
     link: str = ""
     timestamp: float = 0.0

@@ -1,4 +1,4 @@
-"""ntfy: the chart is the body of the request, and what is told stands in its headers."""
+"""ntfy: the chart is the body of the request, and the text is in its headers."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Outcome:
     problem: str = ""
     retry_after: float | None = None
     is_doubtful: bool = False
-    """Whether people may have it all the same."""
+    """Whether it may have arrived nevertheless."""
     reference: str = ""
     """The message's id, where the service gives one."""
 
@@ -92,7 +92,7 @@ class WebService(Service):
         return ""
 
     def wait_in(self, answer: Any) -> float | None:
-        """The seconds to wait in the answer of a service that says so in its body."""
+        """The seconds to wait in the answer of a service that states them in its body."""
         return None
 
     def _outcome(self, reply: Reply) -> Outcome:
@@ -147,7 +147,7 @@ def checked_address(value: str, variable: str) -> str:
     except ValueError:
         is_address = False
     if not is_address or any(letter.isspace() or not letter.isprintable() for letter in value):
-        raise ConfigError(f"{variable} must hold an http(s) address; what it holds is none")
+        raise ConfigError(f"{variable} must hold an http(s) address")
     return value
 
 

@@ -18,7 +18,7 @@ LONGEST_PART = 2900
 
 
 class Slack(WebService):
-    """A channel of Slack. A recovery is a message of its own: an incoming webhook cannot edit."""
+    """A channel of Slack. A recovery is its own message: an incoming webhook cannot edit."""
 
     name = "slack"
     variables = (Variable("RLVITALS_SLACK_WEBHOOK", "the address of an incoming webhook"),)

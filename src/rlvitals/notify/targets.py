@@ -1,7 +1,7 @@
 """Who is notified: the targets in the settings, and their services opened with what the environment holds.
 
-The settings name services and nothing secret. Each service reads variables of its own; a target with a name of its own
-(`name: oncall`) reads `RLVITALS_SLACK_WEBHOOK_ONCALL` first, so that two channels of one service can be told apart.
+The settings name services and nothing secret. Each service reads its own variables; a target with its own name
+(`name: oncall`) reads `RLVITALS_SLACK_WEBHOOK_ONCALL` first, so that two channels of one service can be distinguished.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Target:
     name: str
     service: str
     on: Severity = "critical"
-    """The least severity that is told."""
+    """The lowest severity that is sent."""
     per_hour: int = NOTIFY_PER_HOUR
     """The most messages in an hour."""
     picture: bool = True

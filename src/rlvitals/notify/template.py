@@ -1,7 +1,7 @@
 """Any other service, by a template of the user's own: a YAML or JSON file with the address, the headers and the body.
 
 Two things are replaced in its texts, in one pass: `${env:NAME}` by a variable of the environment, and `{{word}}` by
-what the message says. Nothing is evaluated, and what is filled in is not looked at again. A body that is no text is
+what the message says. Nothing is evaluated, and what is filled in is not looked at again. A body that is not a text is
 sent as JSON and filled in value by value, so that no name can break out of its place.
 """
 

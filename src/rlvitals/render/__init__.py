@@ -1,1 +1,1 @@
-"""Plain data in, text for people out. No run files, no clock of its own."""
+"""Plain data in, text for people out. No run files, no clock."""

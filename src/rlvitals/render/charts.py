@@ -53,7 +53,7 @@ class Series:
 
     def onset(self, onset_step: int, said_at: int) -> float | None:
         """Where a finding began. Steps may start again within a log, so it is looked for backwards from the row it was
-        said at; None where the series begins later.
+        raised at; None where the series begins later.
         """
         position = next((at for at in reversed(range(len(self.rows))) if self.rows[at] <= said_at), None)
         if position is None:

@@ -38,7 +38,7 @@ _SAID_OF = {
     "best": "best {}", "highest": "highest {}", "lowest": "lowest {}", "value": "last value {}", "first": "first {}",
     "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
     "least": "limit {}", "largest": "limit {}", "band": "within ±{}", "allowed": "{} allowed", "target": "target {}",
-    "silence": "silent for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
+    "silence": "no row for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
     "distance": "{} standard errors away", "away": "{} times the noise away", "depth": "{} times the noise below 0",
     "after": "after step {}", "missed": "missing in {} rows", "age": "{} points without a new best",
     "best_step": "best at step {}", "arrival": "about {} points left", "left": "about {} points left",
@@ -52,7 +52,7 @@ _SAID_OF = {
     "progress": "{} of the planned steps",
     "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
 }  # fmt: skip
-"""How a number of the evidence is told, in this order; the title of a finding explains what is not named here."""
+"""How a number of the evidence is worded, in this order; the title of a finding explains what is not named here."""
 
 _SAID_OF_TEXTS = {
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
@@ -73,7 +73,7 @@ _FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
 
 @dataclass(frozen=True, slots=True)
 class RuleFindings:
-    """What one rule said, at its worst, with the steps at which it said other things."""
+    """What one rule reported, at its worst, with its other findings."""
 
     finding: dict[str, Any]
     others: tuple[dict[str, Any], ...]
@@ -191,7 +191,7 @@ def nearest_rows(facts: dict[str, Any]) -> tuple[list[list[str]], str]:
 
 
 class SlicesView:
-    """The verdict on a run, and a line for each of its slices, the gravest first."""
+    """The verdict on a run, and a line for each of its slices, the most severe first."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self._facts = facts
@@ -221,7 +221,7 @@ class SlicesView:
 
 
 class FolderView:
-    """Many reports: one line each, the gravest first."""
+    """Many reports: one line each, the most severe first."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self._facts = facts
@@ -429,7 +429,7 @@ def unseen(kinds: Iterable[str]) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Several phrases as one sentence; with semicolons where a phrase has stops of its own."""
+    """Several phrases as one sentence; with semicolons where a phrase contains commas."""
     phrases = [text.rstrip(".;, ") for text in texts]
     return ("; " if any("," in phrase or ";" in phrase for phrase in phrases) else ", ").join(phrases)
 

@@ -126,7 +126,7 @@ _ALL = frozenset(name for section in _SECTIONS.values() for name in section)
 
 
 def time_left(epoch_times: list[float], remaining: int | None) -> float | None:
-    """Seconds to the last epoch, at the mean pace of those measured; None where it cannot be told.
+    """Seconds to the last epoch, at the mean pace of those measured; None where it is unknown.
 
     >>> time_left([330.0, 334.0, 336.2], 7)
     2333.8

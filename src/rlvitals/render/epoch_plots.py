@@ -59,7 +59,7 @@ SCORES = (
 
 
 class Points(NamedTuple):
-    """One metric's points, and the epochs at which it was no number."""
+    """One metric's points, and the epochs at which it was not a number."""
 
     epochs: list[int]
     values: list[float]

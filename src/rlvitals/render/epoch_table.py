@@ -40,7 +40,7 @@ def render_epochs(facts: dict[str, Any]) -> RenderableType:
         cells = [_cell(name, epoch["metrics"].get(name)) for name in shown]
         table.add_row(number(epoch["epoch"]), steps, number(epoch["rows"]), *cells)
     verdict = Text.assemble((facts["verdict"], f"bold {STYLES.get(facts['verdict'], '')}".strip()), f": {facts['why']}")
-    notes = [f"epochs told by {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
+    notes = [f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
     if facts["variance"]:
         notes.append(f"variance of {facts['variance']}")
     lost = sum(count for epoch in facts["epochs"] for count in epoch["nonfinite"].values())

@@ -138,7 +138,7 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def gate_error_markdown(error: str) -> str:
-    """What is said where the runs could not be compared."""
+    """The text where the runs could not be compared."""
     return f"## ✖ The runs could not be compared\n\n{plain(error)}\n"
 
 

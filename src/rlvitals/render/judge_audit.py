@@ -45,7 +45,7 @@ def headline(facts: dict[str, Any]) -> str:
     """The judge in a sentence."""
     agrees = facts["agreement"]["share"]
     told = ["no gold labels to compare with" if agrees is None else f"agrees with the gold labels in {agrees:.1%}"]
-    for key, words in (("position", "prefers a position"), ("length", "goes by length")):
+    for key, words in (("position", "prefers a position"), ("length", "depends on length")):
         p = facts[key]["p"]
         if p is not None and p < SURE:
             told.append(words)

@@ -54,7 +54,7 @@ def bar_line(
 def plain_line(
     title: str, done: int, total: int | None, seconds: float, *, fields: Mapping[str, str], unit: str = "batch"
 ) -> str:
-    """Everything on one line without a bar, for a stream that is no terminal.
+    """Everything on one line without a bar, for a stream that is not a terminal.
 
     >>> plain_line("Epoch 3/10", 30, 100, 99.6, fields={"loss": "2.3456"})
     'Epoch 3/10  30/100 [01:39<03:52, 3.32s/batch]  loss: 2.3456'

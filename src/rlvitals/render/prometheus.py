@@ -1,7 +1,7 @@
 r"""Readings of runs in the Prometheus text format, version 0.0.4: what a scraper or the node exporter reads.
 
-`RUN_FAMILIES` is the list of what is told of a run; `docs/fleets.md` has it as a table. Labels are `project` and `run`
-and a closed list where a family has more, so the number of series is bounded by the number of runs.
+`RUN_FAMILIES` is the list of what is exported of a run; `docs/fleets.md` has it as a table. Labels are `project` and
+`run` and a closed list where a family has more, so the number of series is bounded by the number of runs.
 
 >>> escaped('a "b"\n\\')
 'a \\"b\\"\\n\\\\'

@@ -46,7 +46,7 @@ class RunReport:
     about: dict[str, Any]
     """Status, algorithm, framework, rows, steps, times."""
     check: dict[str, Any]
-    """What the doctor says: `Report.to_dict()`."""
+    """The doctor's report: `Report.to_dict()`."""
     asked: dict[str, str]
     """What was asked of the trainer because of a rule, and its answer."""
     tiles: list[TileFacts]
@@ -130,7 +130,7 @@ def epochs_table(facts: Mapping[str, Any]) -> Table:
         cells = [_signed(name, epoch["metrics"].get(name)) for name in shown]
         steps = f"{number(epoch['first_step'])} to {number(epoch['last_step'])}"
         rows.append([number(epoch["epoch"]), steps, number(epoch["rows"]), *cells])
-    notes = [f"epochs told by {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
+    notes = [f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
     if (count := len(facts["epochs"])) > MOST_EPOCHS:
         notes.insert(0, f"the last {MOST_EPOCHS} of {number(count)} epochs")
     return Table(["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows, "; ".join(notes), words=0)

@@ -1,7 +1,7 @@
 """Pictures of runs: panels of curves in, a PNG out. Knows nothing of files; matplotlib is imported when it draws.
 
 Nothing is hidden: long series keep their extremes as an envelope, NaNs are marked where they were logged, abandoned
-rows are shown faintly. Colours are told apart by colour-blind people too, and never carry a meaning alone.
+rows are shown faintly. Colours are distinguished by colour-blind people too, and never carry a meaning alone.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rlvitals.terminal import visible
 
 TOLD_HITS = 6
 SURE = 3.0
-"""Standard deviations from which a trend or a gain is told in a word."""
+"""Standard deviations from which a trend or a gain is mentioned."""
 
 
 class ScanView:
@@ -51,7 +51,7 @@ class ScanView:
                 f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim"
             )
         for name, problem in facts["problems"].items():
-            yield Text(f"the scanner {name} failed and was put aside: {problem}", style="yellow")
+            yield Text(f"the scanner {name} failed and was set aside: {problem}", style="yellow")
 
 
 def _reason(facts: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def _reason(facts: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("pattern")
-    for title in ("rollouts", "lately", "at the start", "their reward", "others'"):
+    for title in ("rollouts", "recently", "at the start", "their reward", "others'"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("same prompt", justify="right")
     table.add_column("trend")

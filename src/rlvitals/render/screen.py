@@ -1,6 +1,6 @@
 """Rich's console for texts of anybody: nothing in them is taken for markup, and no control character leaves it.
 
-Every table and text that rich draws for rlvitals goes through `Screen`; `watch` has a filter of its own, in `tui.app`.
+Every table and text that rich draws for rlvitals goes through `Screen`; `watch` has its own filter, in `tui.app`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rlvitals.terminal import visible_lines
 
 PIPED_WIDTH = 120
-"""Columns when the output is no terminal."""
+"""Columns when the output is not a terminal."""
 
 
 class Screen(Console):
@@ -39,5 +39,5 @@ def harmless(segments: Iterable[Segment]) -> Iterable[Segment]:
 
 
 def standard_output() -> Screen:
-    """The screen of stdout, of a fixed width where that is no terminal."""
+    """The screen of stdout, of a fixed width where that is not a terminal."""
     return Screen(width=None if sys.stdout.isatty() else PIPED_WIDTH)

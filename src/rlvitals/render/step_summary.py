@@ -101,14 +101,14 @@ def concise(facts: StepFacts) -> str:
 
 
 def opening(facts: StepFacts) -> list[str]:
-    """What is said before a step's rollouts are collected; takes the number of groups and rollouts asked for."""
+    """The text before a step's rollouts are collected; takes the number of groups and rollouts asked for."""
     of = f"/{facts.total_steps}" if facts.total_steps is not None else ""
     each = facts.rollouts / facts.groups if facts.groups else 0
     return [f"Step {facts.step}{of}", f"Collecting {each:g} rollouts for {facts.groups} queries..."]
 
 
 def closing(facts: StepFacts) -> str:
-    """What is said after it."""
+    """The text after it."""
     kept = f"{facts.kept}/{facts.groups} kept ({facts.filtered} filtered)"
     return f"  Groups: {kept}, {facts.early}/{facts.rollouts} finished early"
 

@@ -202,7 +202,7 @@ class _Lines:
         head = f"{step:>{len(str(self._total or ''))}}{_of(self._total)}"
         note = f"  eta {duration(eta)}" if eta is not None else ""
         room = width - len("step ") - len(head)
-        # Its place is kept while it cannot be told yet, or the first line would be another than the second.
+        # Its place is kept while it is unknown, or the first line would be another than the second.
         kept_free = max(len(note), len(f"  eta {WIDEST_ETA}")) if self._total else 0
         if kept_free <= room:
             room -= kept_free

@@ -14,7 +14,7 @@ from rich.text import Text
 from rlvitals.render.numbers import number
 
 SHOWN_BAD_LINES = 5
-"""Bad lines that are told one by one."""
+"""Bad lines that are listed one by one."""
 
 
 def render_scores(facts: dict[str, Any]) -> RenderableType:
@@ -39,7 +39,7 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
     for why in bad[:SHOWN_BAD_LINES]:
         yield Text(f"  {why}", style="yellow")
     if len(bad) > SHOWN_BAD_LINES:
-        yield Text(f"  and {len(bad) - SHOWN_BAD_LINES} more lines that are no pairs", style="yellow")
+        yield Text(f"  and {len(bad) - SHOWN_BAD_LINES} more lines that are not pairs", style="yellow")
 
 
 def _table(details: dict[str, Any]) -> Table:

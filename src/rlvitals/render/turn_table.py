@@ -1,6 +1,6 @@
 """The table of turn advantages: rows are rollouts, columns turns, as the GRPO agent's document shows it.
 
-`---` stands where a rollout had ended, or where a turn has no advantage. A table wider than the screen goes on below
+`---` stands where a rollout had ended, or where a turn has no advantage. A table wider than the screen continues below
 itself, so many turns at a time.
 """
 

@@ -352,7 +352,7 @@ def _stretch(text: str, words: list[str]) -> tuple[int, int]:
 
 
 def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
-    """The text goes on as the conversation's template does, or repeats most of a long prompt."""
+    """The text continues as the conversation's template does, or repeats most of a long prompt."""
     for part in reading.parts:
         if part.name != TEXT:
             continue

@@ -86,7 +86,7 @@ def _of_yaml(path: str) -> list[Scanner]:
     if isinstance(told, Mapping):
         if unknown := [key for key in told if key != "scanners"]:
             line = lines.get((unknown[0],), 1)
-            raise ConfigError(f"{path}, line {line}: unknown key {unknown[0]!r}; the list stands under 'scanners:'")
+            raise ConfigError(f"{path}, line {line}: unknown key {unknown[0]!r}; the list belongs under 'scanners:'")
         told, under = told.get("scanners"), ("scanners",)
     if not isinstance(told, list):
         raise ConfigError(
@@ -126,7 +126,7 @@ def _of_entry(entry: Mapping[str, Any], at: Callable[..., str]) -> Scanner:
     try:
         compiled = re.compile(pattern, re.MULTILINE | (re.IGNORECASE if entry.get("ignore_case", True) else 0))
     except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"{at('match')}: {pattern[:80]!r} is no regular expression: {error}") from error
+        raise ConfigError(f"{at('match')}: {pattern[:80]!r} is not a regular expression: {error}") from error
     if compiled.match(""):
         raise ConfigError(f"{at('match')}: {pattern[:80]!r} fits every text, the empty one too")
     where = entry.get("where", "all")
@@ -156,7 +156,7 @@ def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
         raise ConfigError(f"{at('severity')}: severity is one of {', '.join(SEVERITIES)}, not {severity!r}")
     if kind not in KINDS:
         known = f"{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
-        raise ConfigError(f"{at('kind')}: {kind!r} is no kind.{known}")
+        raise ConfigError(f"{at('kind')}: {kind!r} is not a kind.{known}")
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
         raise ConfigError(f"{at('share')}: share is between 0 and 1, not {share!r}")
     for key in ("title", "advice"):
@@ -229,7 +229,7 @@ def _of_python(path: Path) -> list[Scanner]:
     try:
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is a program of the user's: whatever it raises is said as one line
+    except Exception as error:  # the file is a program of the user's: whatever it raises is reported in one line
         line = _line_in(error, path)
         raise ConfigError(f"{path}{line}: it cannot be run: {words_of(error)}") from error
     functions = [
@@ -240,7 +240,7 @@ def _of_python(path: Path) -> list[Scanner]:
     ]  # fmt: skip
     if not functions:
         raise ConfigError(
-            f"{path}: it has no scanner: a function of its own, such as "
+            f"{path}: it has no scanner: its own function, such as "
             "def says_trust_me(rollout, group): return ['trust me'] if 'trust me' in rollout.turns[-1].text else []"
         )
     return [_of_function(function) for function in functions]

@@ -101,7 +101,7 @@ class Tally:
         return self.within_groups if self.within_groups.marked >= FEW_MIXED else self.within_steps
 
     def scanned(self, pattern: str, step: int, spread: float) -> Scanned:
-        """What rules are told after a step."""
+        """What rules receive after a step."""
         recent_rollouts = recent_hits = 0
         for place, (_, count, hits) in enumerate(reversed(self.shares)):
             recent_rollouts, recent_hits = recent_rollouts + count, recent_hits + hits
@@ -204,7 +204,7 @@ class Scans:
 
     def _put_aside(self, name: str, error: Exception) -> None:
         self.problems[name] = words_of(error)
-        self._warn_once(f"the scanner {name} failed and is put aside: {words_of(error)}", key=name)
+        self._warn_once(f"the scanner {name} failed and is set aside: {words_of(error)}", key=name)
 
 
 def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) -> Citation:
@@ -230,7 +230,7 @@ class Scan:
 
     @property
     def findings(self) -> list[Finding]:
-        """In the order they were raised, the gravest word on each pattern."""
+        """In the order they were raised, the most severe word on each pattern."""
         return History(self.events).findings
 
 

@@ -1,1 +1,1 @@
-"""Destinations that follow the log in a process of their own: a follower, a registry, one file per tracker."""
+"""Destinations that follow the log in a separate process: a follower, a registry, one file per tracker."""

@@ -64,13 +64,13 @@ def stored_rows(root: Path, stream: Forwarded) -> Iterator[Row]:
 
 
 def rows_held(facts: RunFacts, attempt: int, held: Mapping[str, int], vendor: str) -> Iterator[SinkRow]:
-    """An attempt's first rows in the logs, as many of each stream as a tracker held: for one that must write them anew.
-    Raises SinkError where they are gone: at once where a log is, and otherwise when the rows run out.
+    """An attempt's first rows in the logs, as many of each stream as a tracker held: for one that must write them
+    again. Raises SinkError where they are gone: at once where a log is, and otherwise when the rows run out.
     """
 
     def lost(stream: Forwarded, missing: int) -> SinkError:
         return SinkError(
-            f"{vendor} must write attempt {attempt} anew, and the log lacks {missing} of its {held[stream]} rows. "
+            f"{vendor} must write attempt {attempt} again, and the log lacks {missing} of its {held[stream]} rows. "
             f"Bring {RunDir(facts.root).log(stream)} back"
         )
 
@@ -146,7 +146,7 @@ class Sink(ABC):
     """Whether it has a place for samples of the machine, apart from the axis of the steps."""
 
     takes_findings: ClassVar[bool] = False
-    """Whether it is told what is added to the health log (`tell`)."""
+    """Whether it receives what is added to the health log (`tell`)."""
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         self.facts = facts

@@ -19,14 +19,14 @@ class CsvSink(FileSink):
     """Writes `logs/metrics.csv`, or the file the setting `path` names.
 
     Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance; those of evaluations
-    begin with `eval/`. A new metric widens the table: the file is written anew and replaced at once. Cells that were
+    begin with `eval/`. A new metric widens the table: the file is written again and replaced at once. Cells that were
     not logged are empty; nan, inf and -inf are written so; texts are quoted. One that a spreadsheet would take for a
     formula has an apostrophe before it (`store.spreadsheet`).
 
-    After a crash the file is cut to what was committed and goes on from there: every row is there once. After a resume
-    the rows of all attempts are there, told apart by the column `attempt`; those a later attempt overtook stay, under
-    their own attempt (`rlvitals export` leaves them out). A file that stands at `path` before the run is kept as
-    NAME.1. Where committed rows have vanished the tracker stops and says how to have the file written again.
+    After a crash the file is cut to what was committed and continues from there: every row is there once. After a
+    resume the rows of all attempts are there, distinguished by the column `attempt`; those a later attempt overtook
+    stay, under their own attempt (`rlvitals export` leaves them out). A file that stands at `path` before the run is
+    kept as NAME.1. Where committed rows have vanished the tracker stops and says how to have the file written again.
 
     Memory: `path` as given, `length` in bytes, `rows`, and `header`, the length of the first line: a longer one in the
     file tells that it was widened after the last commit.

@@ -1,8 +1,8 @@
 """Follows a run's logs and hands rows to its trackers, each at its own pace.
 
-Each tracker has a forwarder, with a thread and a cursor of its own: a slow, failing or hanging back end holds up nobody
+Each tracker has a forwarder, with a thread and its own cursor: a slow, failing or hanging back end holds up nobody
 else. A cursor advances only past rows the back end is known to hold; after an error or a crash the rest is sent again
-from there. Runs in a process of its own (`rlvitals.follow`), in `rlvitals sync`, or, where no process may be spawned,
+from there. Runs in a separate process (`rlvitals.follow`), in `rlvitals sync`, or, where no process may be spawned,
 in a thread of the trainer.
 """
 
@@ -162,7 +162,7 @@ class Forwarder:
         return cursor
 
     def _open(self, rows: list[SinkRow]) -> Sink:
-        """The tracker, opened where it is not; anew where an attempt has begun that it has not heard of."""
+        """The tracker, opened where it is not; again where an attempt has begun that it has not heard of."""
         sink = self._sink
         if sink is not None and self._is_news(sink.facts, rows):
             self._sink = None
@@ -227,8 +227,8 @@ def follow(
     """Forward to all trackers until the run has ended and each holds it, or has made no progress for too long.
 
     Returns whether all of them hold everything. `once` stops when all that is logged now is handed over, though the
-    run goes on. `progress` is called several times a second. `holder` is the token of the run's lock: when another one
-    is there, a new attempt has begun, with a follower of its own.
+    run continues. `progress` is called several times a second. `holder` is the token of the run's lock: when another
+    one is there, a new attempt has begun, with its own follower.
     """
     stop = stop or threading.Event()
     forwarders = [Forwarder(run_dir, name, settings, once=once) for name, settings in trackers.items()]
@@ -265,7 +265,7 @@ def follow(
 
 
 def run_facts(run_dir: RunDir) -> RunFacts:
-    """What trackers are told of a run."""
+    """What trackers receive about a run."""
     info = read_info(run_dir)
     config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
     attempts = tuple(read_attempts(run_dir))

@@ -119,7 +119,7 @@ class MlflowSink(Sink):
                 self._send(number)
 
     def commit(self) -> None:
-        """Send the rest. Every batch is a transaction of its own, acknowledged before the call returns."""
+        """Send the rest. Every batch is its own transaction, acknowledged before the call returns."""
         for number in list(self._ended):
             self._send(number)
         self.memory["runs"] = {**self.memory.get("runs", {}), **{str(key): run for key, run in self._runs.items()}}

@@ -1,7 +1,7 @@
 """OpenTelemetry: metrics and findings for any collector, by OTLP over HTTP.
 
 What a user sees. Each logged metric is a gauge, `rlvitals.NAME`, with a point for every row at the row's own time, and
-`rlvitals.step` beside them. The step is no attribute: each value of an attribute makes a time series of its own in the
+`rlvitals.step` beside them. The step is not an attribute: each value of an attribute makes its own time series in the
 back ends. Findings are log records: the title is the body, the severity is WARN or ERROR, and rule, step, advice and
 evidence are attributes. The run is the resource, with its id as `service.instance.id`.
 

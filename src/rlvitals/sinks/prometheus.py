@@ -1,6 +1,6 @@
 """Prometheus, for a run without a server: a text file for the node exporter's textfile collector.
 
-The file holds the run as it is now: after each batch of rows or findings it is written anew and takes the old one's
+The file holds the run as it is now: after each batch of rows or findings it is written again and takes the old one's
 place at once, so that the node exporter never reads a part of one. It has no history, and so nothing to send twice.
 """
 
@@ -27,8 +27,8 @@ _ODD = re.compile(r"[^\w.+=@-]+")
 
 
 class PrometheusSink(Sink):
-    """Writes `path`: a file whose name ends in `.prom`, or the collector's folder, where each run has a file of its
-    own. `project` is the label of that name, by default the name of the folder that holds the run. With
+    """Writes `path`: a file whose name ends in `.prom`, or the collector's folder, where each run has its
+    own file. `project` is the label of that name, by default the name of the folder that holds the run. With
     `remove_at_end` the file is removed when the run has finished; one that failed or was interrupted stays.
     """
 

@@ -2,7 +2,7 @@
 
 What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it overtook stays in
 the first one. A crash of the follower in the modes `offline` and `local`: a SwanLab file cannot be continued, so when
-the next row comes the attempt is written anew from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
+the next row comes the attempt is written again from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
 before it is removed once the new one is on disk; one folder per attempt remains. (Killed after the very last row, the
 file holds everything and reads as crashed, for want of an end.) In the mode `online` the experiment is resumed under
 its id, and SwanLab itself passes over what it holds; it then also passes over rows that come late, below a step it
@@ -58,7 +58,7 @@ TAKE_SECONDS = 120.0
 LETTING_GO_SECONDS = 5.0
 
 MOST_UNDER_WAY = 100_000
-"""Values in SwanLab's queue at a time, so that writing an attempt anew does not fill the memory."""
+"""Values in SwanLab's queue at a time, so that writing an attempt again does not fill the memory."""
 
 HIGHEST_STEP = 2**48
 
@@ -123,7 +123,7 @@ class SwanLabSink(Sink):
             experiment.let_go()
 
     def _open(self, attempt: int) -> _Experiment:
-        """The attempt's experiment; begun, and where an earlier one cannot be continued, written anew from the log."""
+        """The attempt's experiment; begun, and where an earlier one cannot be continued, written again from the log."""
         if self._experiment is not None and self._attempt == attempt:
             return self._experiment
         self.close()
@@ -173,7 +173,7 @@ class SwanLabSink(Sink):
         return f"{self._run_id}-{attempt}-{count}"
 
     def _remove_all_but_held(self) -> None:
-        """Remove folders of this run that a crash left behind or that were written anew."""
+        """Remove folders of this run that a crash left behind or that were written again."""
         keep = {f"run-{self._id(int(attempt), held['begun'])}" for attempt, held in self._held.items()}
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():

@@ -6,11 +6,12 @@ the configuration are text summaries, named as PyTorch's SummaryWriter names the
 layout of the Custom Scalars tab.
 
 After a crash a user sees every row once: the file that was being written is cut to what was committed, files nobody
-committed are removed, and a new file goes on from there. (A TensorBoard that was just showing rows which are then taken
-back shows them twice until it is restarted.) After a resume TensorBoard shows the line that lives: a session start at
-the step the attempt came from makes it drop what was overtaken, and overtaken rows that arrive later are not written.
+committed are removed, and a new file continues from there. (A TensorBoard that was just showing rows which are then
+taken back shows them twice until it is restarted.) After a resume TensorBoard shows the line that lives: a session
+start at the step the attempt came from makes it drop what was overtaken, and overtaken rows that arrive later are not
+written.
 
-TensorBoard's default loader goes by steps alone, metric by metric: a metric that only an overtaken attempt logged stays
+TensorBoard's default loader uses steps alone, metric by metric: a metric that only an overtaken attempt logged stays
 there, and a late row, with a step behind its metric's last one, hides the points beyond it. The files hold them, and
 `tensorboard --load_fast=false` shows things as they are.
 """
@@ -129,7 +130,7 @@ class TensorBoardSink(Sink):
 
     def abandon(self) -> None:
         if self._raw is not None:
-            # The file below the buffer: what the buffer holds shall not be tried again, nobody was told it is written.
+            # The file below the buffer: what the buffer holds must not be tried again: it was not reported as written.
             with contextlib.suppress(OSError):
                 self._raw.close()
 
@@ -244,7 +245,7 @@ class TensorBoardSink(Sink):
             self._has_config = False
             self._members.clear()
             self._looked_up.clear()
-        # Samples of the machine have an axis of their own, on which nothing is overtaken; they have been dropped too.
+        # Samples of the machine have a separate axis, on which nothing is overtaken; they have been dropped too.
         for sample in islice(stored_rows(self.facts.root, "system"), max(cut, 0), max(cut, 0, self._samples)):
             self._write_row(SinkRow("system", sample))
 

@@ -4,16 +4,16 @@ Every row is one history row that carries `rlvitals/step`, the x axis of all cha
 where they belong; values keep their full precision, NaN and infinities included. What a later attempt overtook is in
 the earlier attempt's W&B run, never mixed with it.
 
-W&B writes each run to a file of its own (`offline-run-.../run-ID.wandb`) before anything else. A commit waits until
+W&B writes each run to its own file (`offline-run-.../run-ID.wandb`) before anything else. A commit waits until
 that file holds the rows and is on the disk. Nothing can be appended to it once its writer is gone, so after a crash, or
-when rows come for an attempt that was closed, that attempt is written anew from the log into a fresh file under the
+when rows come for an attempt that was closed, that attempt is written again from the log into a fresh file under the
 same W&B id, and the old file is removed as soon as the new one holds as much. What a user sees after a crash: one
 offline folder an attempt, every row once. Where the old file had been uploaded with `wandb sync` already, the new one
-has the same W&B id and begins anew, so that it takes the upload's place instead of adding to it (as W&B treats a run
+has the same W&B id and begins again, so that it takes the upload's place instead of adding to it (as W&B treats a run
 that is not resumed; not covered by tests). After a resume: another W&B run in the group, named "... (attempt 2)".
 
-Online, a commit means the same file; `close` waits for the upload, and a run that was not closed is written anew at the
-next opening. The online mode is not covered by tests: there is no network where they run.
+Online, a commit means the same file; `close` waits for the upload, and a run that was not closed is written again at
+the next opening. The online mode is not covered by tests: there is no network where they run.
 """
 
 from __future__ import annotations

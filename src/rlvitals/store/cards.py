@@ -58,7 +58,7 @@ def read_info(run_dir: RunDir, problems: list[str] | None = None) -> RunInfo:
         raise _damaged(run_dir, "expected a JSON object")
     schema = raw.get("schema", 0)
     if type(schema) is not int:
-        raise _damaged(run_dir, f"{str(schema)[:40]!r} is no run format")
+        raise _damaged(run_dir, f"{str(schema)[:40]!r} is not a run format")
     if schema > SCHEMA:
         writer = str(raw.get("written_by", "(unknown)"))[:40]
         raise RunUnreadable(

@@ -39,7 +39,7 @@ MOMENTS = ("count", "mean", "m2", "min", "max", "order")
 
 MISSING_BITS = np.uint64(0x7FF8_0000_0000_0D1E)
 MOST_CELLS = 2**27
-"""Cells of one chunk, a GiB of memory: a log in which every row has names of its own would take all there is."""
+"""Cells of one chunk, a GiB of memory: a log in which every row has its own names would take all there is."""
 
 _MAGIC = b"RLVINDEX1\n"
 _PREFIX = struct.Struct("<10sQI")
@@ -70,7 +70,7 @@ class StoredColumns:
     path: Path
     log: Path
     checksum: int
-    """The header's, by which a replaced file is told from the one that was opened."""
+    """The header's, which distinguishes a replaced file from the one that was opened."""
     places: dict[Key, tuple[int, int]]
     """Column -> offset, checksum."""
 
@@ -116,7 +116,7 @@ class Chunk:
         offset, checksum = stored.places[key]
         with open_regular(stored.path) as file:
             if _PREFIX.unpack(file.read(_PREFIX.size))[2] != stored.checksum:
-                raise ValueError("another reader has written the file anew")
+                raise ValueError("another reader has written the file again")
             file.seek(offset)
             data = file.read(8 * self.rows)
         if len(data) != 8 * self.rows or zlib.crc32(data) != checksum:

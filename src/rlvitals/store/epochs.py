@@ -179,7 +179,7 @@ class EpochStore:
             self._unwritten.pop(0)
 
     def save(self, keep_last: int | None = None) -> None:
-        """Write the table and the history, of the last epochs alone where `keep_last` says so."""
+        """Write the table and the history, of the last epochs alone with `keep_last`."""
         self.write_waiting()
         for _ in range(MOST_PASSES):
             self.read()
@@ -260,7 +260,7 @@ def table(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
 
 def document(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
     """The epochs as one JSON list, a line each. Every epoch has every name, with null where there is no number; those
-    that JSON cannot hold are told in `_nonfinite`.
+    that JSON cannot hold are in `_nonfinite`.
     """
     columns = tuple(columns)
     rows = []

@@ -3,7 +3,7 @@
 A run's files may be damaged, cut short, edited by hand or written by anybody. Whoever reads one as a record asks here,
 once; the code behind may then rely on the types. Numbers are finite and in the range that the type names (`Range`),
 texts are no longer than `LONGEST_TEXT`. A field that holds something else gets its default, and is named so that the
-reader can be told; a record without a field that it cannot do without is refused with a ValueError.
+reader can report it; a record without a field that it cannot do without is refused with a ValueError.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def record_of(
 ) -> R:
     """A dataclass from a parsed JSON object. Keys it has no field for are passed over.
 
-    `defaults` stand in for fields that have none of their own. The names of fields that held something else are added
-    to `wrong`. Raises ValueError where `raw` is no object, or lacks what has no default.
+    `defaults` stand in for fields that have no default. The names of fields that held something else are added
+    to `wrong`. Raises ValueError where `raw` is not an object, or lacks what has no default.
 
     >>> from rlvitals.records import Attempt
     >>> noted = []

@@ -6,7 +6,7 @@
   cut, finds the old file or the new one.
 - Before an old copy is deleted, `sync_folder` has the disk know the new one's name.
 - A folder that is made is known to the disk: what is synced in it later cannot vanish with it.
-- A line is added in one write, on a line of its own.
+- A line is added in one write, on its own line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOS
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError for whatever is no regular file; opening one never waits."""
+    """Open a file for reading. Raises OSError for whatever is not a regular file; opening one never waits."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -208,7 +208,7 @@ def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
     """Add a line in one write. Raises OSError where the disk does not take all of it.
 
     Several processes may append to one file, so nothing is ever cut off: half a line, left by a kill or a full disk,
-    stays, and the next one begins on a line of its own.
+    stays, and the next one begins on its own line.
     """
     descriptor = open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:

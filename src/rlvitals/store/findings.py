@@ -82,7 +82,7 @@ def event_line(event: HealthEvent) -> bytes:
 
 
 def request_facts(request: Request) -> dict[str, Any]:
-    """What a request's line tells; its finding is on a line of its own and is named here by rule and step."""
+    """What a request's line tells; its finding is on its own line and is named here by rule and step."""
     finding = request.finding
     return {
         "request": request.number,

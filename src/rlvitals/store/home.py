@@ -2,7 +2,7 @@
 
 The directory is known by a descriptor, not by its name alone: one that was renamed is followed, with every file of the
 run. One that was deleted is made again under its name, unless another run has been started there meanwhile: then this
-run goes on beside it, and touches nothing of the other's.
+run continues beside it, and touches nothing of the other's.
 """
 
 from __future__ import annotations

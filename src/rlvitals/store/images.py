@@ -1,8 +1,9 @@
 """Images over the steps, `logs/images.jsonl`: one line an image, a PNG as base64 under its name.
 
-Images are in lines and not in files of their own: no name from outside becomes a path, and they are pushed, shared and
-removed as every other log is. A PNG is checked on the way in and on the way out, and kept without what is no picture:
-texts, profiles and times in it. How many there are and how large they may be is bounded: this is no store of media.
+Images are in lines and not in their own files: no name from outside becomes a path, and they are pushed, shared and
+removed as every other log is. A PNG is checked on the way in and on the way out, and kept without what is not a
+picture: texts, profiles and times in it. How many there are and how large they may be is bounded: this is not a store
+of media.
 """
 
 from __future__ import annotations

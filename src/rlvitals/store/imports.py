@@ -1,9 +1,9 @@
 """The logs of a run that is brought in from a tracker, page by page: nothing twice and nothing lost, whenever it is cut
 off.
 
-`import.json` says how far the run has been brought in: what the source needs to go on, and how many bytes of each log
-belong to it. It is written after the logs are on the disk. What a killed import has written beyond that is cut off
-before the next one goes on. A run that was changed by somebody else since then is refused.
+`import.json` says how far the run has been brought in: what the source needs to continue, and how many bytes of each
+log belong to it. It is written after the logs are on the disk. What a killed import has written beyond that is cut off
+before the next one continues. A run that was changed by somebody else since then is refused.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ImportLogs:
         self._rollouts.setdefault(step, []).append(line)
 
     def commit(self, record: dict[str, Any]) -> None:
-        """Have the disk hold every line, and then `import.json` say so. With `anew` only the last commit counts."""
+        """Sync every line to disk, and then write `import.json`. With `anew` only the last commit counts."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

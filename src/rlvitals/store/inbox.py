@@ -84,7 +84,7 @@ class Inbox:
             self._claim(folder, identity, run)
             file = _text(message, "file")
             if not is_run_file(file):
-                raise ConfigError(f"{file[:200]!r} is no file of a run's directory")
+                raise ConfigError(f"{file[:200]!r} is not a file of a run's directory")
             path = self._place(folder, file)
             if what == "append":
                 return {"size": self._append(path, file, message)}
@@ -98,7 +98,7 @@ class Inbox:
         parts = run.split("/")
         if len(parts) > MOST_DEPTH or not all(map(_PART.fullmatch, parts)):
             raise ConfigError(
-                f"{run[:200]!r} is no name for a pushed run: up to {MOST_DEPTH} parts with slashes between them, each "
+                f"{run[:200]!r} is not a name for a pushed run: up to {MOST_DEPTH} parts separated by slashes, each "
                 "of letters, digits and _.+=@-"
             )
         return self._root.joinpath(*parts)

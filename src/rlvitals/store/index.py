@@ -1,7 +1,7 @@
 """The log as columns: packed float64 blocks under `index/`, made from the log and refreshed at reading.
 
 Safe to delete and never needed: what is not in the index yet is parsed from the log. One file per 8,192 rows, named by
-its log and number (see `chunks`); the last one is written anew as it fills. There is no list of files that could
+its log and number (see `chunks`); the last one is written again as it fills. There is no list of files that could
 disagree with them.
 """
 
@@ -196,7 +196,7 @@ def _indexed(chunk: Chunk, log: Path, index_dir: Path, number: int, state: tuple
     memory whole.
     """
     path = _chunk_path(log, index_dir, number)
-    # A full disk or a folder of someone else's: reading goes on without an index.
+    # A full disk or a folder of someone else's: reading continues without an index.
     with contextlib.suppress(OSError, ValueError, KeyError):
         index_dir.mkdir(exist_ok=True)
         store(chunk, path, log, state)

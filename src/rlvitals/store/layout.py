@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Self
 from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
 
 SideLog = Literal["phases", "system", "distributions", "images"]
-"""Logs beside the rows, with axes of their own."""
+"""Logs beside the rows, with their own axes."""
 
 Forwarded = Stream | Literal["system"]
 """The rows that trackers are handed."""
@@ -27,7 +27,7 @@ def kept_folder(path: str | os.PathLike[str]) -> Path:
     """
     try:
         return Path(path).resolve()
-    except (OSError, RuntimeError):  # a loop of links: whoever opens it is told so
+    except (OSError, RuntimeError):  # a loop of links: opening it raises
         return Path(path).absolute()
 
 

@@ -53,7 +53,7 @@ def stored_row(row: Row, **further: Any) -> dict[str, Any]:
 
 
 def stored_metrics(metrics: Mapping[str, Any], moments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Checked metrics as a line holds them: numbers that are not finite, and moments, have keys of their own.
+    """Checked metrics as a line holds them: numbers that are not finite, and moments, have their own keys.
 
     >>> stored_metrics({"loss": 0.5, "kl": float("nan")})
     {'loss': 0.5, '_nonfinite': 'kl=nan'}
@@ -79,7 +79,7 @@ def metric_key(name: str) -> str:
 
 
 def decode(line: bytes) -> Row:
-    """One line to one row. Raises BadLine on what is no row; a value of a wrong type is left out of a good row."""
+    """One line to one row. Raises BadLine on what is not a row; a value of a wrong type is left out of a good row."""
     try:
         raw = parse_json(line)
     except ValueError as error:

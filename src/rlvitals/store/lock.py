@@ -167,7 +167,7 @@ class RunLock:
                 break
             read = _read(claim)
             if read is None:
-                return False  # removed again, or being written: look at the lock anew
+                return False  # removed again, or being written: look at the lock again
             if _is_live(read[0], _age(claim, now)):
                 raise RunLocked(_refusal(self._dir, Holder(read[0], read[1], True, _age(claim, now)), self._process))
             token = read[1]

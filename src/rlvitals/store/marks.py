@@ -85,12 +85,12 @@ class Marks:
         """The runs that were archived or deleted, which lists leave out; none where the marks cannot be read."""
         try:
             runs = self.read()["runs"]
-        except RunUnreadable:  # whoever reads the marks themselves is told
+        except RunUnreadable:  # reading the marks themselves raises
             return set()
         return {run for run, said in runs.items() if said.get("archived") or said.get("deleted")}
 
     def mark(self, run: str, changes: Mapping[str, Any]) -> AllMarks:
-        """Change what is said of a run; a value that says nothing takes the mark away. Raises ConfigError."""
+        """Change the marks of a run; an empty value removes the mark. Raises ConfigError."""
         wanted = _checked_changes(changes)
 
         def change(marks: AllMarks) -> None:
@@ -150,7 +150,7 @@ class Marks:
         try:
             raw = parse_shallow(data)
         except ValueError as error:
-            raise self._unreadable("it is no JSON") from error
+            raise self._unreadable("it is not JSON") from error
         if not isinstance(raw, dict) or not all(isinstance(raw.get(key, {}), dict) for key in ("runs", "boards")):
             raise self._unreadable("it does not hold marks")
         runs: dict[str, RunMarks] = {}
@@ -163,7 +163,7 @@ class Marks:
     def _unreadable(self, what: str) -> RunUnreadable:
         return RunUnreadable(
             f"{self._file.name} cannot be read: {what}. Names, tags and notes are not shown, and nothing is changed. "
-            f"Restore the file from a backup, or move it away to begin anew."
+            f"Restore the file from a backup, or move it away to begin again."
         )
 
 

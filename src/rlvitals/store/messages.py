@@ -25,7 +25,7 @@ def are_messages(value: Any) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text: parts are joined, what is no text is named."""
+    """A message's content as text: parts are joined, what is not a text is named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -40,7 +40,7 @@ def text_of(content: Any) -> str:
 
 
 def parsed_arguments(arguments: Any) -> Any:
-    """A call's arguments as parsed; the text itself where it is no JSON object.
+    """A call's arguments as parsed; the text itself where it is not a JSON object.
 
     >>> parsed_arguments('{"q": "x"}'), parsed_arguments('{"q": ')
     ({'q': 'x'}, '{"q": ')

@@ -1,4 +1,4 @@
-"""A run's past as whoever goes on with it must see it: the rows of its living line, log by log.
+"""A run's past as whoever continues with it must see it: the rows of its living line, log by log.
 
 Ghosts (see `lineage`) are left out; so is the middle of a very long log. What has to be read does not grow with the
 log: places in it are found by halving, because one process at a time writes it and attempts only count up.

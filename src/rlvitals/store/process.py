@@ -23,7 +23,7 @@ from rlvitals.store.fields import record_of
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, told apart from every other one."""
+    """A process, distinguished from every other one."""
 
     host: str
     pid: Annotated[int, Range(1, 2**31 - 1)]

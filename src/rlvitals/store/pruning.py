@@ -20,7 +20,7 @@ THINNED_TO = 0.9
 
 
 def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
-    """The files of rollouts but those of the newest steps, and of every so many-th step if that is said."""
+    """The files of rollouts but those of the newest steps, and of every so many-th step if that is given."""
     files = rollout_files(run_dir)
     old = _old({file.step for file in files}, keep_last, keep_every)
     logs = [file.path for file in files if file.step in old]

@@ -194,7 +194,9 @@ class Redaction:
 
 
 def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: Iterable[Group], running: str) -> None:
-    """Write the copy of a run, with the given groups of rollouts. `running` is told of a run that is being written."""
+    """Write the copy of a run, with the given groups of rollouts. `running` is called for a run that is being
+    written.
+    """
     make_folder(target.logs)
     info = read_info(source)
     write_info(

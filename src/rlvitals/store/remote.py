@@ -187,8 +187,8 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False) -> int:
 class Mirror:
     """A local copy of the runs below a URL, brought up to date again and again: what a server over a bucket reads.
 
-    Of a log that has grown only the new end is fetched. Whether a run's writer lives is told by its heartbeat: one that
-    has changed since the last look is fresh.
+    Of a log that has grown only the new end is fetched. Whether a run's writer lives is decided by its heartbeat: one
+    that has changed since the last look is fresh.
     """
 
     def __init__(self, url: str) -> None:
@@ -206,7 +206,7 @@ class Mirror:
         return 0
 
     def keep_fresh(self, is_ending: Callable[[], bool], told: Callable[[Exception], None]) -> None:
-        """Refresh until the end. What goes wrong is told, and tried again."""
+        """Refresh until the end. Errors are reported, and the refresh is retried."""
         while not is_ending():
             with guarded(told):
                 self.refresh()
@@ -358,7 +358,7 @@ class _Place:
 
     def write(self, name: str, data: bytes) -> None:
         self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
-        # A browser runs a script only as one: S3 has to be told what a file is. Not by this machine's own table, where
+        # A browser runs a script only as one: S3 needs the type of a file. Not by this machine's own table, where
         # a script may be plain text.
         kind = mimetypes.MimeTypes().guess_type(name)[0] if not name.endswith(".gz") else None
         named = {"ContentType": kind or "application/octet-stream"} if "s3" in _protocols(self._system) else {}
@@ -376,9 +376,9 @@ class _Place:
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the network, its back end or the disk does is told as one error with the URL."""
+        """What the network, its back end or the disk does is raised as one error with the URL."""
         met: list[Exception] = []
-        with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises errors of its own
+        with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises its own errors
             yield
         if met:
             said = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])

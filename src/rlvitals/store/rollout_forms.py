@@ -41,7 +41,7 @@ def groups_of(given: Any, note: Note) -> list[Group]:
     if isinstance(given, Group | Mapping) or are_messages(given):
         given = [given]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        note(f"rollouts are left out: {type(given).__name__} is no list of groups")
+        note(f"rollouts are left out: {type(given).__name__} is not a list of groups")
         return []
     return [group for item in given if (group := group_of(item, note)) is not None]
 
@@ -53,7 +53,7 @@ def group_of(given: Any, note: Note) -> Group | None:
     if _is_list(given):
         given = {"rollouts": [given] if are_messages(given) else given}
     if not isinstance(given, Mapping):
-        note(f"a group is left out: {_kind(given)} is no group of rollouts")
+        note(f"a group is left out: {_kind(given)} is not a group of rollouts")
         return None
     raw = _renamed(given)
     listed = raw.pop("rollouts", None)
@@ -133,13 +133,13 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
     elif are_messages(given):
         given = {"messages": given}
     if not isinstance(given, Mapping):
-        note(f"a rollout is left out: {_kind(given)} is no rollout")
+        note(f"a rollout is left out: {_kind(given)} is not a rollout")
         return None
     raw = _renamed(given)
     messages, completion = raw.pop("messages", None), raw.pop("completion", None)
     if messages is not None and not are_messages(messages):
         if messages != []:
-            note(f"rollout.messages is left out: {_short(messages)} is no list of messages")
+            note(f"rollout.messages is left out: {_short(messages)} is not a list of messages")
         messages = None
     prompt = raw.pop("prompt", "")
     if "turns" in raw:
@@ -161,7 +161,7 @@ def _trace(given: Any, note: Note) -> TokenTrace | None:
     if given is None or isinstance(given, TokenTrace):
         return given
     if not isinstance(given, Mapping):
-        note(f"rollout.trace is left out: {_kind(given)} is no mapping of lists")
+        note(f"rollout.trace is left out: {_kind(given)} is not a mapping of lists")
         return None
     trace = _filled(TokenTrace, given, note)
     lengths = Counter(len(column) for item in fields(TokenTrace) if (column := getattr(trace, item.name)))
@@ -184,7 +184,7 @@ def _turn(given: Any, note: Note) -> Turn | None:
     if isinstance(given, str):
         return Turn(text=given)
     if not isinstance(given, Mapping):
-        note(f"a turn is left out: {_kind(given)} is no turn")
+        note(f"a turn is left out: {_kind(given)} is not a turn")
         return None
     raw = _renamed(given)
     listed = raw.pop("calls", None) or ()

@@ -1,6 +1,6 @@
 """Rollouts as a table to ask, derived from files and safe to delete: of a run `index/rollouts.sqlite`.
 
-Brought up to date when it is opened: files that grew are read on, files that changed otherwise are read anew, files
+Brought up to date when it is opened: files that grew are read on, files that changed otherwise are read again, files
 that are gone are forgotten. Texts are not in it: see `rollout_search`. Where its folder cannot be written the table is
 made in memory. Which files there are, and how one is read, a `RolloutFiles` says: `RunFiles` for a run.
 """
@@ -147,7 +147,9 @@ class RolloutIndex:
     """The table of some files' rollouts. Close it, or use it as a context manager."""
 
     def __init__(self, source: RolloutFiles, *, in_memory: bool = False) -> None:
-        """`in_memory`: made anew from the files, and not kept; for a table on disk that turned out to be damaged."""
+        """`in_memory`: created again from the files, and not kept; for a table on disk that turned out to be
+        damaged.
+        """
         self._source = source
         self._files: list[Indexed] = []
         is_kept = source.table is not None and not in_memory

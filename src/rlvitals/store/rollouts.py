@@ -222,7 +222,7 @@ def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]
 
 
 def has_tokens(path: Path) -> bool:
-    """Whether any rollout of a file was recorded token by token. A text that says so as well is no harm."""
+    """Whether any rollout of a file was recorded token by token. A text that contains the key as well does no harm."""
     return any(b'"trace":{' in line for _, line in read_lines(path))
 
 
@@ -233,7 +233,7 @@ def decode_group(line: bytes) -> Group | None:
 
 
 def parse_group(line: bytes) -> dict[str, Any] | None:
-    """One line as plain data; None where it is no group."""
+    """One line as plain data; None where it is not a group."""
     try:
         raw = parse_shallow(line)
     except ValueError:
@@ -250,7 +250,7 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
 
 
 def _ignore(_: str) -> None:
-    """What a stored line lacks was told when it was written."""
+    """What a stored line lacks was reported when it was written."""
 
 
 def _encodable(value: Any) -> Any:

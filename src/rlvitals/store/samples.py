@@ -1,4 +1,4 @@
-"""Samples of the machine, `logs/system.jsonl`: with an axis of their own."""
+"""Samples of the machine, `logs/system.jsonl`: with a separate axis."""
 
 from __future__ import annotations
 

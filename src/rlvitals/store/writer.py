@@ -4,7 +4,7 @@ Owns the descriptor, the bounded buffer for a disk that will not take lines, and
 One `os.write` per line on an O_APPEND descriptor: when `append` returns, the operating system has the line, and a
 SIGKILL cannot take it back. There is no thread here while the disk answers; `tend` is called now and then by whoever
 has one. A disk that takes longer than SLOW_SECONDS for a write has a thread: lines then wait in memory until it has
-written them, and the caller does not wait. It goes on until the disk has been quick for CALM_SECONDS, so that whoever
+written them, and the caller does not wait. It continues until the disk has been quick for CALM_SECONDS, so that whoever
 logs waits for one slow write in that time and not for each.
 """
 
@@ -85,7 +85,7 @@ class LogWriter:
         self._has_work = threading.Event()
         self._has_given_up = False
         self.is_plain = not fsync_each
-        """Whether a line may be written as it is: nothing waits, nothing is to be marked or mended."""
+        """Whether a line may be written as it is: nothing waits, nothing is to be marked or repaired."""
         home.make(self.path.parent)
         repair_tail(self.path, notify)
         self.fd = _open(self.path)
@@ -112,7 +112,7 @@ class LogWriter:
                 try:
                     written = os.write(self.fd, line)
                 except OSError:
-                    written = 0  # the long way meets it again and says so
+                    written = 0  # the slow path meets it again and reports it
                 if written == len(line):
                     self.rows_written += 1
                     self.look_after(began)
@@ -192,7 +192,7 @@ class LogWriter:
 
     def catch_up(self, seconds: float | None = None) -> bool:
         """Wait until a slow disk has every line; False where it has not after so long (CATCH_UP_SECONDS). A second call
-        after one that was in vain does not wait.
+        after one that failed does not wait.
         """
         until = time.monotonic() + (CATCH_UP_SECONDS if seconds is None else seconds)
         while self._is_slow and not self.is_settled:
@@ -524,7 +524,7 @@ def _held(new: int, size: int, old: int) -> int:
         lines = lines_from_end(file)
         torn, last = next(lines), next(lines, None)
     if torn:
-        os.write(new, b"\n")  # half a line of somebody's: ours begin on a line of their own
+        os.write(new, b"\n")  # half a line of somebody's: ours begin on their own line
     position = found = 0
     try:
         with os.fdopen(os.dup(old), "rb") as file:

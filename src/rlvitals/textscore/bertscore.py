@@ -30,8 +30,8 @@ def bertscore(
     """BERTScore F1 of a pair; of lists, the mean over the pairs.
 
     `model` is a folder, a model's name on the hub, or "offline-minilm", the default where it is installed. `layer`
-    counts from 1; by default it is the one that bert-score recommends, else the last. `progress` is told how many pairs
-    are done.
+    counts from 1; by default it is the one that bert-score recommends, else the last. `progress` is called with how
+    many pairs are done.
     """
     alone = isinstance(prediction, str)
     pairs = (

@@ -13,7 +13,7 @@ that is wrong:
 1. The weighted part's brevity penalty takes a reference to be two words long, whatever its length, so that short
    predictions go unpunished. Here it is the reference's own length.
 2. A data flow of 0 counts as 1 in the sum. Here the score is the weighted sum of the parts shown, and a reference
-   without any data flow, for which the share is undefined, gives 0 as in the original; the note says so.
+   without any data flow, for which the share is undefined, gives 0 as in the original, with a note.
 3. Columns in bytes are applied to characters, so that code after a non-ASCII character is cut in the wrong places.
 4. Merged names come in the order of a set, so that values with loops change from one process to the next. Here it is
    the order in which they are written.
@@ -25,7 +25,7 @@ that is wrong:
 8. A variable called `identifier` is taken for punctuation.
 9. Each level of loops inside loops doubles the time, so that a few dozen never end. Here they give the same items
    without that.
-10. JavaScript's `=` and `for ... of` set nothing there. C, C++, Go, Rust and TypeScript have data flow of their own
+10. JavaScript's `=` and `for ... of` set nothing there. C, C++, Go, Rust and TypeScript have their own data flow
     here, and keywords are the languages' reserved words; values of languages other than Python and Java differ.
 
 Kept as published, though one may wish otherwise: subtrees are looked up, not used up (three equal ones in the reference
@@ -68,7 +68,7 @@ def codebleu(
     """CodeBLEU of a pair of programs, with its four parts; of lists, the corpus value and each pair's.
 
     `weights` are those of n-grams, weighted n-grams, syntax and data flow, and add up to 1. Code that does not parse is
-    scored on what the grammar makes of it, and the note says so.
+    scored on what the grammar parses of it, with a note.
 
     >>> score = codebleu("return a - b", "return a + b")
     >>> {part: round(value, 3) for part, value in score.parts.items()}

@@ -24,7 +24,7 @@ Item = tuple[int, str, tuple[int, ...]]
 """A name, how it gets its value, and the names it gets it from; names are numbers."""
 
 Work = Generator[Any, None, None]
-"""A visit of a part of the program; what it yields is visited before it goes on."""
+"""A visit of a part of the program; what it yields is visited before it continues."""
 
 
 class Merged:
@@ -37,7 +37,7 @@ class Merged:
 
 
 class Scope:
-    """Which token set each name last. A branch has a scope of its own above the one it began in."""
+    """Which token set each name last. A branch has its own scope above the one it began in."""
 
     __slots__ = ("below", "own")
 

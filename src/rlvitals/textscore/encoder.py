@@ -90,7 +90,7 @@ class Encoder:
 
     def _tokens(self, texts: list[str]) -> dict[str, _Tokens]:
         space = " " if _begins_words_with_a_space(self.tokenizer) else ""
-        # Half a surrogate is no text to a tokenizer; the rest of its sentence still is.
+        # Half a surrogate is not a text to a tokenizer; the rest of its sentence still is.
         readable = [space + text.strip().encode("utf-8", "replace").decode() for text in texts]
         found = self.tokenizer(readable, truncation=True, max_length=self.longest)
         cut = [bool(encoding.overflowing) for encoding in found.encodings or ()]

@@ -217,7 +217,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
         yield None
         return
     # Fresh processes: forking one that may hold threads of torch or of a tracker is asking for a deadlock.
-    # An interrupt is for this process to answer; each worker would print a traceback of its own.
+    # An interrupt is for this process to answer; each worker would print its own traceback.
     pool = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
     )

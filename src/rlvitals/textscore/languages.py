@@ -1,6 +1,6 @@
 """The programming languages the code scores read: grammar, reserved words, and which syntax nodes move values.
 
-A grammar is a package of its own (`tree-sitter-java`); the `text` extra brings Python's. To add a language, add an
+A grammar is its own package (`tree-sitter-java`); the `text` extra brings Python's. To add a language, add an
 entry with its reserved words and the node kinds of its grammar.
 """
 

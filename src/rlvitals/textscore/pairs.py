@@ -1,7 +1,7 @@
 """Lines of JSON in, pairs of texts out: what `rlvitals eval` reads.
 
 One object a line, with the prediction and the reference under their own names or one of the usual others. Blank lines
-are passed over; a line that is no pair is an error that names it, or is counted.
+are passed over; a line that is not a pair is an error that names it, or is counted.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def _pair_of(number: int, line: bytes, predictions: tuple[str, ...], references:
     try:
         row = json.loads(line)  # not orjson: it refuses half a surrogate, which models do write
     except (ValueError, RecursionError) as error:
-        raise BadText("it is no JSON, or was cut off.") from error
+        raise BadText("it is not JSON, or was cut off.") from error
     if not isinstance(row, dict):
-        raise BadText("it is no JSON object.")
+        raise BadText("it is not a JSON object.")
     identity = row.get("id")
     return Pair(
         number,
@@ -73,7 +73,7 @@ def _pair_of(number: int, line: bytes, predictions: tuple[str, ...], references:
 
 
 def _plain(identity: object) -> str | int | None:
-    """An id that can be written back: halves of surrogates are no text in a file."""
+    """An id that can be written back: halves of surrogates are not a text in a file."""
     if isinstance(identity, str):
         return identity.encode("utf-8", "replace").decode()
     return identity if isinstance(identity, int) and abs(identity) < 2**63 else None

@@ -11,7 +11,7 @@ What is adapted, because the paper leaves it open or it cannot be computed: the 
 from an optimal assignment of vertices, improved by exchanges (`graph_distance.py`), so GRS is a lower bound of the
 paper's; graphs are built of statements as `dependence.py` says; moving a node is a deletion and an insertion; comments
 and docstrings count at the string level only. Programs that are too large for a level are scored at the next one, and
-the note says so. Nothing depends on a clock, so that a pair has one score.
+a note states this. Nothing depends on a clock, so that a pair has one score.
 
 Identical programs score 1, and the two programs may change places. At the graph level renamed variables, parameters
 and functions of the program itself, and statements that do not depend on each other in another order, score 1 as well;

@@ -121,7 +121,7 @@ def text_of(value: object, side: str, number: int | None = None) -> str:
     if isinstance(value, str):
         return value
     where = f"the {side}" if number is None else f"the {side} of pair {number}"
-    raise BadText(f"{where} is no text: got {_shown(value)}. Leave such pairs out, or give an empty text.")
+    raise BadText(f"{where} is not a text: got {_shown(value)}. Leave such pairs out, or give an empty text.")
 
 
 def _shown(value: object) -> str:

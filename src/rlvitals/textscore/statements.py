@@ -1,7 +1,7 @@
 """A Python program as statements: what each mentions, under which it stands, and which may run before it.
 
-Functions, lambdas' surroundings and class bodies are scopes with names of their own. A function's parameters are
-statements too, the first of its body. A condition (`if`, `elif`, `while`, `case`, `except`) is a statement of its own;
+Functions, lambdas' surroundings and class bodies are scopes with their own names. A function's parameters are
+statements too, the first of its body. A condition (`if`, `elif`, `while`, `case`, `except`) is its own statement;
 `else` and `finally` are not, they only say on which side the statements in them stand.
 """
 
@@ -17,7 +17,7 @@ DEFINITIONS = frozenset({"function_definition", "class_definition"})
 LEAVING = frozenset({"return_statement", "raise_statement"})
 LOOPS = frozenset({"for_statement", "while_statement"})
 PARTS = frozenset({"block", "elif_clause", "else_clause", "except_clause", "finally_clause", "case_clause"})
-"""What stands under a statement and is no part of its own text."""
+"""What stands under a statement and is not part of its own text."""
 
 START = -1
 """Stands for the beginning of a scope among the statements that may run before."""

@@ -170,7 +170,7 @@ def _has_expressions(parts: list[tree_sitter.Node]) -> bool:
 
 
 def _kind_in_broken_code(found: tree_sitter.Node, source: bytes) -> str:
-    """The kind, told apart where the grammar had to invent a node or could not read a piece."""
+    """The kind, distinguished where the grammar had to invent a node or could not read a piece."""
     if found.is_missing:
         return f"MISSING {found.type}"
     if found.is_error and not found.children:

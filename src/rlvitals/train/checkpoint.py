@@ -1,4 +1,4 @@
-"""The checkpoints of a trainer with a loop of its own: `checkpoint-50/` with everything that the next step depends on.
+"""The checkpoints of a trainer with its own loop: `checkpoint-50/` with everything that the next step depends on.
 
 | file | what |
 |---|---|
@@ -89,7 +89,7 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
     """Put a checkpoint's weights, optimizer, scheduler and random state back; returns its `extra` with `step` added."""
     if not (path / STATE_FILE).is_file():
-        raise ConfigError(f"{path} is no checkpoint of this trainer: it has no {STATE_FILE}")
+        raise ConfigError(f"{path} is not a checkpoint of this trainer: it has no {STATE_FILE}")
     state = _read(path, model)
     load_weights(path, model)
     sharded.put_optimizer(optimizer, state["optimizer"])
@@ -102,7 +102,7 @@ def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any =
 def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, Any]:
     """Put a checkpoint's weights and the optimizer's moments back, and nothing else; returns its `extra`.
 
-    Learning rate, random state and the count of steps go on: the same batches at the same rate would end in the same
+    Learning rate, random state and the count of steps continue: the same batches at the same rate would end in the same
     place again.
     """
     state = _read(path, model)
@@ -160,15 +160,15 @@ def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -
     place = next((path for path in (named, folder / named) if (path / marker).is_file()), None)
     if place is None:
         have = ", ".join(path.name for path in checkpoints(folder, marker).values()) or "none"
-        raise ConfigError(f"resume_from {resume_from!r} is no checkpoint; {folder} has: {have}")
+        raise ConfigError(f"resume_from {resume_from!r} is not a checkpoint; {folder} has: {have}")
     place = kept_folder(place)
     if place.parent != folder:
-        raise ConfigError(f"resume_from {resume_from!r} is no checkpoint of the run in {folder}")
+        raise ConfigError(f"resume_from {resume_from!r} is not a checkpoint of the run in {folder}")
     return place
 
 
 def tidy(folder: Path, after: int | None = None) -> None:
-    """Remove what a killed save left, and checkpoints later than the step the training goes on from."""
+    """Remove what a killed save left, and checkpoints later than the step the training continues from."""
     _bring_back(folder)
     for path in [*folder.glob(f"{_UNFINISHED}-*"), *folder.glob(".checkpoint-*.before")]:
         shutil.rmtree(path, ignore_errors=True)

@@ -352,7 +352,7 @@ def _arguments(model: Any, ids: Tensor, positions: Tensor) -> dict[str, Any]:
 def _visible(mask: Tensor, columns: Tensor, width: int) -> Tensor:
     """What each new token looks at, [rows, 1, new, width]: the real ones up to its own column. Padding looks at itself:
     a softmax over nothing would leave NaN in the storage, and NaN times 0 is NaN. For one token it is what is added to
-    the scores, so that not every layer makes it anew.
+    the scores, so that not every layer makes it again.
     """
     every = torch.arange(width, device=mask.device)
     real = torch.nn.functional.pad(mask.bool(), (0, width - mask.shape[1]))

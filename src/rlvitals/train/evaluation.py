@@ -6,7 +6,7 @@
     if judged.stop: ...
 
 An evaluation's file has exactly the fields of the document, counts as counts. Its row, which trackers get, has
-fractions instead of three of them, and says so in their names: a count and a fraction under one name were mixed up
+fractions instead of three of them, and their names show it: a count and a fraction under one name were mixed up
 before. An average over nothing is null in the file and not in the row.
 """
 
@@ -181,7 +181,7 @@ def prompts_row(samples: Sequence[Sample], before: Mapping[str, float] | None) -
 class Evaluations:
     """Records the evaluations of one run: files, rows, what is printed, the control, and when to stop.
 
-    Resuming goes on with the control and the best accuracy that are stored.
+    Resuming continues with the control and the best accuracy that are stored.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Evaluations:
         self._say = say or (lambda line: put(line, sys.stderr))
         self._best: float | None = None
         self._best_step, self._without = 0, 0
-        self._pass_rates: dict[str, float] | None = None  # of the last evaluation; a resumed run begins anew
+        self._pass_rates: dict[str, float] | None = None  # of the last evaluation; a resumed run begins again
         is_resumed = run.attempt > 1
         self.control = self._stored_control() if is_resumed else None
         """What the policy before training was rewarded, or None while that is not known."""

@@ -1,4 +1,4 @@
-"""What the trainers with a loop of their own share: the accelerator, the run, the optimizer, checkpoints, requests.
+"""What the trainers with their own loop share: the accelerator, the run, the optimizer, checkpoints, requests.
 
 A trainer inherits from `Loop`, calls `prepare` with its model, and says in three methods what its checkpoints hold.
 """
@@ -39,7 +39,7 @@ def open_accelerator(settings: LoopSettings, *, is_bf16: bool | None = None) -> 
 
 
 def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, Any] | None = None, **given: Any) -> Run:
-    """Start recording, or go on from the checkpoint `origin`. `given` are further arguments of `rlvitals.start`."""
+    """Start recording, or continue from the checkpoint `origin`. `given` are further arguments of `rlvitals.start`."""
     try:
         return rlvitals.start(
             settings.output_dir,

@@ -77,7 +77,7 @@ def summed(losses: Tensor, mask: Tensor, weights: Tensor | float = 1.0) -> Tenso
 def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, answers: int, horizon: float) -> float:
     """The coefficient moved towards the KL that is wanted (Ziegler et al. 2019): up where the policy is too far away.
 
-    It changes sign for no number of answers, and stays where the KL is no number.
+    It changes sign for no number of answers, and stays where the KL is not a number.
 
     >>> round(adapted_kl_coef(0.1, 12.0, target=6.0, answers=50, horizon=100), 6)
     0.11

@@ -55,7 +55,7 @@ def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
 
 
 def wants_bf16(asked: bool | None) -> bool:
-    """Whether to compute in bfloat16: as asked, and where nothing is said wherever there is a GPU that can."""
+    """Whether to compute in bfloat16: as set, and by default on a GPU that supports it."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported() if asked is None else asked

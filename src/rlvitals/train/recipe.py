@@ -175,7 +175,7 @@ def _checked(value: Any, kind: Any, name: str, file: str | None) -> Any:
                 return tuple(words)
         elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        elif type(value) is option:  # a boolean is no whole number here
+        elif type(value) is option:  # a boolean is not a whole number here
             return value
     where = f" (in {file!r}, the recipe or on the command line)" if file else ""
     near = did_you_mean(str(value), _words(kind)) if isinstance(value, str) else ""

@@ -15,7 +15,7 @@ from rlvitals.config import ActionMode
 from rlvitals.errors import ConfigError
 from rlvitals.train import models
 
-WAYS_OUT = "Pass --resume-from last to go on with it, or another --output-dir."
+WAYS_OUT = "Pass --resume-from last to continue with it, or another --output-dir."
 """Out of a folder that holds a run."""
 
 
@@ -79,7 +79,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings(TrainerSettings):
-    """What the trainers with a loop of their own have besides."""
+    """What the trainers with their own loop have besides."""
 
     output_dir: str
     max_steps: Count
@@ -118,4 +118,4 @@ def check_divides(settings: Any, small: str, large: str) -> None:
     """Raise ConfigError where one setting must divide another and does not."""
     part, whole = getattr(settings, small), getattr(settings, large)
     if part is not None and whole % part:
-        raise ConfigError(f"{small} must divide {large}: {whole} is no multiple of {part}")
+        raise ConfigError(f"{small} must divide {large}: {whole} is not a multiple of {part}")

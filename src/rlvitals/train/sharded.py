@@ -1,7 +1,7 @@
 """Models whose weights are spread over the ranks: FSDP2, as accelerate sets it up.
 
 Each rank holds a part of every weight, of its gradient and of the optimizer's moments. Here is everything a trainer
-with a loop of its own needs to know of that; on one process and with plain data parallelism all of it does nothing.
+with its own loop needs to know of that; on one process and with plain data parallelism all of it does nothing.
 
 A function that says "every rank" exchanges weights between the ranks: who is left out makes the others wait for ever.
 """
@@ -133,8 +133,8 @@ def put_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 def update(optimizer: Any, max_norm: float) -> list[Tensor]:
     """Change the weights by their gradients, which are forgotten; returns the norm of each group's whole gradient.
 
-    Each group is scaled down to the norm where it is above it. An update with a gradient that is no number is left out:
-    one would make every weight NaN for good. Its norm is returned as it is, so that the log shows it.
+    Each group is scaled down to the norm where it is above it. An update with a gradient that is not a number is left
+    out: one would make every weight NaN for good. Its norm is returned as it is, so that the log shows it.
     """
     norms = [_clip(group["params"], max_norm) for group in optimizer.param_groups]
     if all(bool(norm.isfinite()) for norm in norms):

@@ -54,7 +54,7 @@ class Choices(Widget):
 
     @property
     def reason(self) -> str:
-        """What is said of the selected one."""
+        """The details of the selected one."""
         shown = self.shown
         return shown[self.selected].facts["reason"] if shown else ""
 

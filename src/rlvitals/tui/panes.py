@@ -205,7 +205,7 @@ class ChartsPane(Pane):
     def lines(self, width: int, height: int) -> list[Text]:
         names = self._names
         if not names:
-            return [Text("no metric is called so" if self.filter else "no rows yet", style=FAINT)]
+            return [Text("no metric matches the filter" if self.filter else "no rows yet", style=FAINT)]
         self.selected = min(self.selected, len(names) - 1)
         self._grave = [found for found in self.watched.facts if found["severity"] != "info"]
         if self.is_single:
@@ -232,7 +232,7 @@ class ChartsPane(Pane):
         return [head, *chart_lines(series, (width, room), band=band, mark=mark, log=self.is_log), Text("")]
 
     def _mark(self, name: str, series: Series | None) -> tuple[float, str] | None:
-        """Where the gravest finding about it began."""
+        """Where the most severe finding about it began."""
         found = next((found for found in self._grave if name in found["metrics"]), None)
         if found is None or series is None:
             return None

@@ -53,7 +53,7 @@ class Tile(NamedTuple):
 
 
 class Watched:
-    """One run or log. `poll` may run in a thread of its own; those who look hold `lock`."""
+    """One run or log. `poll` may run in a separate thread; those who look hold `lock`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Watched:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was said, the gravest first, each gravity as it came."""
+        """The findings, the most severe first, each severity in the order of its findings."""
         with self.lock:
             found = self._judge.history.findings
         return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
@@ -184,7 +184,7 @@ class Watched:
             return None
 
     def poll(self) -> bool:
-        """Read what is new; returns whether anything is. What cannot be read now is said in `problem`."""
+        """Read what is new; returns whether anything is. `problem` names what cannot be read now."""
         try:
             ending = self._feed.ending  # asked before the poll: what was written until then is still read
             news = self._waiting = self._waiting or self._feed.poll()

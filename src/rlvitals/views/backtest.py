@@ -21,7 +21,7 @@ EARLY_POINTS = 12
 EARLY_DEADLINE = 40
 """By which point such a run must have had its critical."""
 LATE_POINTS, LATE_SHARE = 15, 0.2
-"""Later trouble must be said so many points, or that share of the run, after it began."""
+"""Later trouble must be reported within so many points, or that share of the run, after its onset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Backtest:
 def backtest(rules: Sequence[str], paths: Iterable[str | Path], labels: dict[str, Label] | None = None) -> Backtest:
     """Run the rules over runs and logs, each row by row. `default` stands for the shipped rules."""
     chosen = list(rules)
-    new_monitor(None, chosen)  # a wrong rule is said before anything is read
+    new_monitor(None, chosen)  # a wrong rule raises before anything is read
     places: list[Path] = []
     for path in paths:
         found = places_in(path)

@@ -37,7 +37,7 @@ KEPT_OF_A_RULE = 10
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the doctor says of one run."""
+    """The doctor's report on one run."""
 
     source: str
     format: str
@@ -53,9 +53,9 @@ class Report:
     algorithm: str | None
     framework: str | None
     findings: list[Finding]
-    """Warnings and criticals: the worst first, then as they were said."""
+    """Warnings and critical findings: the worst first, then in the order they were raised."""
     said_at: list[int]
-    """The row each of them was said at, counted from 1: steps may start again within a log."""
+    """The row each of them was raised at, counted from 1: steps may start again within a log."""
     normal: list[Finding]
     """What was noticed and is no reason to worry."""
     cannot_judge: list[Unjudged]
@@ -121,7 +121,7 @@ class Listed(Sequence[T]):
 
 @dataclass(frozen=True)
 class FolderReport(Listed[Report]):
-    """The reports on everything in a folder, as a sequence, and the files that are no logs, with the reason."""
+    """The reports on everything in a folder, as a sequence, and the files that are not logs, with the reason."""
 
     source: str
     reports: list[Report]
@@ -129,7 +129,7 @@ class FolderReport(Listed[Report]):
 
     @property
     def verdict(self) -> Verdict:
-        """The gravest one."""
+        """The most severe one."""
         return max((report.verdict for report in self.reports), key=VERDICTS.index, default="cannot judge")
 
     @property
@@ -168,9 +168,7 @@ def check(
     reports, passed_over = [], {}
     neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
-    new_monitor(
-        None, rules, algorithm, framework, config, mapping=mapping
-    )  # a wrong rule is to be said once, and first
+    new_monitor(None, rules, algorithm, framework, config, mapping=mapping)  # a wrong rule raises once, and first
     for opened in open_all(places):
         if not isinstance(opened, RowSource):
             place, reason = opened
@@ -192,7 +190,7 @@ def check(
 
 
 def _unreadable(place: Path, error: Exception) -> Report:
-    """What is said of a run that cannot be read, beside others: a gate must not take it for a healthy one."""
+    """The report on a run that cannot be read, among others: a gate must not count it as healthy."""
     return Report(
         source=str(place),
         format=RUN,
@@ -244,14 +242,14 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
     ]
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
-        notes.append(f"lesser findings left out because they came with graver ones: {monitor.left_unsaid}")
+        notes.append(f"lesser findings left out because they came with more severe ones: {monitor.left_unsaid}")
     logged = set(monitor.case.names)
     notes += [
         f"{name}, which is mapped to {concept}, is not logged"
         for name, concept in monitor.case.mapping.items()
         if name not in logged
     ]
-    notes += [f"the rule {rule} failed and was put aside: {error}" for rule, error in monitor.problems.items()]
+    notes += [f"the rule {rule} failed and was set aside: {error}" for rule, error in monitor.problems.items()]
     own = History(source.recorded).findings
     if own and worst(own) != worst(findings):
         notes.append(

@@ -38,7 +38,7 @@ NAMING_ROWS = 100
 """Rows after which no name changes what it is taken for, unless it was logged later."""
 
 MOST_TOLD = 500
-"""Findings that are told, the newest: an alarm may come and go for ever."""
+"""Findings that are listed, the newest: an alarm may return any number of times."""
 
 NOT_MONITORED = "not monitored during training"
 
@@ -56,7 +56,7 @@ class Diagnosis:
 
 
 def diagnose(view: StoredRun, pause: Callable[[], None] | None = None) -> Diagnosis:
-    """What is on record of a run that was watched, or what the doctor says of its rows. `pause` is called every few
+    """What is on record of a run that was watched, or the doctor's findings on its rows. `pause` is called every few
     rows, for a server that has more urgent things to do.
     """
     if is_on_record(view):

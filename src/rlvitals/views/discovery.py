@@ -33,7 +33,7 @@ def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
     """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
     root = Path(folder)
     if not os.path.isdir(root):
-        raise RunNotFound(f"{root} is no directory.{near_directory(root)}")
+        raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
     yield from _search(root, depth)
 
 
@@ -41,7 +41,7 @@ def find_trainings(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[P
     """As `find_runs`; of a training whose processes record a run each, the folder of their runs instead of the runs."""
     root = Path(folder)
     if not os.path.isdir(root):
-        raise RunNotFound(f"{root} is no directory.{near_directory(root)}")
+        raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
     yield from _search(root, depth, joined=True)
 
 

@@ -1,5 +1,5 @@
 """How values are spread over the steps: percentiles and histograms of what was logged as a distribution, and of the
-rewards, lengths and turns of recorded rollouts, which need no logging of their own.
+rewards, lengths and turns of recorded rollouts, which need no separate logging.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _stays_in(candidate: Path, place: Path) -> bool:
 
 
 def splits_of(folder: Path) -> list[Split]:
-    """Which entries a dump has: validation is one of its own."""
+    """Which entries a dump has: validation is a separate one."""
     found = splits_in(folder)
     return [split for split in ("train", "validation") if split in found] or ["train"]
 

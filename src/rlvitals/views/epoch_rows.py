@@ -33,7 +33,7 @@ ENOUGH_ROWS = 4
 """Rows of an epoch from which their own scatter tells the noise."""
 
 _FINISHED_AS = {"median": "mean", "quantile": "mean", "none": "mean"}
-"""Reductions that cannot be done on finished numbers: the plain mean of rows stands in, and says so."""
+"""Reductions that cannot be done on finished numbers: the plain mean of rows is used instead, with a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class EpochRows:
             steps_per_epoch = by_last_name(self.view.config).get("steps_per_epoch")
         if steps_per_epoch is None:
             raise ConfigError(
-                f"nothing says where an epoch of {self.view.path} ends: no row carries an epoch. "
+                f"the end of an epoch of {self.view.path} is unknown: no row has an epoch. "
                 f"Give steps_per_epoch (on the command line: --steps-per-epoch N)."
             )
         if isinstance(steps_per_epoch, bool) or not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
@@ -252,7 +252,7 @@ def _from_metric(cells: FieldArray, name: str) -> tuple[NDArray[np.int64], str]:
     """
     known = np.abs(cells) < MAX_STEP  # neither NaN nor infinite either
     if not known.any():
-        raise ConfigError(f"{name!r} holds no number that could tell an epoch")
+        raise ConfigError(f"{name!r} holds no number that could be an epoch")
     places = np.maximum.accumulate(np.where(known, np.arange(len(cells)), -1))
     places[places < 0] = np.argmax(known)
     numbers = cells[places]
@@ -280,7 +280,7 @@ def _as_moments(values: FieldArray, weights: FieldArray | None, kind: str) -> di
 
 
 def _increments(cells: FieldArray, steps: NDArray[np.int64]) -> FieldArray:
-    """What a running total grew by; where it fell, it began anew. Where a log begins in the middle of a run, its first
+    """What a running total grew by; where it fell, it began again. Where a log begins in the middle of a run, its first
     row counts like the others.
     """
     grown = np.diff(cells, prepend=0.0)

@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 class FolderList:
-    """The lines of one folder. Runs are told from their small files at once; logs appear as they are judged."""
+    """The lines of one folder. Runs are read from their small files immediately; logs appear as they are judged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class FolderList:
 
     @property
     def note(self) -> str:
-        """What is said of logs that are left out."""
+        """The note on logs that are left out."""
         return self._logs.note
 
     def lines(self, *, wait: bool = False) -> list[Line]:

@@ -39,7 +39,7 @@ SHARES: dict[Group, float] = {
 """Of that chance, by group. The rest is for findings, for which there is no test."""
 
 POWER = 0.9
-"""The chance with which the smallest difference that is told would be found."""
+"""The chance of detecting the smallest difference that is reported."""
 
 MOST_BASELINES = 50
 
@@ -99,7 +99,7 @@ class Tested:
     detectable: float
     """How much worse a candidate must be to fail with a chance of 9 in 10."""
     spread: float
-    """The standard deviation between runs that the test goes by."""
+    """The standard deviation between runs that the test uses."""
     freedom: float
     p: float
     adjusted: float
@@ -373,7 +373,7 @@ def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:
         said.append(f"the runs are of different algorithms: {', '.join(sorted(algorithms))}")
     if len(baselines) == 1:
         said.append(
-            "with one baseline nothing is known of how runs differ: the limits go by the noise within it. Use 3 or more"
+            "with one baseline the spread between runs is unknown: the limits use the noise within it. Use 3 or more"
         )
     else:
         apart = [key for key in settings_apart(baselines)[0] if not is_seed(key)]

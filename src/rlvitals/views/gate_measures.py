@@ -113,7 +113,7 @@ class Curve(NamedTuple):
     steps: Array
     values: Array
     dropped: int
-    """Values that were no numbers."""
+    """Values that were not numbers."""
 
 
 class Goal(NamedTuple):
@@ -341,7 +341,7 @@ class Levels:
         is_reached = len(reached) > 0
         step = int(steps[reached[0] + width - 1]) if is_reached else horizon
         gained, passed = max(level - self.start, 1e-300), max(step - int(steps[0]), 1)
-        # A step cannot be told better than to half of what is averaged.
+        # A step is known at best to half of what is averaged.
         blur = 0.5 * width * (int(steps[-1]) - int(steps[0])) / max(len(steps) - 1, 1)
         return Sample(float(step), math.hypot(self.noise * passed / gained, blur), "" if is_reached else "not reached")
 

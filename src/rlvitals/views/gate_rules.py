@@ -37,7 +37,7 @@ STATISTICS: dict[str, Callable[[Any], float]] = {
     "max": lambda values: float(np.max(values)),
     "min": lambda values: float(np.min(values)),
 }
-"""What is taken of a metric's curve; `final`, the mean of its last tenth, where nothing is said."""
+"""What is taken of a metric's curve; `final`, the mean of its last tenth, by default."""
 
 GOAL = ("reward", "margin", "goal")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {

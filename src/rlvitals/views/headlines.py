@@ -38,13 +38,13 @@ MOST_NAMES = 2_000
 """Names by which a framework is recognised."""
 
 FRESH_SECONDS = 5.0
-"""A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
+"""A run that is being written is looked at again after so long: whether its writer lives is not in its files."""
 
 SHORT_LOG = 256 * 1024
 """Bytes of a log that is read whole for a list."""
 
 COUNTING_SECONDS = 0.03
-"""Time that one list may spend on counting metrics, for which logs are read whole; the next list goes on with it."""
+"""Time that one list may spend on counting metrics, for which logs are read whole; the next list continues with it."""
 
 NEWLINE = ord("\n")
 _BLOCK = 1 << 18
@@ -209,7 +209,7 @@ def _state(run_dir: RunDir) -> object:
 
 
 def run_state(path: Path) -> tuple[object, ...]:
-    """What changes when a run is to be read anew."""
+    """What changes when a run is to be read again."""
     run_dir = RunDir(path)
     logs = [run_dir.train_log, run_dir.eval_log]
     beside = [run_dir.log("distributions"), run_dir.log("images")]

@@ -1,9 +1,9 @@
-"""What would have happened if a run that went wrong had been stopped: the GPU hours that went on after the onset, the
+"""What would have happened if a run that went wrong had been stopped: the GPU hours that continued after the onset, the
 checkpoint to go back to, and the settings of the nearest healthy run beside its own. One answer for every command,
 report and screen, in numbers and in sentences.
 
 The onset is that of the first critical finding that still stands. A run that failed or was killed without one has no
-onset: nothing would have been saved by stopping it, and the newest checkpoint is the one to go on from.
+onset: nothing would have been saved by stopping it, and the newest checkpoint is the one to continue from.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class Neighbours:
             try:
                 if diagnose_quickly(other).verdict == "healthy" and other.status in ("finished", "running"):
                     return other, apart
-            except (RlvitalsError, OSError):  # a damaged run is no example
+            except (RlvitalsError, OSError):  # a damaged run is not an example
                 continue
         return None
 
 
 def hindsight(view: RunView, findings: Sequence[Finding], neighbours: Neighbours) -> Hindsight | None:
-    """What is to be told of a run by what was found; None of one that is healthy or goes on without a critical
+    """The section on a run from its findings; None of one that is healthy or continues without a critical
     finding.
     """
     onset = _onset(findings)
@@ -152,7 +152,7 @@ def _cost(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> 
     after, after_said = clock.seconds_since(onset["step"]), clock.seconds_since(onset["said_step"])
     if after is None or after_said is None:
         facts["told"] = (
-            f"How long the run went on after step {number(onset['step'])} cannot be told: the log has neither "
+            f"How long the run continued after step {number(onset['step'])} is unknown: the log has neither "
             "timestamps nor step times."
         )
         return facts
@@ -191,7 +191,7 @@ def _amount(seconds: float, gpus: Gpus) -> str:
 
 
 def _rounded(hours: float) -> str:
-    """Hours as they are told.
+    """Hours as text.
 
     >>> [_rounded(hours) for hours in (0, 0.004, 0.125, 1.23456, 123.456)]
     ['0', 'less than 0.01', '0.125', '1.23', '123.5']
@@ -248,7 +248,7 @@ def _checkpoint(
     if metric is not None:
         told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
     if seconds is not None:
-        told.append(f"Training went on for {_amount(seconds, gpus)} after it")
+        told.append(f"Training continued for {_amount(seconds, gpus)} after it")
     if not facts["path"]:
         told.append("It is on record, and not in the folder")
     return facts | {"told": "".join(f"{sentence}. " for sentence in told).rstrip()}

@@ -16,7 +16,7 @@ from rlvitals.views.discovery import parts_of
 from rlvitals.views.run import RunView, open_run
 
 _NAMED = 6
-"""Names that are told in a note."""
+"""Names that a note lists."""
 
 
 _WORST_FIRST: tuple[Status, ...] = ("running", "failed", "interrupted", "finished")

@@ -22,7 +22,7 @@ MOST_UNTRACED = 64
 
 
 class Said(NamedTuple):
-    """A finding and the row it was said at, counted from 1 over the whole log."""
+    """A finding and the row it was raised at, counted from 1 over the whole log."""
 
     point: int
     finding: Finding

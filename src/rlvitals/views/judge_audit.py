@@ -107,7 +107,7 @@ def _parsed(data: bytes, path: str | os.PathLike[str], line: int) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        raise ConfigError(f"{path}, line {line}: it is no JSON: {error}") from error
+        raise ConfigError(f"{path}, line {line}: it is not JSON: {error}") from error
 
 
 def _missing(

@@ -65,5 +65,5 @@ def _label(row: dict[str, str], place: str) -> Label:
         raise ConfigError(f"{place}: onset_step is a step, not {onset!r}") from None
     kinds = tuple(kind for kind in (word.strip() for word in (row.get("kind") or "").split(",")) if kind)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ConfigError(f"{place}: {unknown[0]!r} is no kind. Known: {', '.join(KINDS)}")
+        raise ConfigError(f"{place}: {unknown[0]!r} is not a kind. Known: {', '.join(KINDS)}")
     return Label(verdict, onset_step, (row.get("failure_class") or "").strip(), kinds)

@@ -61,7 +61,7 @@ class Feed(Protocol):
     rows: int | None
     """Training rows of the living line so far; None for a log, whose judge counts them."""
     is_watched: bool
-    """Whether the run has a monitor and a clock of its own, so that silence need not be judged here."""
+    """Whether the run has a monitor and a separate clock, so that silence need not be judged here."""
 
     @property
     def logged_names(self) -> Mapping[str, str]:
@@ -71,7 +71,7 @@ class Feed(Protocol):
     def poll(self) -> News: ...
 
     def flush(self) -> News:
-        """What waited for more: a row of a step that may go on, a last line. For the end."""
+        """What waited for more: a row of a step that may continue, a last line. For the end."""
         ...
 
     def source(self) -> RowSource:
@@ -177,7 +177,7 @@ class JoinedFeed:
 
     rows: int | None = None
     is_watched = True
-    """Each process's run has a clock of its own, whose word comes with the events."""
+    """Each process's run has a separate clock, whose word comes with the events."""
     logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Metrics of several runs over each other: a line a run, or the mean and the band of the runs of a group.
 
-What is not the same quantity is not laid over: the catalogue judges every run's metric against that of the first run
+Different quantities are not overlaid: the catalogue judges every run's metric against that of the first run
 that has it, and a refusal carries the reason.
 """
 

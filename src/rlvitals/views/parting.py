@@ -1,7 +1,7 @@
 """Where two curves part: the first step from which they differ by more than their own noise, and go on to.
 
-The noise of a curve is told from its jumps from point to point. Runs that differ from the first step on part there;
-a difference that comes and goes is none.
+The noise of a curve is estimated from its jumps from point to point. Runs that differ from the first step on part
+there; a difference that comes and goes is none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def parting_step(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) ->
 
 def bands_part(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> int | None:
     """The first step from which two bands over the same steps, the means of several runs each (a row a run) with one
-    standard deviation to either side, no longer overlap, and go on not to; None where they do, or cannot be told.
+    standard deviation to either side, no longer overlap, and do not overlap later; None where they do, or where it is
+    unknown.
 
     >>> steps = np.arange(100)
     >>> low = np.array([np.zeros(100), np.full(100, 0.1)])

@@ -20,7 +20,7 @@ from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED
 
 MOST_SPANS = 2_000
-"""Phases that are told one by one: the newest of the range."""
+"""Phases that are listed one by one: the newest of the range."""
 
 MOST_READ = 50_000
 """Phases that are read when no range is asked for: the newest, which is what shares are of."""

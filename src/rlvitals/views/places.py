@@ -51,7 +51,7 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
 def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     """The runs and logs of a folder, sorted; None where the path is one run or one log itself.
 
-    Files that are no logs are left to the caller to meet: telling needs reading.
+    Files that are not logs are left to the caller to meet: telling needs reading.
     """
     folder = Path(path)
     if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or is_joined(folder):

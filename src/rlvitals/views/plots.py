@@ -100,7 +100,7 @@ def comparison(views: Sequence[RunView], compared: RunComparison) -> Picture:
     rows = [row for row in compared.metrics if row not in refused and _is_worth_a_panel(row)]
     shown = sorted(rows, key=_importance)[:MOST_PANELS]
     if not shown:
-        raise ConfigError("the runs have no metric in common that compares, so there is nothing to draw")
+        raise ConfigError("the runs have no comparable metric in common, so there is nothing to draw")
     remarks = [("", f"left out, not the same quantity: {row.name}: {row.note}") for row in refused[:4]]
     remarks += [("", f"{row.name}: compare with care: {row.note}") for row in shown if row.verdict == "caution"][:4]
     remarks += [("", f"{row.name}: converted: {row.note}") for row in shown if row.verdict == "convert"][:4]
@@ -116,7 +116,7 @@ def comparison(views: Sequence[RunView], compared: RunComparison) -> Picture:
 
 def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[Finding]) -> Picture:
     if not names:
-        raise ConfigError(f"{view.path} holds no metric that could be drawn")
+        raise ConfigError(f"{view.path} has no metric that can be drawn")
     shown = {name for group in names for name in group}
     findings = [found for found in said if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
     panels = [_panel(view, group, axis, findings) for group in names]
@@ -164,7 +164,7 @@ def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
 
 
 def _is_score(view: RunView, name: str) -> bool:
-    """Whether it is an evaluation's, and more of it is better; one point is no curve."""
+    """Whether it is an evaluation's, and more of it is better; one point is not a curve."""
     meaning = view.meaning(name)
     is_wanted = meaning is not None and meaning.metric.direction == "up"
     return is_wanted and _is_evaluated(view, name) and len(view.series(name).values) > 1
@@ -222,7 +222,7 @@ def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: b
 
 def _distinct(lines: Iterable[Line]) -> list[Line]:
     """Curves that hold something the ones before them do not: some logs say one number under two names. What a name
-    that means an evaluation has in training rows and in rows of its own is one curve.
+    that means an evaluation has in training rows and in its own rows is one curve.
     """
     kept: list[Line] = []
     for line in lines:
@@ -234,7 +234,7 @@ def _distinct(lines: Iterable[Line]) -> list[Line]:
         elif len(line.y) and not any(_is_repeated(line, other) for other in kept):
             kept.append(line)
     most = max((len(line.y) for line in kept), default=0)
-    # A total at the end of a log is no curve; one evaluation is a point.
+    # A total at the end of a log is not a curve; one evaluation is a point.
     return [line for line in kept if len(line.y) > 1 or line.is_sparse or most == 1]
 
 
@@ -243,8 +243,8 @@ def _is_repeated(line: Line, other: Line) -> bool:
 
 
 def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:
-    """What was said, or the run's own findings, or what the doctor says of a log he has not seen; each alarm's gravest
-    once, the gravest first.
+    """The given findings, or the run's own, or those from judging a log that was not monitored; each alarm's most
+    severe once, the most severe first.
     """
     if said is None:
         said = diagnose(view).findings

@@ -107,7 +107,7 @@ class StoredRun:
 
     @property
     def status(self) -> Status:
-        """running, finished, failed or interrupted. A run whose writer is gone without a word counts as interrupted."""
+        """running, finished, failed or interrupted. A run whose writer is gone silently counts as interrupted."""
         return status_now(self.info, is_written=self._is_being_written)
 
     @property
@@ -234,7 +234,7 @@ class StoredRun:
 
     @property
     def resume_words(self) -> str:
-        """How the run can go on."""
+        """How the run can continue."""
         return resume_words(self.info, self.config, self.path)
 
     @cached_property
@@ -430,7 +430,7 @@ class StoredRun:
     ) -> pandas.DataFrame | dict[str, NDArray[Any]]:
         """Every row and metric: a pandas DataFrame where pandas is installed, a dict of arrays otherwise.
 
-        As `table`, but a cell that was not logged is NaN here like one that was; `series` tells them apart.
+        As `table`, but a cell that was not logged is NaN here like one that was; `series` distinguishes them.
         """
         data = {name: with_nan(column) for name, column in self.table(stream=stream, ghosts=ghosts, rank=rank).items()}
         try:

@@ -2,7 +2,7 @@
 processes record a run each. Which there are, each in a line with its verdict.
 
 Logs are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
-what is left out is counted. For a server the reading and judging is done in a thread of its own.
+what is left out is counted. For a server the reading and judging is done in a separate thread.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What is said of those that are left out."""
+        """The note on those that are left out."""
         if not self.left_out:
             return ""
         return f"{self.left_out} more files that may be logs are not shown: 'rlvitals check' reads any of them"
@@ -92,7 +92,7 @@ def find_logs(folder: Path) -> Found:
 def _trainings_in(folder: Path) -> list[Path]:
     try:
         return list(find_trainings(folder))
-    except RlvitalsError:  # it is no folder
+    except RlvitalsError:  # it is not a folder
         return []
 
 

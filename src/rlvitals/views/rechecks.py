@@ -33,8 +33,8 @@ def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) ->
         found += text_events(view.rollout_log, rules)
     if not found:
         return events
-    anew = {event.seen_in for event in found}
-    others = [event for event in events if event.seen_in not in anew]
+    again = {event.seen_in for event in found}
+    others = [event for event in events if event.seen_in not in again]
     return sorted([*others, *found], key=when)
 
 

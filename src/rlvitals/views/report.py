@@ -143,7 +143,7 @@ def _evaluations(view: RunView) -> dict[str, Any] | None:
 
 
 def _held_out(view: LogView) -> list[dict[str, Any]]:
-    """What a foreign log says of evaluations, step by step: rows of their own, and names that say so in others."""
+    """The evaluations of another tool's log, step by step: their own rows, and held-out names in others."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in view.iterate():
         if told := {name: value for name, value in row.numbers.items() if is_held_out(name)}:

@@ -114,7 +114,7 @@ class _InTable:
         return self._ask(tell)
 
     def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
-        """Ask the table; where it turns out to be damaged, one made anew from the files."""
+        """Ask the table; where it turns out to be damaged, one created again from the files."""
         try:
             with RolloutIndex(self._files) as index:
                 return question(index)

@@ -179,7 +179,7 @@ def _without_silences(seen: Mapping[int, NDArray[Any]]) -> tuple[tuple[Any, ...]
 
 
 def _end(view: StoredRun) -> float:
-    """When the last attempt ended: now, while it goes on; for one that was killed, its last sign of life."""
+    """When the last attempt ended: now, while it continues; for one that was killed, its last sign of life."""
     if view.status == "running":
         return time.time()
     if view.info.ended is not None:

@@ -45,7 +45,7 @@ class Source(NamedTuple):
     path: Path
     open: Callable[[], RunView]
     state: object = None
-    """What changes when it is to be read anew, where that is more than the files of a run."""
+    """What changes when it is to be read again, where that is more than the files of a run."""
 
 
 class Wanted(NamedTuple):

@@ -1,4 +1,4 @@
-"""What was added to a run since the last look: rows and findings, from byte offsets, so that anyone can go on from
+"""What was added to a run since the last look: rows and findings, from byte offsets, so that anyone can continue from
 where somebody else stopped.
 """
 
@@ -75,7 +75,7 @@ class RunTail:
         return self._dumped != before
 
     def status(self) -> NewStatus:
-        """Whether the run goes on."""
+        """Whether the run continues."""
         try:
             view = open_run(self._dir.root)
             return {"status": view.status, "status_note": view.status_note, "ended": read_info(self._dir).ended}

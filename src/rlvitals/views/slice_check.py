@@ -30,7 +30,7 @@ _SCORES = ("reward", "eval_score")
 
 @dataclass(frozen=True, slots=True)
 class SliceVerdict:
-    """What the doctor says of one slice's own metrics."""
+    """The doctor's verdict on one slice's own metrics."""
 
     label: str
     verdict: Verdict
@@ -64,7 +64,7 @@ class SlicesReport(Listed[SliceVerdict]):
 
     @property
     def verdict(self) -> Verdict:
-        """The gravest one. A slice without a metric that a rule reads has no say."""
+        """The most severe one. A slice without a metric that a rule reads has no say."""
         judged = (one.verdict for one in self.slices if one.verdict != "cannot judge")
         return max((self.whole.verdict, *judged), key=VERDICTS.index)
 
@@ -188,7 +188,7 @@ def _last_score(case: Case, own: set[str]) -> float | None:
 def _labels_of(label: str) -> dict[str, str]:
     cut = slices.cut(f"metric/{label}")
     if cut is None:
-        raise ConfigError(f"{label!r} is no slice: write KEY=VALUE, as in env=math; keys: {', '.join(slices.KEYS)}")
+        raise ConfigError(f"{label!r} is not a slice: write KEY=VALUE, as in env=math; keys: {', '.join(slices.KEYS)}")
     return dict(cut.labels)
 
 

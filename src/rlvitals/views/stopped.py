@@ -1,5 +1,5 @@
-"""A run whose process is gone without ending it: what is said of it, and how it goes on. A dead run is not healthy,
-whatever its last rows say, and every screen, list and report says so in these words.
+"""A run whose process has exited without finishing it: the text about it, and how to resume. Such a run is not healthy,
+whatever its last rows show, and every screen, list and report uses this text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CAUSES = ("it was killed (out of memory, a scheduler, kill -9), or the interpre
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a run stopped without a word."""
+    """How a run stopped silently."""
 
     when: float
     """The last sign of life, in unix seconds."""
@@ -31,7 +31,7 @@ class Stop:
 
 
 def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) -> Finding:
-    """What is said of it."""
+    """The text about it."""
     total = f" of {number(info.total_steps)}" if info.total_steps else ""
     where = f"at step {number(last_step)}{total}" if last_step is not None else "before its first row"
     why = "the process is gone" if stop.is_known else f"no heartbeat from {info.host or 'its machine'} any more"
@@ -51,7 +51,7 @@ def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) ->
 
 
 def resume_words(info: RunInfo, config: Mapping[str, Any], path: Path) -> str:
-    """The command or the call by which a run goes on, as far as the run tells what trained it."""
+    """The command or the call by which a run continues, as far as the run tells what trained it."""
     own = _OWN_TRAINER.fullmatch(info.command)
     if own is not None:
         return f"resume with: rlvitals train {own['trainer']}{_RESUME_FLAG.sub('', own['rest'])} --resume-from last"

@@ -2,7 +2,7 @@
 
 Importance is Spearman's rank correlation of a setting with the target. A setting whose values have no order is judged
 by the ranks of the target within its values (the correlation ratio, less what chance alone gives). Neither says what
-causes what, and settings that were changed together cannot be told apart.
+causes what, and settings that were changed together cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlvitals.contract import Importance, Sweep, SweepRun, SweepSetting
 from rlvitals.views.settings import is_bookkeeping, varying
 
 FEW_RUNS = 5
-"""With fewer nothing is said of importance."""
+"""With fewer, no importance is shown."""
 
 MOST_SETTINGS = 40
 LOGARITHMIC = 50.0
@@ -109,7 +109,7 @@ def _of_categories(values: Sequence[str], targets: NDArray[Any]) -> tuple[float,
     ranked, n = ranks(targets), len(values)
     groups = [ranked[[place for place, own in enumerate(values) if own == value]] for value in dict.fromkeys(values)]
     freedom = len(groups) - 1
-    if freedom >= n - 1:  # every run has a value of its own
+    if freedom >= n - 1:  # every run has its own value
         return 0.0, False
     between = sum(len(group) * (group.mean() - ranked.mean()) ** 2 for group in groups)
     share = float(between / ((ranked - ranked.mean()) ** 2).sum())

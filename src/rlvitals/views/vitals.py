@@ -72,7 +72,7 @@ def environment(view: RunView) -> dict[str, object]:
 
 
 def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
-    """The vital signs a run has, each with what the doctor says of it."""
+    """The vital signs a run has, each with the severity of its findings."""
     standing = standing_findings(diagnosis)
     facts_of = slice_facts(view.sliced, view.reader)
     stage = catalog.stage_at(view.last_step, view.info.total_steps)
@@ -163,7 +163,7 @@ def status_of(
 ) -> tuple[TileStatus, str]:
     """act, watch or ok, and the title of the worst standing finding about a metric or one of its slices (`members`).
     Nothing else colours a tile: a typical range is information. `evaluated`: only evaluations log the name, which the
-    doctor knows as held out.
+    rules read as held out.
     """
     known = {held_out_name(one) if evaluated else one for one in (name, *members)}
     about = [found for found in standing if not known.isdisjoint(found.metrics) and found.severity != "info"]

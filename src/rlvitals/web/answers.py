@@ -20,7 +20,7 @@ LONGEST_NAME = 4096
 
 
 class Query:
-    """What was asked, read strictly: what is no number where one is due is a ConfigError that says so."""
+    """What was asked, read strictly: a value that is not a number where one is due raises a ConfigError."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = list(pairs)

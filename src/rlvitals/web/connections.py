@@ -92,7 +92,7 @@ def fault_of(head: bytes, doors: Mapping[bytes, int] | None = None) -> tuple[int
 
 
 def body_length(head: bytes) -> int | None:
-    r"""The bytes that follow a head; None where it does not say so in exactly one way.
+    r"""The bytes that follow a head; None where it does not state them in exactly one way.
 
     >>> body_length(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), body_length(b"GET / HTTP/1.1\r\n\r\n")
     (5, 0)
@@ -240,7 +240,7 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """Close the connection that waited longest, of those whose machine has the most: nobody can crowd out others.
 
-        Where every one is being answered, the new one is told to come back.
+        Where every one is being answered, the new one is asked to come back.
         """
         others: list[Connection] = [other for other in self.connections if other is not self]  # type: ignore[misc]
         waiting = [other for other in others if not other.is_answering]

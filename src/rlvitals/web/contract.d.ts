@@ -115,7 +115,7 @@ export interface Vitals {
   problems: string[];
 }
 
-/** One vital sign; `band` is its typical range, `status` what the doctor says of it. */
+/** One vital sign; `band` is its typical range, `status` the severity of its findings. */
 export interface TileFacts {
   name: string;
   concept: string | null;
@@ -478,13 +478,13 @@ export interface TakenFacts {
   why: string;
 }
 
-/** `hindsight` is None where there is nothing to tell: the run is healthy, or goes on. */
+/** `hindsight` is None where there is nothing to tell: the run is healthy, or continues. */
 export interface HindsightAnswer {
   judging: boolean;
   hindsight: Hindsight | null;
 }
 
-/** What would have happened if a run that went wrong had been stopped, and where to go on. */
+/** What would have happened if a run that went wrong had been stopped, and where to continue. */
 export interface Hindsight {
   onset: OnsetFacts | null;
   cost: CostFacts;
@@ -502,7 +502,7 @@ export interface OnsetFacts {
   said_step: number;
 }
 
-/** What going on after the onset has cost. What cannot be told is None, and `told` says why. */
+/** What continuing after the onset has cost. What is unknown is None, and `told` gives the reason. */
 export interface CostFacts {
   hours: number | null;
   gpu_hours: number | null;
@@ -1005,7 +1005,7 @@ export interface FindingFacts {
   recovered_step: number | null;
 }
 
-/** Whether the run goes on. */
+/** Whether the run continues. */
 export interface NewStatus {
   status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
   status_note: string;

@@ -2,7 +2,8 @@
 
 Logs are sent from where the server says its copy ends, so that a piece is written once whoever was killed in between.
 On every new connection, and at the end, sizes and hashes are compared; a copy that is not the beginning of the log is
-sent anew. Files that are replaced whole are sent when they have changed, the identity card after the rows it speaks of.
+sent again. Files that are replaced whole are sent when they have changed, the identity card after the rows it speaks
+of.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Server:
         self.shown = mask_text(self.url)
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise ConfigError(f"{self.shown} is no address to push to: http://HOST:PORT or https://HOST")
+            raise ConfigError(f"{self.shown} is not an address to push to: http://HOST:PORT or https://HOST")
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """One message and its answer. Raises Unreachable, Disagreement or RunError."""
@@ -165,7 +166,7 @@ class Delivery:
                     known = None
                     continue
             except Disagreement as error:
-                self.progress(f"asking {self.server.shown} anew: {error}")
+                self.progress(f"asking {self.server.shown} again: {error}")
                 known = None
                 self.retries += 1
                 time.sleep(min(pause, 0.05 * self.retries))
@@ -308,6 +309,6 @@ def _count(value: Any, default: int) -> int:
 
 
 def default_name(run: Path) -> str:
-    """What a run is called on the server unless it is told."""
+    """What a run is called on the server by default."""
     name = "".join(letter if letter.isalnum() or letter in "_.+=@-" else "-" for letter in run.resolve().name)
     return name.lstrip(".+=@-")[:100] or f"run-{socket.gethostname()[:40]}"

@@ -48,7 +48,7 @@ MOST_BYTES = 256 * 2**20
 """Columns that all views together may hold before the one that was not looked at for longest is let go."""
 
 FRESH_SECONDS = 5.0
-"""A run that is being written is looked at anew after so long: whether its writer lives is not in its files."""
+"""A run that is being written is looked at again after so long: whether its writer lives is not in its files."""
 
 JUDGING_PAUSE = 20
 """A log that is judged while it grows is judged again after so many times as long as judging took."""
@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
     @property
     def state(self) -> object:
-        """What changes when it is to be read anew."""
+        """What changes when it is to be read again."""
         if self.is_log:
             return state_of(self.path)
         return run_state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
@@ -144,7 +144,7 @@ class Turns:
 
 
 class Judging:
-    """The doctor at work on a run, in a thread of its own: a long log that nobody watched takes seconds."""
+    """The doctor at work on a run, in a separate thread: a long log that nobody watched takes seconds."""
 
     def __init__(self, view: RunView, turns: Turns) -> None:
         self.diagnosis: Diagnosis | None = None
@@ -194,14 +194,14 @@ class Open:
         return None if self._judging is None else self._judging.diagnosis
 
     def diagnosed(self) -> Diagnosis:
-        """What the doctor says of it, worked out once."""
+        """The doctor's findings on it, computed once."""
         with self._lock_of("the diagnosis"):
             if self._judging is None:
                 self._judging = Judging(self.view, self._turns)
         return self._judging.wait()
 
     def answer(self, name: str, make: Callable[[Open], T]) -> T:
-        """Facts of some name: several of a page's questions come at once, and only one is to do the work. What is said
+        """Facts of some name: several of a page's questions come at once, and only one is to do the work. What is found
         before the doctor has come to an end is not kept.
         """
         with self._lock_of(name):
@@ -213,13 +213,13 @@ class Open:
             return made
 
     def take_over(self, before: Open) -> None:
-        """Keep what was said of the same rows; of a log that grows and is judged row by row, also a little longer."""
+        """Keep what was found for the same rows; of a log that grows and is judged row by row, also a little longer."""
         judging = before._judging
         if judging is not None and (before.state == self.state or time.monotonic() < judging.good_until):
             self._judging = judging
 
     def is_current(self, state: object) -> bool:
-        """Whether it need not be opened anew: for a row, or for a writer that may have died."""
+        """Whether it need not be opened again: for a row, or for a writer that may have died."""
         is_old = self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
         return self.state == state and not is_old
 
@@ -233,7 +233,7 @@ class Folder:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
-            raise RunNotFound(f"{root} is no directory")
+            raise RunNotFound(f"{root} is not a directory")
         self.turns = Turns()
         self._lock = threading.Lock()
         self._listing = threading.Lock()
@@ -410,7 +410,7 @@ class Folder:
         return self._opened(self.served(run)).answer(answer, make)
 
     def known_findings(self, run: str) -> list[Finding]:
-        """What was said of a run, as far as it is known without judging rows."""
+        """The findings of a run, as far as they are known without judging rows."""
         opened = self._opened(self.served(run))
         return opened.view.findings if opened.diagnosis is None else opened.diagnosis.findings
 
@@ -454,7 +454,7 @@ class Folder:
     def _is_refused(self, path: Path) -> bool:
         try:
             return RunDir(path).holds_run and leads_outside(path, self.root, deep=False)
-        except OSError:  # a line of the list will say so
+        except OSError:  # a line of the list reports it
             return False
 
     def _headline(self, entry: Served) -> Headline:

@@ -6,7 +6,7 @@ answer.
 - `Origin`, and a browser's `Sec-Fetch-Site`, must be this page's: other sites get nothing.
 - Beyond the loopback address a token is needed: from the address once, from a cookie afterwards.
 - GET and HEAD only, but for the doors a server was started with: there a page of this server may POST JSON.
-- The door for pushes has a token of its own, which opens nothing else; the tokens for looking do not open it.
+- The door for pushes has its own token, which opens nothing else; the tokens for looking do not open it.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Guard:
         seen: Callable[[str, Any, int], None] = lambda name, scope, status: None,
         how: str = "open the address that 'rlvitals serve' printed",
     ) -> None:
-        """`doors` are the paths that may be posted to. `people` have tokens of their own, instead of the one `token`.
-        `push_token` opens the door for pushes. `seen` is told of every answer: who asked, what, and its status. `how`
-        says to whom comes without a token how one is given.
+        """`doors` are the paths that may be posted to. `people` have their own tokens, instead of the one `token`.
+        `push_token` opens the door for pushes. `seen` is called for every answer: who asked, what, and its status.
+        `how` says to whom comes without a token how one is given.
         """
         self._how = how
         self._app = app
@@ -91,7 +91,7 @@ class Guard:
             allowed = b"GET, HEAD, POST" if scope["path"] in self._doors else b"GET, HEAD"
             return await _refuse(send, 405, "nothing can be written here: GET only", [(b"allow", allowed)])
         if _count(scope, b"host") != 1 or not self._is_known(headers.get("host", "")):
-            said = f"the name {headers.get('host', '')[:80]!r} is not one this server goes by; --allow-host adds one"
+            said = f"the name {headers.get('host', '')[:80]!r} is not a host name of this server; --allow-host adds one"
             return await _refuse(send, 403, said)
         if not _is_own_page(headers):
             return await _refuse(send, 403, "another site's page may not ask here")
@@ -181,7 +181,7 @@ def cookies_named(name: str, header: str) -> list[str]:
 
 
 def known_hosts(address: str, extra: Iterable[str] = ()) -> tuple[set[str], bool]:
-    """The names a server on an address goes by, and whether every literal address is one (it listens on all).
+    """The host names of a server on an address, and whether every literal address is one (it listens on all).
 
     A literal address cannot be rebound: only names resolve.
     """

@@ -1,7 +1,7 @@
 """`/api/live`: what is new in a run, as server-sent events, while somebody looks.
 
 Each event's id is the place in the run's files it reaches, so a browser that reconnects misses nothing and a server
-that was restarted knows where to go on. The trainer is not asked: only its files are looked at.
+that was restarted knows where to continue. The trainer is not asked: only its files are looked at.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.2
 """Between two looks at the files."""
 
 ROWS_SECONDS = 0.5
-"""Rows are told at most as often as this."""
+"""Rows are sent at most as often as this."""
 
 STATUS_SECONDS = 2.0
 QUIET_SECONDS = 15.0

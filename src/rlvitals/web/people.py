@@ -65,7 +65,7 @@ def check_token(token: str) -> str:
 def new_token(name: str) -> tuple[str, str]:
     """A token, and the line of the file for it."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name[:80]!r} is no name for a token: letters, digits and .@+- are")
+        raise ConfigError(f"{name[:80]!r} is not a name for a token: letters, digits and .@+- are")
     token = secrets.token_urlsafe(24)
     return token, f"{name} {PROOF}{proof_of(ticket_of(token))}"
 
@@ -110,7 +110,7 @@ class TokenFile:
             if is_first:
                 raise ConfigError(f"cannot read the tokens in {self._path}: {error}") from error
             if self._proofs:
-                logger.warning("nobody may look: the tokens in %s cannot be read: %s", self._path, error)
+                logger.warning("access is denied to everybody: the tokens in %s cannot be read: %s", self._path, error)
             self._proofs, self._stamp = {}, None
 
 

@@ -63,7 +63,7 @@ DOORS = {MARKS: 64 * 1024}
 """What may be posted to when a folder is edited, each with the most bytes of a body."""
 
 MOST_PUSHED = MOST_PIECE * 4 // 3 + 16 * 1024
-"""Bytes of a body at the door for pushes: a piece as base64, and what is said of it."""
+"""Bytes of a body at the door for pushes: a piece as base64, and its description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Team:
     """What a server for several people has beside the folder."""
 
     people: People | None = None
-    """Each with a token of their own, instead of one for all."""
+    """Each with their own token, instead of one for all."""
     inbox: Inbox | None = None
     """Where runs are pushed to; None: the door is shut."""
     push_token: str | None = None
@@ -129,7 +129,7 @@ def serve(
     team: Team | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve a folder until Ctrl-C. `ready` is told the address, token included, once it can be opened."""
+    """Serve a folder until Ctrl-C. `ready` is called with the address, token included, when it can be opened."""
     chosen = None if team and team.people else choose_token(address, token)
     server = Server(Folder(directory), address, chosen, allow_hosts, edit=edit, team=team)
     listening = listen(address, port)

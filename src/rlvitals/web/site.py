@@ -1,8 +1,8 @@
 """`rlvitals share`: the same pages over files, for places without a server.
 
 The answers are those of `web/api.py`, asked of a folder of redacted copies (`store/redaction.py`) and written to
-files. `SHARED` says for each address which questions are answered; a page that asks another one is told so in words. A
-new address of the server is one line there.
+files. `SHARED` says for each address which questions are answered; a page that asks another one gets a text that
+explains it. A new address of the server is one line there.
 
     index.html, static/     the pages, with their policy as a meta tag
     site.json               when and by what it was made, and the file of each address and run
@@ -56,7 +56,7 @@ DIGITS = 5
 """Significant digits of a number on a curve: more than a screen shows."""
 
 SHORTEST_SHARED = 8
-"""Numbers of a list that is worth a place of its own."""
+"""Numbers of a list that is worth its own place."""
 
 OF_A_STEP = 8
 """Rollouts of one step, where there are enough steps."""
@@ -139,7 +139,7 @@ class Shared:
     ignored: tuple[str, ...] = ()
     """Parameters of a page's question that the files do not depend on."""
     each: str = ""
-    """A parameter that a page repeats: each value is a question of its own, and the answers are joined."""
+    """A parameter that a page repeats: each value is its own question, and the answers are joined."""
     appended: tuple[str, ...] = ()
     """The lists of such answers that follow each other; everything else is the same in all of them."""
     narrowed: bool = False
@@ -386,7 +386,7 @@ def copy_runs(
     rollouts: int,
     progress: Callable[[str], None],
 ) -> Folder:
-    """Redacted copies of runs below a folder, each under a name of its own."""
+    """Redacted copies of runs below a folder, each under its own name."""
     if len(paths) > MOST_RUNS:
         raise ConfigError(f"a shared site holds at most {MOST_RUNS} runs, and these are {len(paths)}: choose some")
     taken: set[str] = set()

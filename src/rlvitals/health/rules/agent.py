@@ -165,7 +165,7 @@ def groups_filtered(
     """Most groups are thrown away before training: the batch is much smaller than it seems."""
     signal = kept_share
     if kept_share is not None:
-        # A percentage is told from a share by its size, whatever its name promised.
+        # A percentage is distinguished from a share by its size, whatever its name promised.
         unit = 100.0 if kept_share.highest <= percent_below else 1.0
         level = unit * max(kept_share.fast, kept_share.median5)
     elif groups_kept is not None and groups_dropped is not None:

@@ -1,7 +1,7 @@
 """Failures that are not the policy's: a fall of the reward that broken machinery explains.
 
-A failed rollout scored as 0 costs as much reward as a wrong answer. What tells them apart is order and size: the share
-of failures rises before the reward falls or with it, and the reward lost is about that share of the level before.
+A failed rollout scored as 0 costs as much reward as a wrong answer. What distinguishes them is order and size: the
+share of failures rises before the reward falls or with it, and the reward lost is about that share of the level before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the training guides ask for: the KTO, RLAIF and RLHF documents' own rules, used by the presets of their names.
 
 The guides speak of steps and of single values where the calibrated rules speak of points and levels. A run of values is
-asked for all the same wherever one value would be noise.
+still required wherever one value would be noise.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def guide_margin_stuck(margin: Signal, *, step: float, band: float) -> Alarm | N
 def guide_rejected_above_chosen(
     chosen: Signal, rejected: Signal, margin: Signal | None, *, step: float, rows: float
 ) -> Alarm | None:
-    """Rejected answers earn more than chosen ones, for some rows in a row. Where the margin is logged, it says so."""
+    """Rejected answers earn more than chosen ones, for some rows in a row. Where the margin is logged, it is read
+    instead.
+    """
     pairs = list(zip(chosen.window, rejected.window, strict=False))[-int(rows) :]
     if margin is not None or rejected.step <= step or chosen.n != rejected.n or len(pairs) < rows:
         return None

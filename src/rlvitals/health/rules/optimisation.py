@@ -75,9 +75,9 @@ def gradient_explosion(
     hurt_times: float,
     doubtless: float,
 ) -> Alarm | None:
-    """The gradient norm has grown to many times its start, and stays there: beyond its noise, because a start with
-    many zeros (groups without spread) has a low level that says nothing. Preference training starts at the reference,
-    where gradients are small, so there only a loss that rises with them counts.
+    """The gradient norm has grown to many times its initial value, and stays there: beyond its noise, because a start
+    with many zeros (groups without spread) has a low level that says nothing. Preference training starts at the
+    reference, where gradients are small, so there only a loss that rises with them counts.
     """
     middle = grad_norm.median5
     times = middle / max(grad_norm.base, base_least)
@@ -237,7 +237,7 @@ def learning_rate_too_low(
     margin_moved: float,
     points: float,
 ) -> Alarm | None:
-    """No step of the run so far had a learning rate that could move anything. What moves all the same has one: consoles
+    """No step of the run so far had a learning rate that could move anything. What still moves has one: consoles
     print 1e-6 as 0.000.
     """
     asked = case.number("learning_rate", "lr")
@@ -263,7 +263,7 @@ def is_climbing(lr: Signal) -> bool:
 
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, share_warning: float, points: float) -> Alarm | None:
     """The learning rate is still climbing when a good part of the run is over: a remark, or a warning where hardly
-    anything is left. A second data set begins a warm-up of its own.
+    anything is left. A second data set begins its own warm-up.
     """
     window = lr.window
     if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):

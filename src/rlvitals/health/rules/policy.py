@@ -136,7 +136,7 @@ def entropy_explosion(
 
 
 def clip_saturation(clip: Signal, *, warn: float, grave: float) -> Alarm | None:
-    """So many ratios are clipped that most of the update is thrown away."""
+    """So many ratios are clipped that most of the update is discarded."""
     level = clip.median5
     if level > grave:
         return critical(clip, share=level, level=level)

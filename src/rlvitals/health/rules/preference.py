@@ -1,4 +1,4 @@
-"""KTO, DPO and their kin: margins, rewards, log-probabilities, evaluation."""
+"""KTO, DPO and related algorithms: margins, rewards, log-probabilities, evaluation."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def accuracy_below_chance(
     rising: float,
     trend: float,
 ) -> Alarm | None:
-    """Fewer than half of the pairs are told apart. Ties count as wrong, so margins of 0 do not count."""
+    """Fewer than half of the pairs are distinguished. Ties count as wrong, so margins of 0 do not count."""
     if margin is not None and margin.zero_share > ties:
         return None
     level = pair_accuracy.slow
@@ -222,8 +222,8 @@ def eval_overfit(
 def preference_saturated(
     loss: Signal, pair_accuracy: Signal | None, margin: Signal | None, *, accuracy: float, level: float, far: float
 ) -> Alarm | None:
-    """Everything is told apart and the loss is used up: the remaining steps only push log-probabilities down. Where no
-    accuracy is logged (KTO), a margin this far out stands for it.
+    """Everything is distinguished and the loss is used up: the remaining steps only push log-probabilities down. Where
+    no accuracy is logged (KTO), a margin this far out stands for it.
     """
     if max(loss.median5, loss.fast) > level:
         return None

@@ -383,7 +383,9 @@ def no_reward_spread(
 
 
 def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float, share_highest: float) -> Alarm | None:
-    """The reward rises and a score logged beside it, which is no part of it, does not: the reward is being gamed."""
+    """The reward rises and a score logged beside it, which is not part of it, does not: the policy exploits the
+    reward.
+    """
     scores = case.parts | case.others
     if len(scores) < 2 or not 0 <= reward.lowest <= reward.highest <= share_highest:
         return None

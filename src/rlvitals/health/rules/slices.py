@@ -65,7 +65,7 @@ def slice_collapse(
     fallen = [other for other in one_slice.others if _fall(other, lowest) >= together * fall]
     at_once = [other for other in fallen if abs(other.top_at - score.top_at) <= together_points]
     if len(at_once) > together * (count - 1):
-        return None  # the whole run falls: that is said of the run
+        return None  # the whole run falls: that is reported for the run
     is_most = len(fallen) + 1 > most * count
     found = (critical if is_most else warning)(
         score, "most" if is_most else "", drop=best - now, best=best, slices=float(count)

@@ -26,7 +26,7 @@ def stall(
 
 
 def process_gone(case: Case) -> Alarm | None:
-    """The trainer's process has ended without a word."""
+    """The trainer's process has ended silently."""
     if case.lost_pid is None:
         return None
     pid = float(case.lost_pid)

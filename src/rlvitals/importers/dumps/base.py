@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     offset: int
     """A byte of the file, or the number of a row: what `pick` takes."""
     end: int
-    """From where a later look goes on."""
+    """From where a later look continues."""
     told: Told
 
 
@@ -62,7 +62,7 @@ class Form(ABC):
     places: ClassVar[tuple[str, ...]] = ()
     """Patterns of its files, from the folder that counts as one dump."""
     grows: ClassVar[bool] = False
-    """Whether its files are only ever appended to, so that a later look goes on where the last one ended."""
+    """Whether its files are only ever appended to, so that a later look continues where the last one ended."""
 
     @abstractmethod
     def recognises(self, path: Path, row: Any) -> bool:
@@ -80,7 +80,7 @@ class Form(ABC):
         """The pieces at these places, or all, with everything that is known of them."""
 
     def split_of(self, path: Path) -> Split | None:
-        """Whether a file is of training or of validation; None where its rows say so."""
+        """Whether a file is of training or of validation; None where its rows decide."""
         return held_out([path.parent.name, path.stem])
 
     def is_left_out(self, path: Path) -> bool:
@@ -93,7 +93,7 @@ class LineForm(Form):
 
     @abstractmethod
     def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
-        """What a row holds; None where that is no rollout."""
+        """What a row holds; None where that is not a rollout."""
 
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
         end = start
@@ -127,7 +127,7 @@ class LineForm(Form):
         try:
             row = parsed(line)
         except ValueError:
-            notes.count("1 line is no JSON and was skipped", "{} lines are no JSON and were skipped")
+            notes.count("1 line is not JSON and was skipped", "{} lines are not JSON and were skipped")
             return None
         told = self.told(row, path, notes) if isinstance(row, Mapping) else self.told_of_list(row, path)
         if told is None:
@@ -136,7 +136,7 @@ class LineForm(Form):
         return Piece(offset, end, told)
 
     def told_of_list(self, row: Any, path: Path) -> Told | None:
-        """What a line holds that is no object."""
+        """What a line holds that is not an object."""
         return None
 
 
@@ -185,8 +185,8 @@ def first_row(path: Path) -> Any:
 
 
 def parsed(data: bytes) -> Any:
-    """JSON as programs write it, also with NaN; half a surrogate, which is no text, is replaced. Raises ValueError on
-    anything else, however deep.
+    """JSON as programs write it, also with NaN; half a surrogate, which is not a text, is replaced. Raises ValueError
+    on anything else, however deep.
     """
     try:
         return parse_shallow(data)
@@ -220,7 +220,7 @@ def document(path: Path) -> Any:
     try:
         return parsed(data)
     except ValueError as error:
-        raise NotALog(path, "it is no JSON") from error
+        raise NotALog(path, "it is not JSON") from error
 
 
 def held_out(names: Iterable[str]) -> Split:

@@ -65,7 +65,7 @@ def _members(path: Path, notes: Notes) -> Iterable[Any]:
                     continue
                 yield parsed(_unpacked(file, archive, member))
     except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise NotALog(path, f"it is no whole archive ({error})") from error
+        raise NotALog(path, f"it is not a whole archive ({error})") from error
 
 
 def _unpacked(file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

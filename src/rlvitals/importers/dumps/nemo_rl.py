@@ -69,7 +69,7 @@ class NemoRl(LineForm):
 
 
 def _tokens(one: Mapping[str, Any]) -> dict[str, Any] | None:
-    """From the first token that is trained on to the last that is no padding."""
+    """From the first token that is trained on to the last that is not padding."""
     ids, mask = one.get("token_ids"), numbers(one.get("token_loss_mask"))
     if not isinstance(ids, list) or mask is None or len(mask) != len(ids) or 1.0 not in mask:
         return None

@@ -31,7 +31,7 @@ MOST_DEPTH = 60
 
 
 class NotPlain(ValueError):
-    """A file that is no archive of torch, or does what plain data does not need."""
+    """A file that is not an archive of torch, or does what plain data does not need."""
 
 
 @dataclass(slots=True, eq=False)
@@ -292,7 +292,7 @@ class _Machine:
     def _made(self) -> None:
         arguments, what = self._stack.pop(), self._stack.pop()
         if not isinstance(what, Foreign) or not isinstance(arguments, tuple):
-            raise NotPlain("its pickle calls something that is no class")
+            raise NotPlain("its pickle calls something that is not a class")
         if what.name in _REBUILT and isinstance(arguments[0], tuple):
             self._stack.append(self._tensor(arguments[0], arguments))
         elif what.name == "collections OrderedDict":
@@ -315,13 +315,13 @@ class _Machine:
 
 def _as_list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise NotPlain("its pickle appends to something that is no list")
+        raise NotPlain("its pickle appends to something that is not a list")
     return value
 
 
 def _put(target: Any, items: list[Any]) -> None:
     if not isinstance(target, dict):
-        raise NotPlain("its pickle sets an item of something that is no dictionary")
+        raise NotPlain("its pickle sets an item of something that is not a dictionary")
     for key, value in zip(items[::2], items[1::2], strict=True):
         if isinstance(key, str | int | float | bytes | None):
             target[key] = value

@@ -46,7 +46,7 @@ class Summaries(LineForm):
         }
         name = f"group {row.get('group_idx')}"
         group = {
-            "id": f"{split} {step} {name}",  # problems are drawn anew at each iteration
+            "id": f"{split} {step} {name}",  # problems are drawn again at each iteration
             "prompt": f"{name} ({tags})" if tags else name,
             "rollouts": [rollout],
         }

@@ -67,7 +67,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise NotALog(path, f"it is no Parquet file ({error})") from error
+        raise NotALog(path, f"it is not a Parquet file ({error})") from error
 
 
 def _columns(path: Path) -> list[str]:

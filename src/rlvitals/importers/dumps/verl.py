@@ -2,7 +2,7 @@
 
 Read in volcengine/verl at b178a3cd (`verl/trainer/ppo/ray_trainer.py`, `_dump_generations`): `input`, `output`,
 `gts`, `score`, `step`, and each list the reward function returned. Both folders hold the same form; validation is
-told by the folder's name. The texts come without special tokens, so that several turns are one text.
+recognised by the folder's name. The texts come without special tokens, so that several turns are one text.
 """
 
 from __future__ import annotations

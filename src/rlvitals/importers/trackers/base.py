@@ -97,12 +97,12 @@ class Card:
     note: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Whatever else is told in a word: group, job type, state."""
+    """Other short facts: group, job type, state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows of a run, in order, and what the source needs to go on after them."""
+    """Some rows of a run, in order, and what the source needs to continue after them."""
 
     rows: list[Row] = field(default_factory=list)
     """With the attempt 1: which attempt they are is decided by whoever writes them."""
@@ -123,7 +123,7 @@ class Source(ABC):
     login: ClassVar[str] = ""
     """What to do where the login is missing or refused: a sentence."""
     goes_on: ClassVar[bool]
-    """Whether `pages` can go on from a cursor. Otherwise a run that has changed is fetched whole again."""
+    """Whether `pages` can continue from a cursor. Otherwise a run that has changed is fetched whole again."""
 
     def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
         self.address, self._tell = address, tell
@@ -152,7 +152,7 @@ class Source(ABC):
 
     def wrong_address(self) -> SourceError:
         """The error for a path that names nothing."""
-        return SourceError(f"{self.address} is no address of {self.scheme}. Write {self.grammar}")
+        return SourceError(f"{self.address} is not an address of {self.scheme}. Write {self.grammar}")
 
     def ask(self, question: Callable[[], T], what: str = "") -> T:
         """What the client answers. Trouble that may pass is waited for; the rest is a SourceError."""
@@ -192,7 +192,7 @@ class Source(ABC):
 
 
 class _Nowhere(io.TextIOBase):
-    """Where clients print to: their words are not made harmless, may hold signed addresses, and are no JSON."""
+    """Where clients print to: their words are not made harmless, may hold signed addresses, and are not JSON."""
 
     def write(self, text: str) -> int:
         return len(text)

@@ -1,6 +1,6 @@
-"""Brings runs of a tracker into run directories: one, or all of a project, each in a folder of its own.
+"""Brings runs of a tracker into run directories: one, or all of a project, each in a separate folder.
 
-An import that was killed goes on where it was: runs that are whole are passed over, of the others what is missing is
+An import that was killed continues where it was: runs that are whole are passed over, of the others what is missing is
 fetched. The same command brings a folder up to date later. Attempts that rlvitals itself forwarded as several runs
 become one run again.
 """
@@ -88,8 +88,8 @@ def bring(
 ) -> list[Brought]:
     """Bring in what an address names: a run into the directory `to`, or the runs of a project into folders below it.
 
-    `refuse` raises where a directory holds another run. A run of a project that cannot be brought in is told of in its
-    `why`; the others go on. Raises SourceError, RunError.
+    `refuse` raises where a directory holds another run. A run of a project that cannot be imported is reported in its
+    `why`; the others continue. Raises SourceError, RunError.
     """
     source = open_source(address, tell)
     with contextlib.closing(source):

@@ -1,6 +1,6 @@
 """MLflow: runs of a tracking server, a database or a folder of files, through `MlflowClient`.
 
-MLflow keeps points, not rows: the points of a step become one row, those of an evaluation one of their own. A metric's
+MLflow keeps points, not rows: the points of a step become one row, those of an evaluation another. A metric's
 whole history is fetched at a time, which the client does in pages of 25,000 points; a run that has changed is fetched
 again.
 """
@@ -133,7 +133,7 @@ class MlflowSource(Source):
             yield Page(rows) if kind == "rows" else Page(samples=rows)
 
     def may_pass(self, error: Exception) -> bool:
-        """MLflow's client has tried again for minutes by itself before it says so."""
+        """MLflow's client retries for minutes before it raises."""
         return False
 
     def needs_login(self, error: Exception) -> bool:

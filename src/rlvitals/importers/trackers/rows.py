@@ -68,7 +68,7 @@ class RowMaker:
             self._steps.recall(memory)
 
     def memory(self) -> dict[str, Any]:
-        """What another maker needs to go on."""
+        """What another maker needs to continue."""
         return self._steps.memory()
 
     def row(self, record: dict[str, Any], counter: Any = None, time: Any = None) -> Row | None:

@@ -1,7 +1,7 @@
 """Trackio: projects on this machine, on a server of one's own or in a Space, through Trackio's read-only SQL.
 
 Both ways go through the package: `SQLiteStorage.query_project` here, `/query_project` there. Its other answers are
-thinned to a few thousand rows. Rows come in the order of their ids, which is also what the next import goes on from.
+thinned to a few thousand rows. Rows come in the order of their ids, which is also what the next import continues from.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class WandbSource(Source):
             folder = Path(name).resolve()
             file = (folder / path).resolve()
             if not file.is_relative_to(folder):  # the name is the server's
-                raise SourceError(f"{path!r} is no name of a file")
+                raise SourceError(f"{path!r} is not a name of a file")
             self.ask(lambda: run.handle.file(path).download(root=name, replace=True).close(), f"the table {path}")
             return list(table_rows(document(file)))
 

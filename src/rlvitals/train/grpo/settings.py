@@ -80,4 +80,4 @@ def check(settings: GRPOSettings) -> None:
     if settings.is_tiny and settings.mailbox != "mini":
         raise ConfigError("the tiny model knows the mini mailbox's words alone; for another mailbox give --model-size")
     if settings.warm_up_steps and settings.mailbox not in GENERATED:
-        raise ConfigError("warm_up_steps: there are no examples for a mailbox of one's own")
+        raise ConfigError("warm_up_steps: there are examples for the shipped mailboxes only")

@@ -49,7 +49,7 @@ class Tasks(Protocol):
 
 
 class MiniTasks:
-    """A mailbox of its own for every question."""
+    """Its own mailbox for every question."""
 
     def __init__(self, seed: int, held_out: int, families: tuple[str, ...]) -> None:
         if unknown := set(families) - FAMILIES:

@@ -2,10 +2,10 @@
 
 In each step several questions are put to the model, each several times: a group. It searches, reads and answers over
 many turns; a rollout's advantage is its reward among those of its group (Shao et al. 2024), for all of its turns or
-corrected by what each of them achieved. The loss is PPO's with clip bounds of their own below and above (Yu et al.
+corrected by what each of them achieved. The loss is PPO's with separate clip bounds below and above (Yu et al.
 2025) and a KL to the start, over the tokens that the model wrote: what the tools gave back is read and not learnt.
 
-Everything random is drawn from the seed and the step, so that a training that was killed and resumed goes on as if
+Everything random is drawn from the seed and the step, so that a training that was killed and resumed continues as if
 nothing had happened. Formulas are `rlvitals.compute`'s.
 """
 
@@ -289,7 +289,7 @@ class Trainer(Loop[GRPOSettings]):
 
 
 def _goodput(played: Played, row: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What the step's seconds on this rank bought in trained tokens, and what was generated in vain."""
+    """What the step's seconds on this rank bought in trained tokens, and what was generated and not trained on."""
     written = [sum(sum(each.own) for each in rows) for rows in played.trajectories]
     filtered = sum(count for count, group in zip(written, played.groups, strict=True) if not group.kept)
     return goodput.stats(

@@ -166,7 +166,7 @@ class Updates:
         size = settings.minibatch_size or rows
         has_old = settings.grpo_epochs > 1 or size < rows
         with self._run.phase("compute_log_probs"):
-            # With one update the old policy is the one that is trained, and needs no pass of its own.
+            # With one update the old policy is the one that is trained, and needs no separate pass.
             found = {"ref_logprobs": self._reference, "old_logprobs": self._model if has_old else None}
             batch = replace(
                 batch, **{name: self._logprobs(model, batch) for name, model in found.items() if model is not None}

@@ -115,7 +115,7 @@ def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, de
 
 
 def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
-    """The examples of each step (from 1), always new ones, each of a mailbox and question of its own."""
+    """The examples of each step (from 1), always new ones, each with its own mailbox and question."""
 
     def deal(step: int) -> list[Trajectory]:
         rng = random.Random(f"examples {seed * 1_000_003 + step}")  # noqa: S311

@@ -1,6 +1,6 @@
 """KTO's data: single answers marked good or bad. Read from a JSONL file, or made from the small Python functions.
 
-Everything is checked here, before a model is built or a step is trained; what is wrong is said with its line.
+Everything is checked here, before a model is built or a step is trained; an error names the line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClassWeights(NamedTuple):
 def make(count: int, *, seed: int, held_out_share: float) -> Preferences:
     """One answer to each of `count` tasks, right (good) or wrong (bad) as it comes.
 
-    Right and wrong answers are of the same styles, so that only the content tells them apart, and the held-out tasks
+    Right and wrong answers are of the same styles, so that only the content distinguishes them, and the held-out tasks
     ask for constants which their family never has in training.
     """
     held_out = round(count * held_out_share)
@@ -61,7 +61,7 @@ def _made(count: int, seed: int, split: Any) -> list[Example]:
 
 
 def read(path: str) -> list[Example]:
-    """The examples of a JSONL file, in its order. A line that is no example is an error that names it."""
+    """The examples of a JSONL file, in its order. A line that is not an example is an error that names it."""
     examples = [_example(row) for row in read_rows(path, ("prompt", "completion", "label"), _hint)]
     if len({isinstance(example.prompt, list) for example in examples}) > 1:
         raise ConfigError(f"{path} mixes chats (lists of messages) and plain texts; a dataset is one or the other")

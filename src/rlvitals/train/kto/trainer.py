@@ -1,7 +1,7 @@
 """KTO: `rlvitals train kto`. TRL's KTOTrainer does the training; this file says with what.
 
-Data, model, arguments, trainer, in this order: whatever is wrong with the settings or the data is said before a model
-is built. A tiny model is built here and taught to write answers, good and bad alike, before KTO shows it which to
+Data, model, arguments, trainer, in this order: whatever is wrong with the settings or the data is reported before a
+model is built. A tiny model is built here and taught to write answers, good and bad alike, before KTO shows it which to
 prefer; how it was then is kept in the run's folder as the reference that a resume needs.
 """
 
@@ -36,7 +36,7 @@ from rlvitals.views.run import open_run
 DEFAULT_FOLDER = "out/kto"
 
 TINY_BATCH, BATCH = 32, 4
-"""Examples a step on each device where nothing is said."""
+"""Examples a step on each device by default."""
 
 WARM_UP_RATE = 3e-3
 WARM_UP_BATCH = 32
@@ -175,7 +175,7 @@ def checked_recording(settings: KTOSettings) -> dict[str, Any]:
 
 
 def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
-    """The run's folder, and the checkpoint it goes on from. Without output_dir it is the folder of the checkpoint."""
+    """The run's folder, and the checkpoint it continues from. Without output_dir it is the folder of the checkpoint."""
     from rlvitals.train import checkpoint  # torch comes with it
 
     folder = settings.output_dir
@@ -316,7 +316,7 @@ def _last_evaluation() -> Any:
 
 
 def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
-    """TRL counts tokens from 0 again after a resume; the curve of an unbroken run goes on."""
+    """TRL counts tokens from 0 again after a resume; the curve of an unbroken run continues."""
     from transformers import TrainerState
 
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))

@@ -39,13 +39,13 @@ from rlvitals.train.mailbox.tools import (
 )
 
 GUARD = JudgeGuard("the grader")
-"""One for all episodes: a failure is said once, not once a rollout."""
+"""One for all episodes: a failure is reported once, not once a rollout."""
 
 MAX_CALLS = 8
 """Calls of one message that are carried out."""
 
 NOTHING_FOUND, NO_SUCH_EMAIL = "nothing", "no such email"
-"""What a tiny model is told."""
+"""The instructions for a tiny model."""
 
 DISTRACTORS = 3
 """In the simple mode: messages that are read out beside those the answer rests on."""
@@ -116,7 +116,9 @@ class Episode:
         return [turn.outcome for turn in self.turns]
 
     def messages(self) -> list[dict[str, Any]]:
-        """How it begins. A chat model is told whose mail it is; the tools' schemas are the chat template's business."""
+        """How it begins. A chat model's prompt says whose mail it is; the tools' schemas are the chat template's
+        business.
+        """
         asked = {"role": "user", "content": self.question.question}
         if self._style == "tags":
             return [asked]

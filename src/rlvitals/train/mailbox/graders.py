@@ -79,8 +79,8 @@ INSTRUCTION = (
 
 
 class Judge:
-    """Asks a model. Where it has no verdict, the answer's words decide, and the reason says so: an unreachable judge
-    does not make every answer wrong.
+    """Asks a model. Where it has no verdict, the answer's words decide, and the reason states this: an unreachable
+    judge does not make every answer wrong.
     """
 
     def __init__(self, client: JudgeClient, fallback: Grader = token_recall) -> None:

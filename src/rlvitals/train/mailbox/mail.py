@@ -133,7 +133,7 @@ def read_enron_csv(path: str | os.PathLike[str]) -> Iterator[Email]:
     except OSError as error:
         raise ConfigError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     except csv.Error as error:
-        raise ConfigError(f"{os.fspath(path)} is no CSV file: {error}") from error
+        raise ConfigError(f"{os.fspath(path)} is not a CSV file: {error}") from error
     finally:
         csv.field_size_limit(limit)
 

@@ -94,7 +94,7 @@ class Mailbox:
             connection.execute("SELECT count(*) FROM people, emails_fts WHERE 0")
             return cls(connection, int(words[0]))
         except (sqlite3.Error, TypeError, ValueError) as error:
-            raise ConfigError(f"{path} is no mailbox of ours: {error}") from error
+            raise ConfigError(f"{path} is not a mailbox of rlvitals: {error}") from error
 
     def search(
         self, inbox: str, keywords: Sequence[str], *, sender: str | None = None, recipient: str | None = None,

@@ -34,7 +34,7 @@ MAX_RESULTS = 10
 MAX_WORD = 500
 """Characters of a keyword, an address or a message id."""
 LIMITS = {"keywords": 20, "source_message_ids": 100, "answer": 10_000}
-"""Entries, or characters, of the arguments that have limits of their own."""
+"""Entries, or characters, of the arguments that have their own limits."""
 
 _OPENING = re.compile(r"<([A-Za-z_]\w{0,40})>")
 
@@ -111,7 +111,7 @@ def read_calls(message: Any) -> list[ToolCall]:
         raise UnreadableCall(f"a message is a text or a mapping, not {type(message).__name__}")
     if listed := message.get("tool_calls"):
         if not isinstance(listed, list | tuple):
-            raise UnreadableCall("tool_calls is no list")
+            raise UnreadableCall("tool_calls is not a list")
         return [_openai_call(each) for each in listed]
     content = message.get("content")
     if not isinstance(content, str):
@@ -267,7 +267,7 @@ def check_arguments(name: str, arguments: Any) -> dict[str, Any]:
         try:
             given = json.loads(arguments)
         except (ValueError, RecursionError) as error:
-            raise BadArguments(f"the arguments are no JSON: {error}") from None
+            raise BadArguments(f"the arguments are not JSON: {error}") from None
     if not isinstance(given, Mapping):
         raise BadArguments(f"the arguments of {name} are {type(given).__name__}, not an object")
     properties, required = _PARAMETERS[name]["properties"], _PARAMETERS[name]["required"]
@@ -300,7 +300,7 @@ def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
     try:
         return date.fromisoformat(_text(key, value, MAX_WORD).strip()).isoformat()
     except ValueError:
-        raise BadArguments(f"{key} is no day of the form YYYY-MM-DD") from None
+        raise BadArguments(f"{key} is not a day of the form YYYY-MM-DD") from None
 
 
 def _text(key: str, value: Any, limit: int) -> str:

@@ -3,10 +3,10 @@
 A generated mailbox comes project by project. A project is a handful of messages in one inbox (who leads it, its budget,
 its kick-off, a deadline that a later message moves, its supplier, the leader's telephone, the supplier's warehouse),
 eight questions about them, two of which take two look-ups, and small talk around it that names the project and answers
-nothing. The other inboxes of the file have projects of their own. One project in five is held out.
+nothing. The other inboxes of the file have their own projects. One project in five is held out.
 
 A mini mailbox has 40 short messages in a closed vocabulary. Who leads which project, who sits in which room, which day
-a project meets and which number a person has are drawn anew for each, so nothing can be learnt by heart: a model must
+a project meets and which number a person has are drawn again for each, so nothing can be learnt by heart: a model must
 search, read, and answer. Half of the questions need two look-ups (`room of lead of falcon`): the first message names
 the person the second one is about.
 

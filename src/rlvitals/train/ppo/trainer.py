@@ -5,7 +5,7 @@ A language model is warmed up on demonstrations, a reward model learns from pair
 without leaving the reference far behind. What the reward model stands for, the true score on held-out prompts, is
 measured beside it and never trained on.
 
-Everything random is drawn from the seed and the step, so that a training that was killed and resumed goes on as if
+Everything random is drawn from the seed and the step, so that a training that was killed and resumed continues as if
 nothing had happened. Formulas are `rlvitals.compute`'s.
 """
 

@@ -44,7 +44,7 @@ def _test(where: str, test: Any) -> tuple[str, str]:
                 ast.literal_eval(expected)
             except (ValueError, SyntaxError):
                 raise ConfigError(
-                    f"{where}: the test {call!r} expects {expected!r}, which is no literal of Python"
+                    f"{where}: the test {call!r} expects {expected!r}, which is not a literal of Python"
                 ) from None
             return call, expected
     raise ConfigError(f"{where}: a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")

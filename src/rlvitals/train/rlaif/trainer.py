@@ -183,7 +183,7 @@ class Trainer(Loop[RLAIFSettings]):
         return bool(learnt)
 
     def tasks_of_step(self) -> list[Task]:
-        """The tasks of this rank: every epoch goes through all of them in an order of its own."""
+        """The tasks of this rank: every epoch goes through all of them in its own order."""
         epoch, place = divmod(self.step - 1, self.steps_per_epoch)
         order = list(range(len(self.tasks)))
         random.Random(f"{self.settings.seed} epoch {epoch}").shuffle(order)  # noqa: S311

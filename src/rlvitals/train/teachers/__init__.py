@@ -7,5 +7,5 @@
 | `local.py` | a model of transformers in this process |
 | `cache.py` | in front of any of them: an answer that was judged is not judged again |
 
-A teacher that cannot judge an answer says so: a failed judgement is missing, never 0 or 0.5.
+A teacher that cannot judge an answer reports a failure: a failed judgement is missing, never 0 or 0.5.
 """

@@ -54,7 +54,7 @@ class EndpointTeacher:
         self.identity = f"endpoint {client.address} {client.model} {RUBRIC}"
 
     def check(self) -> None:
-        """Ask for something small: a wrong address, model or key is said now, not after the first batch."""
+        """Ask for something small: a wrong address, model or key raises now, not after the first batch."""
         answer = self._client.ask([{"role": "user", "content": 'Answer with the JSON object {"ok": true}.'}], dict)
         if answer.verdict is None and not answer.failure.startswith("no verdict"):
             raise ConfigError(
@@ -208,7 +208,7 @@ class JudgeClient:
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
-            raise _Failed("the answer is no JSON") from None
+            raise _Failed("the answer is not JSON") from None
 
 
 class _Gate:
@@ -230,7 +230,7 @@ class _Gate:
 
 
 class _Deadline:
-    """Breaks a connection that is not done in time, however it drips: a socket's own time-out begins anew with every
+    """Breaks a connection that is not done in time, however it drips: a socket's own time-out begins again with every
     byte.
     """
 

@@ -7,8 +7,8 @@
 | efficiency | the steps in the syntax tree, the reference's over its own; times the share of tests passed |
 | documentation | the docstring: there, of some words, naming the argument and the numbers asked for |
 
-What is no Python, or is not the function asked for, scores 0 in everything: that is a judgement. Where the tests cannot
-be run (no process to be had) there is none. A syntax tree too deep raises, which `judge_guard` counts as none.
+What is not Python, or is not the function asked for, scores 0 in everything: that is a judgement. Where the tests
+cannot be run (no process to be had) there is none. A syntax tree too deep raises, which `judge_guard` counts as none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OfflineTeacher:
         tree = parse(question.answer)
         function = find_function(tree, question.task.entry_point)
         if function is None:
-            why = "this is no Python" if tree is None else f"there is no function {question.task.entry_point}"
+            why = "this is not Python" if tree is None else f"there is no function {question.task.entry_point}"
             return Judgement(dict.fromkeys(WEIGHTS, 0.0), why)
         try:
             tested = self._runner.test(question.answer, question.task.tests)

@@ -1,8 +1,8 @@
-"""Runs a student's function against tests, in a process of its own with limits.
+"""Runs a student's function against tests, in a separate process with limits.
 
 Three walls, none of them meant for an attacker: an allow-list over the syntax tree decides what is run at all
 (`refusal`); the code sees the builtins named here and nothing else; the process (`worker`) has limited time and memory,
-no files to write and, where Linux allows it, no network. **This is no sandbox for hostile code.** For that, run the
+no files to write and, where Linux allows it, no network. **This is not a sandbox for hostile code.** For that, run the
 whole training in a container or a virtual machine.
 
 A process is kept for many answers; one that was ended by a limit is replaced.
@@ -70,7 +70,7 @@ ENDED_BY_OTHERS = (-9, -15)
 
 
 def parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None where the code is no Python (or too long to be looked at)."""
+    """The syntax tree, or None where the code is not Python (or too long to be looked at)."""
     if len(code) > MAX_LENGTH:
         return None
     try:
@@ -86,7 +86,7 @@ def refusal(tree: ast.Module | None) -> str | None:
     plain names; no import, no class, no exception handling, no names with two underscores, no attribute but `METHODS`.
     """
     if tree is None:
-        return "this is no Python"
+        return "this is not Python"
     for statement in tree.body:
         if not isinstance(statement, ast.FunctionDef):
             place = " outside of a function" if isinstance(statement, NODES) else ""
@@ -162,7 +162,7 @@ class Runner:
         return Tested(tuple(found["passed"]), found["problem"])
 
     def described(self) -> str:
-        """What protects this machine, and that it is no sandbox, in one sentence."""
+        """What protects this machine, and that it is not a sandbox, in one sentence."""
         self._running()
         standing = [words for wall, words in WALLS.items() if self.protections.get(wall)]
         missing = [words for wall, words in WALLS.items() if not self.protections.get(wall)]
@@ -170,7 +170,7 @@ class Runner:
             f"answers run in a process with {self._seconds:g} s"
             + "".join(f", {words}" for words in standing)
             + (f"; not to be had here: {', '.join(missing)}" if missing else "")
-            + ". This is no sandbox for hostile code."
+            + ". This is not a sandbox for hostile code."
         )
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ const AGAIN_MS = 5000;
 /** Whether the page is a shared site, which has files instead of a server. */
 export const isShared = document.querySelector('meta[name="rlvitals-site"]') !== null;
 
-/** An answer that is no data: `message` is what to tell the user. */
+/** An answer that is not data: `message` is what to tell the user. */
 export class Refused extends Error {
   /**
    * @param {string} sentence
@@ -65,7 +65,7 @@ async function answered(address, request) {
  * Asks the same again and again while the page is in view, and goes on when the server was away.
  * @template T
  * @param {() => Promise<T>} question
- * @param {(answer: T | null) => number} heard is told the answer, or null where none came; says after how many
+ * @param {(answer: T | null) => number} heard is called with the answer, or null where none came; returns after how many
  *   milliseconds to ask again
  * @returns {{now: () => void, stop: () => void}} asks at once; stops
  */
@@ -99,7 +99,7 @@ export function wasCalledOff(error) {
 
 /**
  * Follows a run while it is written, as long as the page is in view: a browser has six connections to a server for all
- * its tabs, and a stream takes one. Whoever comes back, or was turned away, goes on from the last event.
+ * its tabs, and a stream takes one. Whoever comes back, or was turned away, continues from the last event.
  * @param {string} run
  * @param {(news: News) => void} heard
  * @returns {() => void} stops following

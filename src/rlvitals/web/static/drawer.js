@@ -55,7 +55,7 @@ export async function showExplanation() {
   if (!name) {
     const hadFocus = drawer.contains(document.activeElement);
     drawer.hidden = true;
-    if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // panels are laid out anew for the width first
+    if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // panels are laid out again for the width first
     return;
   }
   const made = await ask("explain", {name, run: state.get("run")}).then(

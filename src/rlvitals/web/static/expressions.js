@@ -25,7 +25,7 @@ const CLASSES = {
 const CONTROLS = {n: "\n", r: "\r", t: "\t", f: "\f", v: "\v"};
 
 export class Expression {
-  /** @param {string} text throws an Error whose message is the reason where it is no expression */
+  /** @param {string} text throws an Error whose message is the reason where it is not an expression */
   constructor(text) {
     /** @type {Step[]} */
     this.program = [];

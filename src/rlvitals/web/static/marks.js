@@ -18,11 +18,11 @@ export function now() {
 
 /**
  * The marks of the folder. Where they cannot be read there are none, and nothing can be changed.
- * @param {boolean} [anew] asks the server although it was asked before
+ * @param {boolean} [again] asks the server although it was asked before
  * @returns {Promise<Marks>}
  */
-export function read(anew = false) {
-  if (anew || !asked)
+export function read(again = false) {
+  if (again || !asked)
     asked = ask("marks")
       .catch(() => ({editable: false, runs: {}, boards: {}}))
       .then(take);
@@ -30,7 +30,7 @@ export function read(anew = false) {
 }
 
 /**
- * Changes what is said of a run: an empty text or list, or false, takes a mark away.
+ * Changes the marks of a run: an empty text or list, or false, removes a mark.
  * @param {string} run
  * @param {RunMarks} changes
  */

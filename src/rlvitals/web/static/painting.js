@@ -83,7 +83,7 @@ export function paintMarks(plot, chart) {
   ctx.restore();
 }
 
-/** The scale is told on the axis itself. @param {uPlot} plot @param {Chart} chart */
+/** The axis states its scale. @param {uPlot} plot @param {Chart} chart */
 export function paintScale({ctx, bbox}, {scale}) {
   const said = saidOf(scale);
   if (!said) return;

@@ -6,7 +6,7 @@ import * as state from "./state.js";
 /** @import {Changes} from "../page.d.ts" */
 /** @import {Children} from "./dom.js" */
 
-/** @type {Record<string, [string, string, string]>} word -> symbol, what is said, style */
+/** @type {Record<string, [string, string, string]>} word -> symbol, text, style */
 const WORDS = {
   act: ["✖", "Act", "act"],
   watch: ["!", "Watch", "watch"],
@@ -20,7 +20,7 @@ const WORDS = {
 /**
  * A verdict, severity or status as a badge.
  * @param {string | null | undefined} word
- * @param {boolean} [isShort] the symbol alone; the word is read out all the same
+ * @param {boolean} [isShort] the symbol alone; the word is still read out
  * @returns {HTMLElement}
  */
 export function badge(word, isShort = false) {
@@ -54,7 +54,7 @@ export function notice(sentence, more = "") {
 }
 
 /**
- * A link to another view, which loads nothing anew; with a modifier the click stays the browser's.
+ * A link to another view, which loads nothing again; with a modifier the click stays the browser's.
  * @param {Record<string, unknown>} properties
  * @param {Changes} changes
  * @param {string} [screen]

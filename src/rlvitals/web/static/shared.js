@@ -1,6 +1,6 @@
 /**
  * Answers from files: a shared site has no server. `site.json` says which file has the answers of an address and a run;
- * `rlvitals/web/site.py` writes them. Lists that several answers share are in files of their own.
+ * `rlvitals/web/site.py` writes them. Lists that several answers share are in their own files.
  */
 
 import {Refused} from "./api.js";
@@ -14,10 +14,10 @@ import {filled, isFacts, joined, narrowed, splits, wanted, within, words} from "
 /**
  * @typedef {Object} Address How the questions of one address are answered.
  * @property {string[]} ignored Parameters that the files do not depend on.
- * @property {string} each A parameter that is repeated: each value is a question of its own.
+ * @property {string} each A parameter that is repeated: each value is its own question.
  * @property {string[]} appended Lists of such answers that follow each other.
  * @property {boolean} narrowed Whether the answer is of all runs.
- * @property {string} missing What is said where there is no answer.
+ * @property {string} missing The text where there is no answer.
  * @property {Record<string, string>} files By run.
  */
 /**
@@ -127,7 +127,7 @@ async function single(address, query) {
   const cut = query.get("from") || query.get("to") ? within(whole, bound("from", -Infinity), bound("to", Infinity)) : whole;
   if (!address.narrowed) return cut;
   if (query.get("by") && splits(cut, new Set(runs)))
-    throw new Refused("A shared copy draws groups of all its runs: take the runs of a whole group, or no groups.", NOT_FOUND);
+    throw new Refused("A shared copy can group only all of its runs: choose complete groups, or no groups.", NOT_FOUND);
   return narrowed(cut, new Set(runs));
 }
 
@@ -183,7 +183,7 @@ export async function about() {
   const {made} = await site();
   const says = [
     `Made on ${new Date(made * 1000).toLocaleString()}. It does not change when the runs do.`,
-    "Curves are thinned; each point keeps the lowest and the highest value it stands for. Zooming in shows the same points, larger.",
+    "Curves are downsampled; each point keeps its lowest and its highest value. Zooming in shows the same points, larger.",
     "Some of the rollouts are here, without their tokens. A search looks through these.",
     "Secrets, host names, user names and absolute paths were left out, and whatever else the sender chose.",
   ];

@@ -50,7 +50,7 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Okabe and Ito's colours, told apart by all eyes; a dash for each, so that colour is never the only difference. */
+/** Okabe and Ito's colours, distinguished by all eyes; a dash for each, so that colour is never the only difference. */
 export const LINES = 7;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4], [14, 4]];
 

@@ -83,9 +83,9 @@ export function parting(row, names) {
       runs.flatMap(({name, at, step}, place) => [place ? ", " : "", runSwatch(names, at), ` ${name} at step ${number(step)}`]),
     );
   const bands = found(row.bands);
-  if (bands.length) return said("Band of its seeds parts from the first run's: ", bands);
+  if (bands.length) return said("Band of its seeds differs from the first run's: ", bands);
   const parted = found(row.parts);
-  if (parted.length) return said("Parts from the first run beyond noise: ", parted);
+  if (parted.length) return said("Differs from the first run beyond noise: ", parted);
   return el("p", {class: "faint small"}, row.common_steps ? "No difference beyond noise." : "");
 }
 

@@ -14,7 +14,7 @@ import {spotOf} from "./spots.js";
 const ANSWERS = /** @type {Record<string, string>} */ ({
   done: "done",
   declined: "declined",
-  replaced: "replaced by a graver one",
+  replaced: "replaced by a more severe one",
   withdrawn: "withdrawn on recovery",
 });
 

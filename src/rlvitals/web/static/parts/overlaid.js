@@ -72,7 +72,7 @@ export function overlayBar() {
     shown = grouping;
     const overlaid = overlaidNow(grouping);
     node.classList.toggle("is-laid", overlaid !== null);
-    const add = el("button", {on: {click: () => pick().catch(() => {})}}, overlaid ? "Runs…" : "Lay other runs over it…");
+    const add = el("button", {on: {click: () => pick().catch(() => {})}}, overlaid ? "Runs…" : "Overlay other runs…");
     fill(node, overlaid?.members.map((member) => chip(member, overlaid)) ?? [], overlaid && grouped(grouping), add);
   };
   update(shown);
@@ -188,6 +188,6 @@ async function pick() {
     on: {input: calm(() => draw(), 100)},
   });
   draw();
-  dialog("Lay runs over each other", field, said, list);
+  dialog("Overlay runs", field, said, list);
   field.focus();
 }

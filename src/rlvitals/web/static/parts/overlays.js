@@ -5,7 +5,7 @@ import {number} from "../numbers.js";
 /** @import {RolloutFacts, TraceFacts} from "../../contract.d.ts" */
 
 /**
- * @typedef {Object} Step A step of a scale: a class of its own, and what it stands for.
+ * @typedef {Object} Step A step of a scale: its own class, and what it stands for.
  * @property {string} look
  * @property {string} says
  */
@@ -58,7 +58,7 @@ export function overlaysOf(trace, rollout) {
       ? {
           name: "gap",
           title: "trainer against engine",
-          about: "Log-prob of the trainer less that of the engine that sampled the token, in nats.",
+          about: "Log-prob of the trainer minus that of the engine that sampled the token, in nats.",
           steps: turning(GAPS, "trainer lower", "trainer higher"),
           at: (place) => (isSaid(place) ? around(real(own[place]) - real(trace.engine_logprobs?.[place]), GAPS) : null),
         }
@@ -67,7 +67,7 @@ export function overlaysOf(trace, rollout) {
       ? {
           name: "mask",
           title: "trained or masked",
-          about: "Tokens that the loss takes, and those it leaves out: tool results, padding, what was masked.",
+          about: "Tokens in the loss, and tokens that are masked: tool results, padding and others.",
           steps: [
             {look: "s2", says: "trained"},
             {look: "masked", says: "masked"},

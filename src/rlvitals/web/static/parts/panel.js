@@ -25,7 +25,7 @@ const LEGEND = 30;
 const MOST_LINES = 20;
 const MOST_NAMED = 3;
 
-/** @type {Map<string, Chart>} the chart of each panel there is: a change of the address makes panels anew */
+/** @type {Map<string, Chart>} the chart of each panel there is: a change of the address makes panels again */
 const drawn = new Map();
 
 export class MetricPanel {

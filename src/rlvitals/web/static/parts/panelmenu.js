@@ -109,7 +109,7 @@ function exporting(name, metrics, drawn, tell) {
     );
   const chart = () => {
     const found = drawn();
-    if (!found) throw new Error("There is nothing drawn in this panel.");
+    if (!found) throw new Error("This panel is empty.");
     return found;
   };
   return el(

@@ -128,7 +128,7 @@ export function drawParallel(place, told) {
   });
   const readout = el("p", {class: "small faint", "aria-live": "polite"});
   const write = (/** @type {string} */ text) => {
-    readout.textContent = text || "Drag along an axis to keep a range; click an axis to let it go.";
+    readout.textContent = text || "Drag along an axis to select a range; click the axis to clear it.";
   };
   for (const isInside of [false, true]) {
     told.runs.forEach((run, at) => {

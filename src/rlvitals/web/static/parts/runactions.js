@@ -10,7 +10,7 @@ import {editIn} from "./inplace.js";
 
 /**
  * @param {HTMLElement} place
- * @param {HTMLElement} done where it is said what was done, with a way back
+ * @param {HTMLElement} done which shows what was done, with an undo
  * @param {string[]} runs
  * @param {() => void} clear
  * @param {string} by the setting of the groups, if any
@@ -35,7 +35,7 @@ export function drawActions(place, done, runs, clear, by) {
     el("button", {class: "plain", on: {click: clear}}, "Clear"),
     editable &&
       !isGone &&
-      el("span", {class: "faint small"}, "Deleted runs leave the list; their files stay until rlvitals purge."),
+      el("span", {class: "faint small"}, "Deleted runs disappear from the list; their files stay until rlvitals purge."),
   );
 
   /** @param {string[]} changed @param {RunMarks} change @param {string} word */

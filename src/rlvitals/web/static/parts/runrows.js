@@ -10,7 +10,7 @@ import {columnOf, drawn} from "../runcolumns.js";
 /** @import {Group} from "../rungroups.js" */
 /** @import {Row} from "./runtable.js" */
 
-/** Columns that are no numbers, whatever the runs hold. */
+/** Columns that are not numbers, whatever the runs hold. */
 export const WORDS = ["verdict", "tags", "note", "algorithm", "status", "name", "host", "framework"];
 
 /**

@@ -49,7 +49,7 @@ export class RunTable {
     this.show(true);
   }
 
-  /** Shows the columns anew. */
+  /** Shows the columns again. */
   clear() {
     for (const {node} of this.alive.values()) node.remove();
     this.alive.clear();

@@ -128,7 +128,7 @@ function importance(told) {
     el(
       "p",
       {class: "faint small"},
-      `Spearman's rank correlation with ${told.target}. It shows what goes together, not what causes it. A setting whose best value lies in the middle is near 0, and settings that were changed together cannot be told apart.`,
+      `Spearman's rank correlation with ${told.target}. Correlation is not causation. A setting whose best value lies in the middle is near 0, and settings that were changed together cannot be distinguished.`,
     ),
   );
 }

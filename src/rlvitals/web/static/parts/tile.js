@@ -1,4 +1,4 @@
-/** One vital sign: its value, its curve with its typical range, how it changes, and what the doctor says of it. */
+/** One vital sign: its value, its curve with its typical range, how it changes, and the severity of its findings. */
 
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
@@ -32,7 +32,7 @@ export function tile(tile) {
       "metrics",
       spark(tile.spark, tile.band),
     ),
-    el("p", {class: "small faint", title: "Levels are means of a tenth of the points."}, tile.change?.told ?? "no change to tell yet", range(tile.band) && ` · typical ${range(tile.band)}`),
+    el("p", {class: "small faint", title: "Levels are means of a tenth of the points."}, tile.change?.told ?? "too few points for a change", range(tile.band) && ` · typical ${range(tile.band)}`),
     isFound && el("p", {class: "small why"}, tile.why),
     tile.slices.length > 0 && division(tile),
   );

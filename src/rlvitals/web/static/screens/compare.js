@@ -92,7 +92,7 @@ export async function mount({run, root, signal}) {
     const names = chosen();
     if (names.length < 2) {
       told = null;
-      fill(holder, notice("Add a run to lay beside this one.", "Or mark several in the list of all runs (r)."));
+      fill(holder, notice("Add a run to compare with this one.", "Or mark several in the list of all runs (r)."));
       return;
     }
     try {

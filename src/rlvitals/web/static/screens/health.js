@@ -10,7 +10,7 @@ import * as state from "../state.js";
 
 /** @import {Findings, TakenFacts, WholeFinding} from "../../contract.d.ts" */
 /** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its place among all. */
-/** @typedef {{worst: Shown, others: Shown[]}} Case What one rule said: the gravest, and the rest. */
+/** @typedef {{worst: Shown, others: Shown[]}} Case What one rule said: the most severe, and the rest. */
 
 const SEVERITIES = ["critical", "warning", "info"];
 const SURE = ["known", "given"];
@@ -141,7 +141,7 @@ function folded(count, isWanted, cards) {
 }
 
 /**
- * What the doctor reads each name as; those it knows by their words alone are said aloud.
+ * How each name was interpreted; those known by their words alone are shown.
  * @param {TakenFacts[]} names
  */
 function takenFor(names) {
@@ -163,12 +163,12 @@ function takenFor(names) {
     el("summary", {}, `What the doctor reads: ${counted(names.length, "name")}${told}`),
     el("div", {class: "wide"}, el("table", {}, el("tbody", {}, rows))),
     guessed.length > 0 &&
-      el("p", {class: "faint"}, "Settle one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),
+      el("p", {class: "faint"}, "Set one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),
   );
 }
 
 /**
- * One case for each alarm (a rule, or a rule about one slice) at its worst, as everywhere: an alarm that comes and goes, or gets graver, counts once. What
+ * One case for each alarm (a rule, or a rule about one slice) at its worst, as everywhere: an alarm that comes and goes, or gets more severe, counts once. What
  * matters most on top, and of equals what came first.
  * @param {WholeFinding[]} findings
  * @returns {Case[]}

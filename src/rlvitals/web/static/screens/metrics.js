@@ -60,7 +60,7 @@ export async function mount({run, root, signal, again}) {
     joined = paired(byName([...answer.metrics, ...found]));
     if (joined.length !== before || found.length) look(false);
   }
-  const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is a panel of its own
+  const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is its own panel
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
   /** @type {Set<MetricPanel>} */
@@ -214,7 +214,7 @@ export async function mount({run, root, signal, again}) {
     if (large) store.want(large.names);
   });
   const names = new Set(all.map(({name}) => name));
-  const anew = atMostEvery(LIVE_AGAIN, again);
+  const again = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
   bar.node.append(over.node);
   const boards = boardBar();
@@ -249,11 +249,11 @@ export async function mount({run, root, signal, again}) {
       if (kind !== "rows") return;
       for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
       pictures?.heard();
-      if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) anew.ask();
+      if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) again.ask();
       else newer.ask();
     },
     stop: () => {
-      [newer, anew, fetching].forEach((one) => one.stop());
+      [newer, again, fetching].forEach((one) => one.stop());
       clearTimeout(joining);
       boards.stop();
       over.stop();

@@ -203,7 +203,7 @@ export async function mount({root, signal}) {
       );
     const every = el("input", {
       type: "checkbox",
-      "aria-label": "Mark every run that is listed",
+      "aria-label": "Mark every listed run",
       on: {change: (event) => mark(all(), event.target.checked)},
     });
     fill(header, el("tr", {}, el("th", {scope: "col"}, every), ["run", ...keys].map(cell)));

@@ -155,7 +155,7 @@ function merged(cells) {
 }
 
 /**
- * The numbers that a new row brings, in their places: nothing is built anew, so no focus is lost.
+ * The numbers that a new row brings, in their places: nothing is built again, so no focus is lost.
  * @param {HTMLElement} root
  * @param {Vitals} facts
  */
