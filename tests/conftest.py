@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.assertion import rewrite
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from warm_python import Warm
@@ -57,6 +58,7 @@ WARM = pytest.StashKey[Warm]()
 IMPORTING_TORCH = (
     "tests/train/", "tests/adapters/", "tests/capture/test_carrying_out.py", "tests/capture/test_device_rows.py",
     "tests/capture/test_live_monitor.py::test_every_rank", "tests/web/test_pages_trl.py",
+    "tests/docs/test_first_ten_minutes.py::test_a_trl_script",
 )  # fmt: skip
 
 
@@ -111,6 +113,13 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
         return bool(re.search(r"^pytestmark = .*\bmark\.slow\b", collection_path.read_text(), re.MULTILINE)) or None
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Examples stand in the docstrings of the package and of helpers; tests have none."""
+    found = yield
+    return [one for one in found if not (isinstance(one, DoctestModule) and file_path.name.startswith("test_"))]
 
 
 @pytest.hookimpl(wrapper=True)

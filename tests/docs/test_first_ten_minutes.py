@@ -58,8 +58,8 @@ trainer.train()
 
 def run(folder, *command):
     """What a command prints: its code, stdout and stderr with single spaces."""
-    environment = {**os.environ, "COLUMNS": "200", "TRL_EXPERIMENTAL_SILENCE": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run([*command], cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    environment = {**os.environ, "COLUMNS": "200", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = subprocess.run([*command], cwd=folder, capture_output=True, encoding="utf-8", check=False, env=environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -101,7 +101,7 @@ def test_a_plain_loop_whose_loss_explodes(tmp_path):
     # The same script again does not train for nothing: it fails where the run is opened, with the ways out.
     code, _, err = run(tmp_path, sys.executable, "train.py")
     assert code == 1
-    assert "out/loop holds a run already. Pass resume=True to go on with it" in err.splitlines()[-1]
+    assert "out/loop holds a run already. Pass resume=True to continue with it" in err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ def test_every_row_once_after_kill_9(tmp_path: Path, child_environment: dict[str
     write_log(facts(tmp_path), rows(range(3000)))
     environment = {**child_environment, "PYTHONPATH": str(Path(__file__).parent)}
     chance, kills = random.Random(11), 0
-    for _ in range(10):
+    for _ in range(5):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stdout.readline() == b"open\n"
@@ -298,7 +298,7 @@ def test_every_row_once_after_kill_9(tmp_path: Path, child_environment: dict[str
     sink.write(rows(range(done, 3000)))
     sink.commit()
     sink.close()
-    assert kills >= 5
+    assert kills >= 3
     assert 0 < done < 3000
     experiment = read(tmp_path)["kto-7b"]
     assert experiment.series("loss") == {step: 1 / (1 + step) for step in range(3000)}

@@ -253,7 +253,7 @@ sink.close()
 def test_a_writer_killed_at_random_moments_leaves_every_row_once(tmp_path, child_environment):
     code = CHILD.format(here=str(Path(__file__).parent), total=10**9)
     chance = random.Random(5)
-    for _ in range(12):
+    for _ in range(6):
         child = subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path)], env=child_environment, stdout=subprocess.PIPE
         )
@@ -270,7 +270,7 @@ def test_a_writer_killed_at_random_moments_leaves_every_row_once(tmp_path, child
     found = points(tmp_path / "tb", "rewards/margins")
     assert Counter(step for step, _ in found) == Counter(range(reached + 100))
     assert all(value == at_float32(step / 10 + 1) for step, value in found)
-    assert len(list((tmp_path / "tb").iterdir())) > 5, "the kills came while it was writing"
+    assert len(list((tmp_path / "tb").iterdir())) > 3, "the kills came while it was writing"
 
 
 def test_the_default_folder_is_below_the_run(tmp_path):

@@ -46,27 +46,30 @@ def rows_of(folder: Path, name: str = "training_metrics"):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A shorter run than the recipe's, with everything a run leaves. A shorter warm-up gives too small a margin."""
+    """A far shorter run than the recipe's, with everything a run leaves. That the margin rises takes a model that has
+    read more, and minutes: tests/learn.
+    """
     where = tmp_path_factory.mktemp("kto")
     (where / "bin").mkdir()
     (where / "bin" / "python").symlink_to(sys.executable)
     done = run_in(
-        where, "--output-dir", FOLDER, "--max-steps", 60, "--batch-size", 16, "--warm-up-steps", 120,
-        "--eval-steps", 20, "--save-steps", 25, "--display", "plain", "--json",
+        where, "--output-dir", FOLDER, "--max-steps", 30, "--batch-size", 8, "--warm-up-steps", 10,
+        "--examples", 400, "--eval-steps", 15, "--save-steps", 12, "--display", "plain", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return where, done
 
 
 @pytest.mark.slow
-def test_the_margin_rises_in_training_and_on_held_out_prompts(trained):
+def test_the_margin_begins_at_nothing_and_the_model_moves_away_from_its_reference(trained):
     where, _ = trained
-    margins = [row["rewards/margins"] for row in rows_of(where / FOLDER) if "rewards/margins" in row]
+    margins = [row["rewards/margins"] for row in rows_of(where / FOLDER)]
     assert abs(margins[0]) < 0.01
-    assert sum(margins[-30:]) / 30 > 0.3
-    held_out = [row["eval_rewards/margins"] for row in rows_of(where / FOLDER, "eval_metrics") if "eval_loss" in row]
-    assert abs(held_out[0]) < 0.01
-    assert held_out[-1] > 0.3
+    held_out = [row for row in rows_of(where / FOLDER, "eval_metrics") if "eval_loss" in row]
+    assert abs(held_out[0]["eval_rewards/margins"]) < 0.01
+    chosen = [row["eval_rewards/chosen"] for row in held_out]
+    assert abs(chosen[0]) < 1e-4
+    assert abs(chosen[-1]) > 0.01
 
 
 @pytest.mark.slow
@@ -78,19 +81,19 @@ def test_the_catalogue_explains_every_name_in_the_log(trained):
 def test_a_run_leaves_what_the_guide_draws(trained):
     where, done = trained
     folder = where / FOLDER
-    assert {"checkpoint-25", "checkpoint-50", "checkpoint-60", "final_model", "logs"} <= set(os.listdir(folder))
+    assert {"checkpoint-12", "checkpoint-24", "checkpoint-30", "final_model", "logs"} <= set(os.listdir(folder))
     assert (folder / "final_model" / "model.safetensors").is_file()
     rows = rows_of(folder)
-    assert [row["step"] for row in rows] == list(range(1, 61))
+    assert [row["step"] for row in rows] == list(range(1, 31))
     for name in ("loss", "grad_norm", "learning_rate", "kl", "entropy", "rewards/chosen", "rewards/rejected"):
         assert all(name in row for row in rows), name
     rates = [row["learning_rate"] for row in rows]
-    assert rates[:7] == sorted(rates[:7])
-    assert rates[10:] == [3e-4] * 50
+    assert rates[:4] == sorted(rates[:4])
+    assert rates[10:] == [3e-4] * 20
     told = json.loads(done.stdout)
-    assert (told["where"], told["steps"], told["status"]) == (str(folder), 60, "finished")
+    assert (told["where"], told["steps"], told["status"]) == (str(folder), 30, "finished")
     assert rlvitals.open_run(folder).info.algorithm == "kto"
-    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 120
+    assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 10
 
 
 @pytest.mark.slow
@@ -98,7 +101,7 @@ def test_the_screen_shows_the_guides_table_and_nothing_of_the_stacks(trained):
     lines = trained[1].stderr.splitlines()
     head = next(number for number, line in enumerate(lines) if line.split()[:5] == TABLE)
     steps = [int(line.split()[0]) for line in lines[head + 1 :] if line.split() and line.split()[0].isdecimal()]
-    assert steps == list(range(5, 61, 5))
+    assert steps == list(range(5, 31, 5))
     noise = [line for line in lines if "examples/s" in line or "Warning" in line or "it/s" in line or "{" in line]
     assert not noise
 
@@ -111,12 +114,12 @@ def test_the_guides_commands_run_unchanged(trained, shared):
     where, _ = trained
     guide = (shared / "reference" / "kto-metrics.md").read_text()
     last = rows_of(where / FOLDER)[-1]
-    assert shell(command_with(guide, "wc -l"), where).strip() == "60"
-    margin = f"Step 60: Margin={last['rewards/margins']:.4f}\n"
+    assert shell(command_with(guide, "wc -l"), where).strip() == "30"
+    margin = f"Step 30: Margin={last['rewards/margins']:.4f}\n"
     assert shell(command_with(guide, "import sys, json"), where) == margin
     script = next(block for block in guide.split("```python\n") if "check_training_health" in block).split("```")[0]
     checked = subprocess.run([sys.executable, "-c", script], cwd=where, capture_output=True, text=True, check=True)
-    assert "Latest step: 60" in checked.stdout
+    assert "Latest step: 30" in checked.stdout
     # The guide's `python -m json.tool` reads no JSONL; with --json-lines it does.
     formatted = shell(command_with(guide, "json.tool") + " --json-lines", where)
     assert formatted.count('"rewards/margins"') == 10
@@ -146,12 +149,12 @@ def test_a_learning_rate_given_at_a_resume_counts(trained, tmp_path):
     where, _ = trained
     shutil.copytree(where / FOLDER, tmp_path / FOLDER)
     done = run_in(
-        tmp_path, "--resume-from", f"{FOLDER}/checkpoint-50", "--learning-rate", "1e-4", "--max-steps", 53,
-        "--batch-size", 16, "--eval-steps", 0, "--display", "none",
+        tmp_path, "--resume-from", f"{FOLDER}/checkpoint-24", "--learning-rate", "1e-4", "--max-steps", 27,
+        "--batch-size", 8, "--examples", 400, "--eval-steps", 0, "--display", "none",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     steps, rates = rlvitals.open_run(tmp_path / FOLDER).series("learning_rate")
-    assert list(steps) == list(range(1, 54))
+    assert list(steps) == list(range(1, 28))
     assert list(rates[-4:]) == pytest.approx([3e-4, 1e-4, 1e-4, 1e-4])
 
 

@@ -29,7 +29,6 @@ from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
 
-pytest_plugins = ["students"]
 pytestmark = pytest.mark.slow
 
 SMALL = {
@@ -97,15 +96,21 @@ def learn(trainer):
         return trainer.learn(None)
 
 
-def test_a_warm_student_learns_in_twenty_steps(tmp_path, warm_student):
-    outcome = rlaif.train(
-        settings(
-            tmp_path, model=warm_student, chat=False, tasks=256, eval_tasks=96, prompts_per_step=12, group_size=8,
-            max_steps=20, max_new_tokens=64, learning_rate=1e-3,
-        )
-    )  # fmt: skip
+class LikesSpaces(Scripted):
+    """A teacher whose wish even a student that has hardly read anything can learn in a few steps."""
+
+    def judge(self, questions):
+        shares = (question.answer.count(" ") / max(1, len(question.answer)) for question in questions)
+        return [Judgement(dict.fromkeys(WEIGHTS, share), "", 10, 2) for share in shares]
+
+
+def test_a_student_learns_what_its_teacher_likes(tmp_path, trainer):
+    """What the tests of functions like takes a student that has read more, and minutes: tests/learn."""
+    outcome = learn(
+        trainer(tmp_path, LikesSpaces(), max_steps=12, group_size=6, learning_rate=1e-2, lr_warmup_steps=0, kl_coef=0.0)
+    )
     before, after = (row["reward"] for row in rows_of(tmp_path, "eval_metrics"))
-    assert after >= before + 0.08, outcome
+    assert after >= before + 0.2, outcome
     assert rows_of(tmp_path, "eval_metrics")[-1]["baseline_gain"] == pytest.approx(after - before)
     assert f"{before:.3f} -> {after:.3f}" in outcome.verdict
 

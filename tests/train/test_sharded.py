@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM
 from rlvitals.errors import ConfigError
 from rlvitals.train import checkpoint, ppo, recipe, sharded
 
-pytest_plugins = ["students"]
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -95,9 +94,9 @@ def test_gathering_clipping_sampling_and_going_back_are_those_of_a_whole_model(t
 # PPO, with a critic of its own, several updates a step and micro-batches; 9 held-out prompts do not divide by 2.
 
 PPO = {
-    "families": ("add",), "held_out": 9, "warm_up_steps": 4, "warm_up_batch": 8, "reward_model_steps": 4,
-    "reward_model_batch": 8, "max_steps": 4, "batch_size": 8, "minibatch_size": 4, "microbatch_size": 2,
-    "max_new_tokens": 12, "steps_per_epoch": 2, "eval_steps": 2, "save_steps": 2, "critic": "separate",
+    "families": ("add",), "held_out": 9, "warm_up_steps": 2, "warm_up_batch": 8, "reward_model_steps": 2,
+    "reward_model_batch": 8, "max_steps": 2, "batch_size": 8, "minibatch_size": 4, "microbatch_size": 2,
+    "max_new_tokens": 12, "steps_per_epoch": 1, "eval_steps": 1, "save_steps": 1, "critic": "separate",
     "gradient_checkpointing": True, "display": "none", "plots": False, "text_scores": ("bleu",),
 }  # fmt: skip
 
@@ -113,25 +112,25 @@ def ppo_runs(tmp_path_factory):
 
 def test_ppo_learns_the_same_sharded(ppo_runs):
     assert_same_curve(curve(ppo_runs / "shards"), curve(ppo_runs / "copies"))
-    for step in (2, 4):
+    for step in (1, 2):
         assert_same_checkpoint(*(ppo_runs / name / f"checkpoint-{step}" for name in ("shards", "copies")))
     final = AutoModelForCausalLM.from_pretrained(ppo_runs / "shards" / "final_model").state_dict()
-    last = AutoModelForCausalLM.from_pretrained(ppo_runs / "shards" / "checkpoint-4").state_dict()
+    last = AutoModelForCausalLM.from_pretrained(ppo_runs / "shards" / "checkpoint-2").state_dict()
     assert all(torch.equal(weight, last[name]) for name, weight in final.items())
 
 
 def test_ppo_resumed_sharded_goes_on_as_if_it_had_never_stopped(ppo_runs, tmp_path):
     shutil.copytree(ppo_runs / "shards", tmp_path / "run")
-    train("ppo", {**PPO, "output_dir": tmp_path / "run", "resume_from": "checkpoint-2"}, is_sharded=True)
-    assert_same_curve(curve(tmp_path / "run", attempt=2), curve(tmp_path / "run", after=2))
-    assert_same_checkpoint(tmp_path / "run" / "checkpoint-4", ppo_runs / "shards" / "checkpoint-4")
+    train("ppo", {**PPO, "output_dir": tmp_path / "run", "resume_from": "checkpoint-1"}, is_sharded=True)
+    assert_same_curve(curve(tmp_path / "run", attempt=2), curve(tmp_path / "run", after=1))
+    assert_same_checkpoint(tmp_path / "run" / "checkpoint-2", ppo_runs / "shards" / "checkpoint-2")
 
 
 def test_one_process_goes_on_from_a_checkpoint_that_two_have_sharded(ppo_runs, tmp_path):
     for name in ("shards", "copies"):
         shutil.copytree(ppo_runs / name, tmp_path / name)
-        given = {**PPO, "output_dir": str(tmp_path / name), "resume_from": "checkpoint-2", "max_steps": 3}
-        assert ppo.train(recipe.load("ppo", ppo.Settings, given=given)).steps == 3
+        given = {**PPO, "output_dir": str(tmp_path / name), "resume_from": "checkpoint-1"}
+        assert ppo.train(recipe.load("ppo", ppo.Settings, given=given)).steps == 2
     assert_same_curve(*(curve(tmp_path / name, attempt=2) for name in ("shards", "copies")))
 
 
@@ -139,10 +138,10 @@ def test_one_process_goes_on_from_a_checkpoint_that_two_have_sharded(ppo_runs, t
 
 RLAIF = {
     "tasks": 16, "eval_tasks": 5, "prompts_per_step": 2, "group_size": 4, "micro_batch_size": 4, "max_new_tokens": 64,
-    "max_steps": 4, "eval_steps": 2, "save_steps": 2, "agreement_steps": 0, "chat": False, "display": "none",
+    "max_steps": 2, "eval_steps": 1, "save_steps": 1, "agreement_steps": 0, "display": "none",
 }  # fmt: skip
 GRPO = {
-    "groups_per_step": 3, "rollouts_per_group": 2, "held_out": 3, "max_steps": 4, "eval_steps": 2, "save_steps": 2,
+    "groups_per_step": 3, "rollouts_per_group": 2, "held_out": 3, "max_steps": 2, "eval_steps": 1, "save_steps": 1,
     "minibatch_size": 4, "microbatch_size": 2, "display": "none",
 }  # fmt: skip
 
@@ -150,21 +149,23 @@ GRPO = {
 def goes_on_sharded(trainer, given, folder):
     copies = train(trainer, {**given, "output_dir": folder / "copies"}, is_sharded=False)
     shutil.copytree(copies, folder / "shards")
-    train(trainer, {**given, "output_dir": folder / "shards", "resume_from": "checkpoint-2"}, is_sharded=True)
-    assert_same_curve(curve(folder / "shards", attempt=2), curve(copies, after=2))
-    assert_same_checkpoint(folder / "shards" / "checkpoint-4", copies / "checkpoint-4")
+    train(trainer, {**given, "output_dir": folder / "shards", "resume_from": "checkpoint-1"}, is_sharded=True)
+    assert_same_curve(curve(folder / "shards", attempt=2), curve(copies, after=1))
+    assert_same_checkpoint(folder / "shards" / "checkpoint-2", copies / "checkpoint-2")
     AutoModelForCausalLM.from_pretrained(folder / "shards" / "final_model")
     return curve(copies)
 
 
-def test_rlaif_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path, warm_student):
-    rows = goes_on_sharded("rlaif", {**RLAIF, "model": warm_student}, tmp_path)
-    assert any(row["optim.grad_norm"] > 0.1 for row in rows if row["step"] > 2)
+def test_rlaif_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path):
+    """All answers of a student that has read nothing are worth the same, so nothing is learnt from them; tests/learn
+    does this with one that has read.
+    """
+    goes_on_sharded("rlaif", {**RLAIF, "warm_up_steps": 2, "warm_up_batch_size": 4}, tmp_path)
 
 
 def test_grpo_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path):
     rows = goes_on_sharded("grpo", GRPO, tmp_path)
-    assert all(row["grad_norm"] > 0.1 for row in rows if row["step"] > 2)
+    assert all(row["grad_norm"] > 0.1 for row in rows)
 
 
 def test_what_cannot_be_sharded_is_said_at_once(tmp_path):
