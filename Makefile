@@ -84,7 +84,8 @@ quick: $(BIN)/.dev  ## the inner loop, under a minute
 	HYPOTHESIS_PROFILE=quick $(PYTEST) tests -m "not slow" -q --ignore tests/learn --ignore tests/frameworks --ignore tests/train
 
 docs: $(BIN)/.docs  ## the documentation as a site: open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@# Not --quiet: a link that leads nowhere is a warning, and only warnings that are shown stop the build.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "open site/index.html"
 
 lint: $(BIN)/.dev

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+from html import escape
+from pathlib import Path
 from typing import Any
 
+_REPO = Path(__file__).parent.parent
+_NOTEBOOK = re.compile(r"\[([^\]]+)\]\((?:\.\./)+examples/notebooks/(\w+\.ipynb)\)")
 _OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+(?:tests|benchmarks|examples|src|CONTRIBUTING\.md|CHANGELOG\.md|SECURITY\.md)[^)]*\)"
 )
@@ -15,11 +20,54 @@ SHIM = "https://unpkg.com/iframe-worker/shim"
 """Lets pages search that were opened from a folder. The theme fetches it; here it lies beside the pages."""
 
 
+_PERMANENT = re.compile(r'<(?:h2|a) id="([\w.]+)"')
+"""What a page of rules or metrics has an anchor for: names of rules, ids of metrics."""
+_FORWARD = """<!doctype html><meta charset="utf-8"><title>{name}</title>
+<meta http-equiv="refresh" content="0; url={page}"><link rel="canonical" href="{page}">
+<p>{name} is explained on <a href="{page}">this page</a>.</p>
+"""
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Every page says of which version it is. `mike` adds a menu of the versions that are published."""
+    text = (_REPO / "src" / "rlvitals" / "version.py").read_text(encoding="utf-8")
+    found = re.search(r'__version__ = "([^"]+)"', text)
+    assert found is not None
+    config.copyright = f"rlvitals {found[1]}"
+    return config
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Notebooks are copied. Every rule and every metric gets an address that does not change when it moves to another
+    page: rule/NAME.html and metric/ID.html. `rlvitals.documentation` hands them out.
+    """
+    site = Path(config["site_dir"])
+    shutil.copytree(_REPO / "examples" / "notebooks", site / "notebooks", dirs_exist_ok=True)
+    for folder, single in (("rules", "rule"), ("metrics", "metric")):
+        (site / single).mkdir(exist_ok=True)
+        for page in (site / folder).glob("*.html"):
+            for name in _PERMANENT.findall(page.read_text(encoding="utf-8")):
+                target = escape(f"../{folder}/{page.name}#{name}")
+                (site / single / f"{name}.html").write_text(_FORWARD.format(name=escape(name), page=target), "utf-8")
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Files of the repository that are no pages are named, not linked. A metric is found by its id, too."""
+    """Notebooks lie beside the pages. Other files of the repository are named, not linked. A metric is found by its
+    id, too.
+    """
+    beside = "../" * page.url.count("/") + "notebooks"
+    markdown = _NOTEBOOK.sub(rf'<a href="{beside}/\2" download>\1</a>', markdown)
     if page.url.startswith("metrics/"):
         markdown = _METRIC.sub(r'<a id="\2"></a>\n\n\1', markdown)
     return _OUTSIDE.sub(r"\1", markdown)
+
+
+_IMAGE = re.compile(r'<img ([^>]*?)src="([^"]+)"([^>]*)>')
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """A picture is loaded when it comes into view, and a click shows it in its own size: phones are narrow."""
+    return _IMAGE.sub(r'<a href="\2"><img \1src="\2"\3 loading="lazy"></a>', html)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

@@ -59,6 +59,7 @@ IMPORTING_TORCH = (
     "tests/train/", "tests/adapters/", "tests/capture/test_carrying_out.py", "tests/capture/test_device_rows.py",
     "tests/capture/test_live_monitor.py::test_every_rank", "tests/web/test_pages_trl.py",
     "tests/docs/test_first_ten_minutes.py::test_a_trl_script",
+    "tests/docs/test_paths.py",
 )  # fmt: skip
 
 

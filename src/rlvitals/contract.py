@@ -511,6 +511,8 @@ class WholeFinding(FindingFacts):
     trace: list[TracedLine]
     cited: list[CitedFacts]
     """Where recorded rollouts show it."""
+    page: str
+    """The address of the rule in the documentation; empty where it is not known."""
 
 
 class TakenFacts(TypedDict):
@@ -674,6 +676,8 @@ class Explained(TypedDict):
     aliases: dict[str, list[str]]
     other_meanings: list[OtherMeaning]
     is_ambiguous: bool
+    page: str
+    """The address of the metric in the documentation; empty where it is not known."""
 
 
 # /api/performance

@@ -24,6 +24,16 @@ RlvitalsError
 Each message says what happened, which value was seen and how to fix it. During training none of these is raised
 into the training loop without `strict=True`. (RanksOutOfStep is: numbers of different steps would be merged
 from then on.)
+
+Example:
+    ```python
+    import rlvitals
+
+    try:
+        rlvitals.explain("reward_meen")
+    except rlvitals.errors.UnknownMetric as error:
+        print(type(error).__name__)  # UnknownMetric
+    ```
 """
 
 from __future__ import annotations

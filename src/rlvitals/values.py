@@ -4,13 +4,14 @@ A mean of means is wrong as soon as the parts differ in size, so a value that wi
 be merged again: count, mean, second moment, minimum, maximum. Any split of the data and any order of merges gives the
 result of one pass (to rounding). A value of nothing is undefined, never 0.0.
 
->>> a, b = mean([1.0, 2.0, 3.0]), mean([10.0])
->>> (a + b).number
-4.0
->>> merge([total([3]), total([4, 5])]).number
-12.0
->>> mean([]).number is None
-True
+Examples:
+    >>> a, b = mean([1.0, 2.0, 3.0]), mean([10.0])
+    >>> (a + b).number
+    4.0
+    >>> merge([total([3]), total([4, 5])]).number
+    12.0
+    >>> mean([]).number is None
+    True
 """
 
 from __future__ import annotations

@@ -92,18 +92,38 @@ def test_hostile_titles_cannot_reach_the_terminal(tmp_path, capsys):
     assert not set("\x1b\r\x07") & set(capsys.readouterr().err)
 
 
-def test_a_notebook_shows_cards(tmp_path, monkeypatch, capsys):
-    shown = []
+def test_a_notebook_shows_one_card_and_updates_it(tmp_path, monkeypatch, capsys):
+    """In a kernel of its own: tests/docs/test_notebooks.py."""
+    shown, updates = [], []
     ipython = types.ModuleType("IPython")
     ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
     display = types.ModuleType("IPython.display")
-    display.display = shown.append
+    display.HTML = str
+    handle = types.SimpleNamespace(update=updates.append)
+    display.display = lambda card, display_id: shown.append(card) or handle
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with rlvitals.start(tmp_path / "run", hardware=False) as run:
+    with rlvitals.start(tmp_path / "run", hardware=False, total_steps=30) as run:
         for step in range(30):
-            run.log({"loss": float("nan")}, step=step)
-    *alarms, card = shown
-    assert [alarm.rule for alarm in alarms] == [found.rule for found in run.findings if found.severity == "critical"]
-    assert card is run
+            run.log({"loss": 0.5 / (step + 1) if step < 10 else float("nan"), "reward": 0.1 * step}, step=step)
+    (first,) = shown
+    assert "step 0 of 30" in first
+    assert "finite" not in first
+    told = [card for card in updates if "loss is not a finite number" in card]
+    assert "running" in told[0]  # while it trains
+    assert "step 10 of 30" in told[0]
+    assert "finished" in updates[-1]
+    assert "step 29 of 30" in updates[-1]
+    assert len(updates) < 10  # not with every row
+    assert capsys.readouterr().err == ""
+
+
+def test_a_display_that_fails_costs_the_training_nothing(tmp_path, monkeypatch, capsys):
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", types.ModuleType("IPython.display"))
+    with rlvitals.start(tmp_path / "run", hardware=False) as run:
+        run.log({"loss": 1.0}, step=1)
+    assert rlvitals.open_run(tmp_path / "run").rows == 1
     assert capsys.readouterr().err == ""

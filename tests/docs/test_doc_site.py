@@ -14,7 +14,7 @@ import pytest
 
 import rlvitals
 from conftest import REPO
-from rlvitals import catalog
+from rlvitals import catalog, documentation
 from rlvitals.health import rulebook
 
 pytestmark = pytest.mark.slow
@@ -55,6 +55,19 @@ def test_the_reference_has_every_public_name(site):
     modules = {"catalog", "values"}  # told in the overview
     missing = [name for name in rlvitals.__all__ if f'id="rlvitals.{name}"' not in page and name not in modules]
     assert not missing
+
+
+def test_every_rule_and_every_metric_has_a_permanent_address(site, monkeypatch):
+    monkeypatch.setenv(documentation.VARIABLE, "https://docs.example")
+    presets = (entry for entries in rulebook.presets().values() for entry in entries if isinstance(entry, dict))
+    rules = {*rulebook.shipped().rules, *(entry["rule"] for entry in presets if "*" not in entry.get("rule", "*"))}
+    addresses = [documentation.rule_address(rule) for rule in rules]
+    addresses += [documentation.metric_address(metric) for metric in catalog.shipped_ids()]
+    assert len(addresses) > 600
+    for address in addresses:
+        page = site / address.removeprefix("https://docs.example/")
+        file, anchor = re.search(r"url=\.\./([^#]+)#([^\"]+)", page.read_text(encoding="utf-8")).groups()
+        assert f'id="{anchor}"' in (site / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser: apt-get install chromium")

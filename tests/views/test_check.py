@@ -113,7 +113,7 @@ def test_a_report_is_strict_json_with_stable_keys(tmp_path):
     ]  # fmt: skip
     assert list(facts["findings"][0]) == [
         "rule", "kind", "severity", "step", "onset_step", "title", "confidence", "evidence", "causes", "advice",
-        "action", "metrics", "cause", "slice", "cited", "recovered_step", "row",
+        "action", "metrics", "cause", "slice", "cited", "recovered_step", "row", "more",
     ]  # fmt: skip
     assert list(facts["cannot_judge"][0]) == [
         "metric", "title", "names", "is_in_framework", "kinds", "rules",

@@ -39,7 +39,24 @@ class Asking(Protocol):
 
 
 class Actions:
-    """Carries out the requests of one run and answers each. Nothing here raises into training."""
+    """Carries out the requests of one run and answers each. Nothing here raises into training.
+
+    Example:
+        ```python
+        from types import SimpleNamespace
+
+        import rlvitals
+
+        optimizer = SimpleNamespace(param_groups=[{"lr": 0.03}])  # in a real loop: torch's
+        with rlvitals.start("out/kto", actions="act", display="none") as run:
+            actions = rlvitals.Actions(run, optimizer)
+            for step in range(1, 101):
+                run.log({"loss": 0.5 / step, "grad_norm": float("nan") if step > 20 else 1.0}, step=step)
+                if actions.carry_out():  # the doctor asks for the end of the training
+                    break
+        print(run.last_step < 30)  # True
+        ```
+    """
 
     def __init__(
         self,
@@ -53,10 +70,14 @@ class Actions:
     ) -> None:
         """Whatever is not given is declined, with that as the reason.
 
-        `optimizer` has torch's `param_groups`. `save()` writes `checkpoint-STEP` into the run's directory and returns
-        its path. `load(path)` puts the weights and the optimizer's state back; the learning rate and the schedule in
-        use stay, and the rate is halved. `controls` replaces all four, for a trainer that is not a loop. `run` is None
-        on ranks that have none.
+        Args:
+            run: The recorder; None on ranks that have none.
+            optimizer: Has torch's `param_groups`; its learning rates are lowered.
+            scheduler: The learning rate's schedule, which is scaled with it.
+            save: Writes `checkpoint-STEP` into the run's directory and returns its path.
+            load: Gets a checkpoint's path and puts the weights and the optimizer's state back. The learning rate and
+                the schedule in use stay, and the rate is halved.
+            controls: Replaces the four above, for a trainer that is not a loop.
         """
         self.controls: Controls = controls or LoopControls(optimizer, scheduler, save, load)
         self._run = run

@@ -15,7 +15,24 @@ _current: Run | None = None
 
 
 def init(output_dir: str | os.PathLike[str], **settings: Any) -> Run:
-    """`rlvitals.start`, remembered as the process's run. A run begun before is finished first."""
+    """Open a run as `rlvitals.start` does, and remember it as the run of this process.
+
+    A run that was begun before is finished first.
+
+    Args:
+        output_dir: The run's directory.
+        **settings: The settings of `rlvitals.start`.
+
+    Example:
+        ```python
+        import rlvitals
+
+        rlvitals.init("out/kto", display="none")
+        rlvitals.log({"loss": 0.62}, step=1)
+        rlvitals.finish()
+        print(rlvitals.open_run("out/kto").last_step)  # 1
+        ```
+    """
     global _current  # noqa: PLW0603 - a global run is what this module is for
     if _current is not None:
         _current.finish()
@@ -24,14 +41,45 @@ def init(output_dir: str | os.PathLike[str], **settings: Any) -> Run:
 
 
 def log(metrics: Mapping[str, Any], step: int | None = None) -> None:
-    """Append one row to the run that `init` began."""
+    """Append one row to the run that `rlvitals.init` began.
+
+    Args:
+        metrics: Names and numbers, as `Run.log` takes them.
+        step: The training step; one more than the last row's where it is not given.
+
+    Example:
+        ```python
+        import rlvitals
+
+        rlvitals.init("out/kto", display="none")
+        rlvitals.log({"loss": 0.62})
+        rlvitals.log({"loss": 0.58})
+        rlvitals.finish()
+        print(rlvitals.open_run("out/kto").rows)  # 2
+        ```
+    """
     if _current is None:
         raise RunError("rlvitals.log() needs a run: call rlvitals.init('out/my-run') first")
     _current.log(metrics, step)
 
 
 def finish(status: Status | None = None, error: BaseException | str | None = None) -> None:
-    """Close the run that `init` began, as `Run.finish`; without one it does nothing."""
+    """Close the run that `rlvitals.init` began; without one it does nothing.
+
+    Args:
+        status: How it ended: `finished`, `failed` or `interrupted`; None: as `Run.finish` decides.
+        error: What ended it.
+
+    Example:
+        ```python
+        import rlvitals
+
+        rlvitals.init("out/kto", display="none")
+        rlvitals.log({"loss": float("nan")}, step=1)
+        rlvitals.finish("failed")
+        print(rlvitals.open_run("out/kto").status)  # failed
+        ```
+    """
     global _current  # noqa: PLW0603
     if _current is not None:
         _current.finish(status, error)

@@ -49,11 +49,21 @@ MOST_EPOCHS = 1000
 
 
 class MetricsTracker:
-    """The epochs of one training. A tracker on a folder that has some continues with them.
+    """Keeps one row for each epoch of a training. A tracker on a folder that has some continues with them.
 
     Where the folder is the `metrics/` of a run that this process records, the run's findings get the tracker's, and
     its steps are noted beside the epochs. Several processes may log to one folder (a trainer and an evaluator): nothing
     is locked, and the last word on an epoch wins. Of several ranks only rank 0 writes.
+
+    Example:
+        ```python
+        import rlvitals
+
+        tracker = rlvitals.MetricsTracker("out/metrics", total_epochs=3, plots=False, display="none")
+        for epoch in range(1, 4):
+            tracker.log_epoch(epoch, loss=1 / epoch, reward=0.2 * epoch)
+        print(len(tracker.history), tracker.should_stop)  # 3 False
+        ```
     """
 
     def __init__(
@@ -69,10 +79,19 @@ class MetricsTracker:
         fsync: bool = False,
         rank: int | None = None,
     ) -> None:
-        """`save_every_n_epochs`: how often table, history and plots are written (the record always is, and the last
-        epoch in any case). `keep_last_epochs`: how many epochs table and history hold; None: all. `early_stopping`:
-        False, or the patience in epochs (5). `display`: "auto" prints the epoch's block on stderr, "json" one line,
-        "none" nothing. `fsync`: ask the disk itself before a file counts as written.
+        """Open the folder.
+
+        Args:
+            output_dir: Where the record, the table, the history and the plots are.
+            save_every_n_epochs: How often table, history and plots are written. The record always is, and the last
+                epoch in any case.
+            total_epochs: The planned number of epochs.
+            keep_last_epochs: How many epochs table and history hold; None: all.
+            early_stopping: False, or the patience in epochs (5).
+            plots: Whether plots are drawn.
+            display: `auto` prints the epoch's block on stderr, `json` one line, `none` nothing.
+            fsync: Ask the disk itself before a file counts as written.
+            rank: This process's rank; None: from the environment.
         """
         self._folder = kept_folder(output_dir)
         _check(self._folder, display, save_every_n_epochs=save_every_n_epochs, keep_last_epochs=keep_last_epochs)

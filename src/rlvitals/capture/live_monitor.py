@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlvitals.capture.live_card import LiveCard
 from rlvitals.capture.notices import Notices
 from rlvitals.capture.text_scans import TextScans
 from rlvitals.capture.token_checks import TokenChecks
@@ -299,18 +300,18 @@ class LiveMonitor:
                     len(self._backlog),
                 )
 
-    def close(self, card: Any = None, status: Status = "finished") -> None:
-        """No row comes any more: say how the run is. Waits a little for notifications on their way. `card` is what a
-        notebook shows of the run.
-        """
+    def show_in(self, card: LiveCard) -> None:
+        """Findings and the verdict are shown there instead of on stderr."""
+        self._notices.card = card
+
+    def close(self, status: Status = "finished") -> None:
+        """No row comes any more: say how the run is. Waits a little for notifications on their way."""
         self.settle()
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))
                 if self._training_rows:
-                    self._guarded(
-                        lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), card, status)
-                    )
+                    self._guarded(lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
         if self._unwritten:

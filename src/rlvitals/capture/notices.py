@@ -1,8 +1,8 @@
 """What a run says aloud about its health: alarms while it trains, and one line at its end.
 
 By the display: `alarms`, the default, says every critical finding and the first warning in two lines each; a display of
-rows frames all of them; `none` and `json` are silent. On stderr, above the bars that may be there; in a notebook as a
-card. A notice is a courtesy: where there is no stream, or a closed one, nothing happens.
+rows frames all of them; `none` and `json` are silent. On stderr, above the bars that may be there; in a notebook the
+run's card shows them. A notice is a courtesy: where there is no stream, or a closed one, nothing happens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
 
 from rlvitals.capture.console import ALARMS, SILENT, apart_from_bars
+from rlvitals.capture.live_card import LiveCard
 from rlvitals.records import Finding, Status, Verdict
 from rlvitals.terminal import cut_middle, put, visible
 
@@ -32,10 +32,15 @@ class Notices:
         self._run_dir = run_dir
         self._said = 0
         self._warned = False
+        self.card: LiveCard | None = None
+        """What shows findings and the verdict in a notebook instead."""
 
     def tell(self, finding: Finding) -> None:
         """Say a finding, if this display does."""
         if finding.severity == "info" or self._display in SILENT:
+            return
+        if self.card is not None:
+            self.card.hurry()
             return
         if self._display != ALARMS:
             from rlvitals.health.notify import banner
@@ -47,18 +52,15 @@ class Notices:
         if self._said >= MOST_SAID or not (finding.severity == "critical" or is_first_warning):
             return
         self._said += 1
-        if not _show_card(finding):
-            _put(alarm(finding))
+        _put(alarm(finding))
         if self._said == MOST_SAID:
             _put(f"rlvitals: what follows is not said here; {self._check_command}")
 
-    def tell_end(
-        self, verdict: Verdict, reason: str, findings: Sequence[Finding], card: Any, status: Status = "finished"
-    ) -> None:
-        """Say how the run is at its end. `findings` have the most severe first; `card` is what a notebook shows
-        instead.
-        """
-        if self._display in SILENT or (self._display == ALARMS and _show_card(card)):
+    def tell_end(self, verdict: Verdict, reason: str, findings: Sequence[Finding], status: Status = "finished") -> None:
+        """Say how the run is at its end. `findings` have the most severe first."""
+        if self.card is not None:
+            self.card.update()
+        if self._display in SILENT or self.card is not None:
             return
         grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
         standing = list({finding.alarm: finding for finding in reversed(grave)}.values())[::-1]  # an alarm counts once
@@ -107,15 +109,3 @@ def _put(text: str) -> None:
 
 def _encoding() -> str | None:
     return getattr(sys.stderr, "encoding", None)
-
-
-def _show_card(shown: Any) -> bool:
-    """Show it as a card of the notebook this process is the kernel of; False where it is none."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if getattr(shell, "kernel", None) is None or not hasattr(shown, "_repr_html_"):
-        return False
-    from importlib import import_module
-
-    import_module("IPython.display").display(shown)
-    return True

@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlvitals.capture import endings
-from rlvitals.capture.console import Display
+from rlvitals.capture.console import ALARMS, Display
 from rlvitals.capture.device_rows import LAST_WAIT_SECONDS, NO_ROW, PendingRow
 from rlvitals.capture.forwarding import Forwarding, start_following
 from rlvitals.capture.identity import Card
 from rlvitals.capture.intake import PLAIN, Intake, flat_numbers, without_sequences
+from rlvitals.capture.live_card import LiveCard, in_notebook
 from rlvitals.capture.live_monitor import LiveMonitor
 from rlvitals.capture.measurements import Measurements
 from rlvitals.capture.pulse import Pulse, beat_seconds
@@ -51,7 +52,19 @@ _clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: se
 
 
 class Run:
-    """One run being recorded by this process. Made by `rlvitals.start`; a context manager, or call `finish`."""
+    """One run being recorded by this process. Made by `rlvitals.start`; a context manager, or call `finish`.
+
+    Example:
+        ```python
+        import rlvitals
+
+        with rlvitals.start("out/grpo", algorithm="grpo", display="none") as run:
+            for step in range(1, 11):
+                run.log({"reward": 0.1 * step, "kl": 0.001 * step}, step=step)
+            run.log_eval({"accuracy": 0.85}, step=10)
+            print(run.verdict[0], len(run.findings))  # healthy 0
+        ```
+    """
 
     def __init__(
         self,
@@ -100,6 +113,10 @@ class Run:
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
         )
         self._is_watched = self._display.is_on or self._monitor.is_on
+        self._live_card: LiveCard | None = None
+        if self._monitor.is_on and rank == 0 and settings.display == ALARMS and in_notebook():
+            self._live_card = LiveCard(self)
+            self._monitor.show_in(self._live_card)
         self._card.begin()
         self.is_measuring = False
         """Whether a row may have measurements to be joined with."""
@@ -393,7 +410,7 @@ class Run:
             self._file_lock.release()
         self._home.close()
         self._display.finish(status, described)
-        self._monitor.close(card=self, status=status)
+        self._monitor.close(status)
         if self._forwarding is not None:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
@@ -429,15 +446,19 @@ class Run:
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: where it is, its last row, what was found."""
-        from rlvitals.render.notebook import last_values, run_card
+        from rlvitals import catalog
+        from rlvitals.render.notebook import Sign, run_card
         from rlvitals.render.numbers import number
         from rlvitals.store.reader import last_row
 
         row = last_row(self._dir.train_log)
-        step = "no rows yet" if self.last_step < 0 else f"step {number(self.last_step)}"
-        values = last_values(row.numbers if row else {})
-        about = [self.status, step, self.dir]
-        return run_card(self.name, about, self.verdict, values, by_gravity(self.findings))
+        total = f" of {number(self.settings.total_steps)}" if self.settings.total_steps else ""
+        step = "no rows yet" if self.last_step < 0 else f"step {number(self.last_step)}{total}"
+        numbers = row.numbers if row else {}
+        names = catalog.reader(self._card.info.framework, self._card.info.algorithm).vital_signs(list(numbers))
+        courses = self._live_card.points if self._live_card is not None else {}
+        values = [Sign(name, numbers[name], courses.get(name, ())) for name in names]
+        return run_card(self.name, [self.status, step, self.dir], self.verdict, values, by_gravity(self.findings))
 
     # How it ends when nobody calls finish(): see endings.
     def interrupt(self) -> None:
@@ -471,6 +492,8 @@ class Run:
         if self._display.is_on:
             self._display.step(step, row, now)
         self._monitor.look(step, row, now)
+        if self._live_card is not None:
+            self._live_card.see(step, row)
 
     def _record(self, metrics: Mapping[str, Any], step: int, now: float) -> None:
         self._writer.append(self._line(metrics, step, now))

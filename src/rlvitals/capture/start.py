@@ -49,7 +49,7 @@ class _TrainerState:
     global_step: Count
 
 
-def start(
+def start(  # noqa: D417 - the settings are described once, in Settings
     output_dir: str | os.PathLike[str],
     *,
     name: str | None = None,
@@ -81,11 +81,29 @@ def start(
     unmask: str | Sequence[str] | None = None,
     **unknown: Any,
 ) -> Run:
-    """Open a run in `output_dir` and return the recorder. See `rlvitals.config.Settings` for each setting.
+    """Open a run in a directory and return the recorder.
 
-    A directory that holds a run needs `resume` (True, the step or the checkpoint the weights come from) or
-    `overwrite=True`. Several ranks may all call this: rank 0 owns the run, the others write their own files beside
-    it.
+    Several ranks may all call this: rank 0 owns the run, the others write files of their own beside it.
+
+    Args:
+        output_dir: The run's directory. One that holds a run needs `resume` or `overwrite`.
+        config: The trainer's own settings, kept for the record: a mapping, or the path of a YAML file. Its section
+            `rlvitals` may hold the settings below.
+        resume: True, or the step or the checkpoint that the weights come from: continue the run that is there.
+        overwrite: Remove the run that is there.
+        **unknown: Nothing; a name that is none of the settings is an error with the nearest one.
+
+    The other parameters are the settings of a run. `rlvitals.config.Settings` explains each.
+
+    Example:
+        ```python
+        import rlvitals
+
+        with rlvitals.start("out/kto", name="kto-7b", config={"learning_rate": 5e-7}, total_steps=3) as run:
+            for step in range(1, 4):
+                run.log({"loss": 0.6 / step, "rewards/margins": 0.1 * step}, step=step)
+        print(run.status, run.last_step)  # finished 3
+        ```
     """
     given = dict(locals())  # every setting under its own name
     settings = resolve(config, {name: given[name] for name in given if name not in _NOT_SETTINGS} | unknown)

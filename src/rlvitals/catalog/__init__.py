@@ -1,16 +1,17 @@
 """What every metric means: entries, names in each framework, look-up, explanation, comparability.
 
->>> explain("actor/ppo_kl", framework="verl").id
-'policy.kl_old.k1'
->>> [group.title for group in groups() if group.id == "rlaif.loss"]
-['Loss analysis']
+Examples:
+    >>> explain("actor/ppo_kl", framework="verl").id
+    'policy.kl_old.k1'
+    >>> [group.title for group in groups() if group.id == "rlaif.loss"]
+    ['Loss analysis']
 
-Your own metrics take the same form as ours, from Python or from a YAML file:
+    Your own metrics take the same form as ours, from Python or from a YAML file:
 
->>> entry = {"id": "mail.read", "title": "Mails read", "what": "Mails an agent opened.", "unit": "mails"}
->>> register({"metrics": [entry]})
->>> explain("mail.read").title
-'Mails read'
+    >>> entry = {"id": "mail.read", "title": "Mails read", "what": "Mails an agent opened.", "unit": "mails"}
+    >>> register({"metrics": [entry]})
+    >>> explain("mail.read").title
+    'Mails read'
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ def _catalog() -> Catalog:
     return catalog
 
 
+@cache
+def shipped_ids() -> frozenset[str]:
+    """The ids of the metrics that ship, without plug-ins and registered ones."""
+    parts = parse_json(_COMPILED.read_bytes())
+    return frozenset(entry["id"] for part in parts for entry in part["document"].get("metrics", ()))
+
+
 def reader(framework: str | None = None, algorithm: str | None = None, names: Iterable[str] = ()) -> Reader:
     """Whoever asks what the names of a run mean, which are its vital signs or which band applies, asks this.
 
@@ -126,7 +134,20 @@ def algorithm(name: str | None) -> Algorithm | None:
 
 
 def explain(name: str, framework: str | None = None) -> Explanation:
-    """Everything the catalogue can say of a name. Raises UnknownMetric with the nearest names."""
+    """Everything the catalogue knows of a name. Raises UnknownMetric with the nearest names.
+
+    Args:
+        name: A metric's name in any framework, or a concept's id.
+        framework: Whose name it is, where several use it for different things.
+
+    Example:
+        ```python
+        import rlvitals
+
+        told = rlvitals.explain("rewards/margins")
+        print(told.id, told.direction)  # pref.reward.margin up
+        ```
+    """
     return _explanation.explain(_catalog(), name, framework)
 
 

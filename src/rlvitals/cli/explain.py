@@ -7,10 +7,12 @@ import argparse
 from rlvitals import catalog
 from rlvitals.cli import rules
 from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.documentation import metric_address
 from rlvitals.errors import UnknownMetric
 from rlvitals.health import rulebook
 from rlvitals.health.pages import is_rule_or_kind
 from rlvitals.render.explanation import render_explanation
+from rlvitals.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
         rules.tell([arguments.name], rulebook.shipped(), as_json=arguments.json)
         return 0
     if arguments.json:
-        print_json(explanation.to_dict())
+        print_json(explanation.to_dict() | {"page": metric_address(explanation.id)})
     else:
         titles = {framework.id: framework.title for framework in catalog.frameworks()}
         show(render_explanation(explanation, titles, all_names=arguments.all))
+        if page := metric_address(explanation.id):
+            say(f"\n{page}")
     return 0

@@ -6,9 +6,11 @@ import argparse
 import re
 
 from rlvitals.cli.output import add_json_flag, print_json, show
+from rlvitals.documentation import rule_address
 from rlvitals.health import rulebook
 from rlvitals.health.pages import rule_facts, rule_lines, rules_named
 from rlvitals.render.tables import render_markdown, render_rules
+from rlvitals.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +32,8 @@ def tell(names: list[str], book: rulebook.Rulebook, *, as_json: bool) -> None:
         print_json([rule_facts(rule, book) for rule in chosen])
     elif names:
         show(render_markdown(_spoken("\n".join(line for rule in chosen for line in rule_lines(rule, book)))))
+        for page in filter(None, (rule_address(rule.rule) for rule in chosen)):
+            say(page)
     else:
         show(render_rules([{**rule_facts(rule, book), "says": _spoken(rule.words.title)} for rule in chosen]))
 

@@ -48,14 +48,24 @@ _RANK = {severity: rank for rank, severity in enumerate(SEVERITIES, 1)}
 
 
 class Monitor:
-    """Watches one run.
+    """Watches one run, row by row: the doctor without files.
 
-    >>> monitor = Monitor(algorithm="grpo")
-    >>> for step in range(1, 40):
-    ...     found = monitor.update({"step": step, "loss": 0.1, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
-    ...     for finding in found:
-    ...         print(finding.step, finding.severity, finding.kind)
-    10 critical dead_gradient
+    Args:
+        algorithm: `grpo`, `ppo`, `kto`, `dpo`, ...; None: recognised from the metric names.
+        framework: Whose metric names the rows have: `trl`, `verl`, ...; None: recognised.
+        total_steps: The planned number of steps.
+        config: Settings that rules read: `num_generations`, `reward_max`, `learning_rate`, ...
+        rules: A preset's name, a rule file, a one-line rule, or a list of these, on top of the rules that ship.
+        mapping: What metric names are: {"my_name": "reward.total.mean"}.
+        scales: How alarms are weighed; those that ship where it is not given.
+
+    Examples:
+        >>> monitor = Monitor(algorithm="grpo")
+        >>> for step in range(1, 40):
+        ...     found = monitor.update({"step": step, "loss": 0.1, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
+        ...     for finding in found:
+        ...         print(finding.step, finding.severity, finding.kind)
+        10 critical dead_gradient
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
+from rlvitals.documentation import rule_address
 from rlvitals.records import SEVERITIES, Finding, Severity, Verdict
 from rlvitals.store.outbox import Held, Told
 from rlvitals.terminal import cut_middle, visible
@@ -86,6 +87,8 @@ def about_finding(
         facts["Slice"] = _line(finding.slice, LONGEST_NAME)
     if finding.metrics:
         facts["Metrics"] = ", ".join(_line(name, LONGEST_NAME) for name in finding.metrics[:MOST_METRICS])
+    if page := rule_address(finding.rule):
+        facts["More"] = page
     return Message(
         kind="escalated" if is_escalated else "raised",
         key=key,

@@ -375,6 +375,8 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
         facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
     if finding["causes"]:
         facts.add_row("causes", Text(joined(finding["causes"])))
+    if finding["more"]:
+        facts.add_row("more", Text(finding["more"]))
     for number_of, place in enumerate(finding.get("cited", ())):
         facts.add_row("" if number_of else "seen in", Text(cited_text(place, ascii_only=options.ascii_only)))
     yield Padding(facts, (0, 0, 0, 2))

@@ -196,6 +196,9 @@ def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") ->
     for name, style, text in rows:
         if text:
             yield f"<dt>{name}</dt><dd{style}>{escape(text).replace(chr(10), '<br>')}</dd>"
+    if more := finding["more"]:
+        page = f'<a href="{escape(more)}">{escape(finding["rule"])}</a>' if more.startswith("http") else escape(more)
+        yield f"<dt>more</dt><dd>{page}</dd>"
     yield "</dl>"
     for name in finding["metrics"]:
         if name in series:

@@ -4,7 +4,7 @@ symbol and a coloured edge. Every text of the run is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -48,11 +48,6 @@ def run_card(
         f'<div style="border-left:4px solid {edge};padding-left:10px"><b>{_said(name)}</b> {words}'
         f'<div style="opacity:.75">{_said(" · ".join(about))}</div><table>{rows}</table>{more}{told}</div>'
     )
-
-
-def last_values(numbers: Mapping[str, float]) -> list[Sign]:
-    """The signs of one row."""
-    return [Sign(name, value) for name, value in list(numbers.items())[:SHOWN_VALUES]]
 
 
 def _spark(course: Sequence[tuple[float, float]]) -> str:

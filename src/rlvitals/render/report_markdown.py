@@ -107,6 +107,7 @@ def _findings(report: RunReport) -> Iterator[str]:
             f"do: {joined(finding['advice'])}" if finding["advice"] else "",
             f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
             f"asked: {report.asked[case.alarm]}" if case.alarm in report.asked else "",
+            finding["more"] and f"more: {finding['more']}",
             *(f"seen in {cited_text(place)}" for place in finding.get("cited", ())),
         ]
         yield from (f"  - {plain(text)}" for text in told if text)

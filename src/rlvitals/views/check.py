@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from rlvitals.contract import Hindsight
+from rlvitals.documentation import more_about
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, History, worst
@@ -88,7 +89,8 @@ class Report:
             "algorithm": self.algorithm,
             "framework": self.framework,
             "findings": [
-                asdict(finding) | {"row": row} for finding, row in zip(self.findings, self.said_at, strict=True)
+                asdict(finding) | {"row": row, "more": more_about(finding.rule)}
+                for finding, row in zip(self.findings, self.said_at, strict=True)
             ],
             "normal": [asdict(finding) for finding in self.normal],
             "cannot_judge": [asdict(item) for item in self.cannot_judge],
@@ -157,10 +159,31 @@ def check(
 ) -> Report | FolderReport:
     """Judge a run, a log any other tool wrote, or a folder of them.
 
-    `rules` are a preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these; without any,
-    those a recorded run was watched with.
-    `algorithm`, `framework` and `config` (num_generations, reward_max, ...) add to what the log itself says. `mapping`
-    says what metric names are: {"my_name": "reward.total.mean"}.
+    Args:
+        path: A run's directory, a log, a folder of these, a URL, or a run on a tracker's server.
+        rules: A preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these; without any,
+            those a recorded run was watched with.
+        algorithm: What was trained with, where the log does not say it: `grpo`, `dpo`, ...
+        framework: Whose metric names the log has: `trl`, `verl`, ...
+        config: Settings that the log does not hold: `num_generations`, `reward_max`, ...
+        mapping: What metric names are: {"my_name": "reward.total.mean"}.
+
+    Returns:
+        A report with `verdict`, `reason` and `findings`; for a folder a sequence of reports.
+
+    Example:
+        ```python
+        import json
+
+        import rlvitals
+
+        with open("train.jsonl", "w") as log:
+            for step in range(1, 31):
+                row = {"step": step, "reward": 0.3 + 0.01 * (step % 4), "grad_norm": 0.0 if step > 10 else 0.5}
+                print(json.dumps(row), file=log)
+        report = rlvitals.check("train.jsonl", algorithm="grpo")
+        print(report.verdict, report.findings[0].rule)  # act dead_gradient
+        ```
     """
     places = places_in(path)
     if places is None:

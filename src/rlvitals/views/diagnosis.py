@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, cast
 
 from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, TracedLine, finding_facts
+from rlvitals.documentation import rule_address
 from rlvitals.health.history import History, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
 from rlvitals.render.check import evidence
@@ -125,6 +126,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
                 "requests": [cast(AskedFacts, asdict(asked)) for asked in history.asked_about(found)],
                 "trace": _trace(view, found),
                 "cited": [cast(CitedFacts, plain(asdict(place))) for place in found.cited],
+                "page": rule_address(found.rule),
             }
             for found in told
         ],

@@ -30,7 +30,22 @@ LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
 
 
 def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched."""
+    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched.
+
+    Args:
+        folder: Where to begin.
+        depth: How many folders deep to search.
+
+    Example:
+        ```python
+        import rlvitals
+
+        for name in ("a", "b"):
+            with rlvitals.start(f"out/{name}", display="none") as run:
+                run.log({"loss": 0.5}, step=1)
+        print([path.name for path in rlvitals.find_runs("out")])  # ['a', 'b']
+        ```
+    """
     root = Path(folder)
     if not os.path.isdir(root):
         raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")

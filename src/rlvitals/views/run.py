@@ -79,7 +79,23 @@ class RunView(StoredRun):
 
 
 def open_run(path: str | os.PathLike[str]) -> RunView:
-    """Open a run's directory, or its URL, for reading. Raises RunNotFound or RunUnreadable with what to do."""
+    """Open a run for reading. Raises RunNotFound or RunUnreadable with what to do.
+
+    Args:
+        path: The run's directory, or its URL.
+
+    Example:
+        ```python
+        import rlvitals
+
+        with rlvitals.start("out/kto", display="none") as run:
+            run.log({"loss": 0.62}, step=1)
+            run.log({"loss": 0.58}, step=2)
+        view = rlvitals.open_run("out/kto")
+        steps, losses = view.series("loss")
+        print(steps.tolist(), losses.tolist())  # [1, 2] [0.62, 0.58]
+        ```
+    """
     root = local_path(path)
     if not os.path.lexists(root):
         raise RunNotFound(f"there is no run in {root}: the directory does not exist.{near_directory(root)}")

@@ -85,7 +85,26 @@ class SlicesReport(Listed[SliceVerdict]):
 
 
 def check_slice(path: str | os.PathLike[str], label: str, **known: Unpack[Known]) -> Report:
-    """Judge a run or a log with one slice (`env=math`) in place of the whole."""
+    """Judge a run or a log with one slice in place of the whole.
+
+    Args:
+        path: A run's directory or a log.
+        label: The slice, such as `env=math`.
+        **known: `rules`, `algorithm`, `framework`, `config` and `mapping`, as in `rlvitals.check`.
+
+    Example:
+        ```python
+        import json
+
+        import rlvitals
+
+        with open("train.jsonl", "w") as log:
+            for step in range(1, 41):
+                row = {"step": step, "reward/env=math": 0.3 + 0.01 * step, "reward/env=code": 0.5 if step < 20 else 0.0}
+                print(json.dumps(row), file=log)
+        print(rlvitals.check_slice("train.jsonl", "env=math", algorithm="grpo").verdict)  # healthy
+        ```
+    """
     narrow = _narrowed(_names_of(path, known), _labels_of(label))
     source = open_source(path)
     # What is on record of the run's health is about all of it.
@@ -94,7 +113,30 @@ def check_slice(path: str | os.PathLike[str], label: str, **known: Unpack[Known]
 
 
 def check_slices(path: str | os.PathLike[str], by: str, **known: Unpack[Known]) -> SlicesReport:
-    """Judge a run or a log, and each of its slices by environment (`env`), data source, agent, task or tool."""
+    """Judge a run or a log, and each of its slices.
+
+    Args:
+        path: A run's directory or a log.
+        by: What it is divided by: `env`, `source`, `agent`, `task` or `tool`.
+        **known: `rules`, `algorithm`, `framework`, `config` and `mapping`, as in `rlvitals.check`.
+
+    Returns:
+        The report on the run (`.whole`) and, as a sequence, the verdict on each slice.
+
+    Example:
+        ```python
+        import json
+
+        import rlvitals
+
+        with open("train.jsonl", "w") as log:
+            for step in range(1, 41):
+                row = {"step": step, "reward/env=math": 0.3 + 0.01 * step, "reward/env=code": 0.5 if step < 20 else 0.0}
+                print(json.dumps(row), file=log)
+        slices = rlvitals.check_slices("train.jsonl", "env", algorithm="grpo")
+        print(sorted(one.label for one in slices))  # ['env=code', 'env=math']
+        ```
+    """
     if by not in slices.KEYS:
         raise ConfigError(f"a run is divided by {', '.join(slices.KEYS)}; {by!r} is none of them")
     log = _names_of(path, known)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from rlvitals import catalog, contract
 from rlvitals.codec import parse_shallow
+from rlvitals.documentation import metric_address
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.records import Group
 from rlvitals.store.marks import AllMarks
@@ -101,7 +102,8 @@ def explain(folder: Folder, query: Query) -> contract.Explained:
     name = query.needed("name")
     run_name = query.text("run")
     reader = folder.view(run_name).reader if run_name is not None else catalog.reader()
-    return cast(contract.Explained, reader.explain(name).to_dict())
+    found = reader.explain(name)
+    return cast(contract.Explained, found.to_dict() | {"page": metric_address(found.id)})
 
 
 def findings(folder: Folder, query: Query) -> contract.Findings:

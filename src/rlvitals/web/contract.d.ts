@@ -343,6 +343,7 @@ export interface Explained {
   aliases: Record<string, string[]>;
   other_meanings: OtherMeaning[];
   is_ambiguous: boolean;
+  page: string;
 }
 
 /** A typical range with its source, and what it holds for. Information: the doctor judges, not a band. */
@@ -426,6 +427,7 @@ export interface WholeFinding {
   requests: AskedFacts[];
   trace: TracedLine[];
   cited: CitedFacts[];
+  page: string;
 }
 
 /** What was asked of the trainer, because of a finding or by people, and its answer; None: not answered. */

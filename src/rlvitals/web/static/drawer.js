@@ -120,6 +120,7 @@ function content(name, entry) {
       ),
     ),
     part("Other names", aliases(entry.aliases)),
+    entry.page && el("p", {}, el("a", {href: entry.page, target: "_blank", rel: "noreferrer"}, "In the documentation")),
   ].filter(Boolean);
 }
 

@@ -56,7 +56,9 @@ export function card(finding, place, hasRollouts, others) {
       ` · ${finding.kind.replaceAll("_", " ")}`,
       finding.slice && ` of ${finding.slice}`,
       " · rule ",
-      el("code", {}, finding.rule),
+      finding.page
+        ? el("a", {href: finding.page, target: "_blank", rel: "noreferrer"}, el("code", {}, finding.rule))
+        : el("code", {}, finding.rule),
       finding.cause && ` · cause: ${finding.cause.replaceAll("_", " ")}`,
       ` · right in about ${Math.round(finding.confidence * 100)} % of such cases`,
       finding.recovered_step === null ? " · not recovered" : ` · recovered at step ${number(finding.recovered_step)}`,

@@ -214,7 +214,7 @@ export async function mount({run, root, signal, again}) {
     if (large) store.want(large.names);
   });
   const names = new Set(all.map(({name}) => name));
-  const again = atMostEvery(LIVE_AGAIN, again);
+  const remount = atMostEvery(LIVE_AGAIN, again);
   const bar = controls(count);
   bar.node.append(over.node);
   const boards = boardBar();
@@ -249,11 +249,11 @@ export async function mount({run, root, signal, again}) {
       if (kind !== "rows") return;
       for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
       pictures?.heard();
-      if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) again.ask();
+      if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) remount.ask();
       else newer.ask();
     },
     stop: () => {
-      [newer, again, fetching].forEach((one) => one.stop());
+      [newer, remount, fetching].forEach((one) => one.stop());
       clearTimeout(joining);
       boards.stop();
       over.stop();
