@@ -12,7 +12,7 @@ regression estimates how likely a run with such an alarm has failed, or is at le
 Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository
 (`--groups 16`: nor a sixteenth of the others, which is quicker).
 The repositories of `held_out_repositories.txt` are in none of it: `--unseen` adds their own table, judged by the
-shipped data. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
+shipped data, and the table of all logs together. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
 
 `--peers` adds the share of failed and of healthy logs on which each peer of `doctor.py` ever raises an alarm, fed the
 same rows. What they said is kept beside their environment: a call that was cut short goes on where it ended.
@@ -494,6 +494,7 @@ def main():
         unseen = [judge(run, weighing.shipped()) for folder in asked.logs for run in logs_in(folder, "unseen")]
         verdicts("Repositories that no rule was chosen with", unseen)
         reliability("Reliability, on the same", unseen)
+        verdicts("All of them, each judged by numbers chosen without its repository", judged + unseen)
 
 
 if __name__ == "__main__":

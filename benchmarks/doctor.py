@@ -6,6 +6,9 @@
 Runs come from real logs with a label file (`--logs`; --labels is DIR/INDEX.tsv by default) and from the project's own
 generator (`--corpus 90-94` or `7,8`; without --logs seeds 90-91 by default). No tool sees a row before its turn.
 
+A plateau after a gain is no failure, and a remark is what the doctor owes it: "right kind named in time" counts it as
+missed, "the same, a plateau by a remark" does not.
+
 A failing run is found in time when a finding comes by onset + max(15 points, 20 % of the run), and for an onset in the
 first 12 points by the 40th point. Named: a warning or critical whose kind is one of the run's right ones. A critical
 counts as "would have been stopped". A finding before the onset counts as in time, because onsets are estimates; the
@@ -44,6 +47,8 @@ OURS = "rlvitals"
 PEERS_VENV = HERE.parent / "out" / "venv-peers"
 EARLY_ONSET, EARLY_DEADLINE, GRACE_POINTS, GRACE_SHARE = 12, 40, 15, 0.2
 SERIOUS = ("warning", "critical")
+REMARKED = frozenset({"plateau"})
+"""Kinds that are no failure: a remark in time is the right answer, and counted in a column of its own."""
 
 # The kinds that name what a label file's failure_class says in words.
 CLASS_WORDS = {
@@ -248,6 +253,11 @@ class Outcome:
         return self.first(*SERIOUS, kinds=self.run.accept, by=self.run.deadline)
 
     @property
+    def is_remarked(self):
+        """Whether a kind that is no failure was remarked in time."""
+        return self.run.kind in REMARKED and self.first("info", kinds=self.run.accept, by=self.run.deadline) is not None
+
+    @property
     def onset_off(self):
         """How many points the onset that the first right finding tells is from the true one; None: it tells none."""
         right = [one for one in self.said if one.severity in SERIOUS and one.kinds & self.run.accept]
@@ -282,6 +292,10 @@ def score(outcomes, own, tool):
     covered = {one.run.name for one in failing if tool == OURS or one.run.accept & known}
     counts = {
         "right kind named in time": (len(named), len(failing)),
+        "the same, a plateau by a remark": (
+            sum(one.named_at is not None or one.is_remarked for one in failing),
+            len(failing),
+        ),
         "of these before onset": (sum(one.named_at < one.run.onset for one in named), len(named)),
         "right kind critical in time": (sum(in_time(one, kinds=one.run.accept) for one in failing), len(failing)),
         "named in time, of kinds it has": (sum(one.run.name in covered for one in named), len(covered)),

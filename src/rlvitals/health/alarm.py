@@ -30,6 +30,8 @@ class Alarm:
     """One of `records.CAUSES`, where the evidence shows what lies behind it."""
     is_beyond_doubt: bool = False
     """So far out that it is not weighed against what else went well."""
+    has_company: bool = False
+    """The rule has asked what the outcome does, and another sign agrees: it keeps its severity."""
 
 
 def info(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
@@ -50,6 +52,12 @@ def critical(signal: Signal | None, variant: str = "", **evidence: float | str) 
 def beyond_doubt(alarm: Alarm) -> Alarm:
     """Say that no training that works looks like this, whatever its reward does."""
     alarm.is_beyond_doubt = True
+    return alarm
+
+
+def in_company(alarm: Alarm) -> Alarm:
+    """Say that the outcome has stopped rising and a second sign agrees, so that an earlier gain is no excuse."""
+    alarm.has_company = True
     return alarm
 
 

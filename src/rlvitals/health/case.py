@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlvitals import catalog
 from rlvitals.catalog import Caveat, Sureness
@@ -49,6 +49,18 @@ MOST_NAMED = 8
 
 _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
+
+
+class FailedAttempt(NamedTuple):
+    """An attempt in the same log that ended while a critical finding stood."""
+
+    points: int
+    """How many rows it had."""
+    step: int
+    """Its last step."""
+    kind: str
+    onset_step: int
+    title: str
 
 
 class _Increase:
@@ -112,6 +124,8 @@ class Case:
         self.step = 0
         self.first_step: int | None = None
         self.restarts = 0
+        self.failed_attempt: FailedAttempt | None = None
+        """The last attempt before this one that failed, until one has got further than it."""
         self.backward_steps = 0
         """Rows whose step was below the one before."""
         self.duplicates = 0

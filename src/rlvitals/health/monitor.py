@@ -17,7 +17,7 @@ from rlvitals.health import gap, outcome, weighing
 from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
 from rlvitals.health.binding import Bound, Missing, bind
-from rlvitals.health.case import Case
+from rlvitals.health.case import Case, FailedAttempt
 from rlvitals.health.history import History, recovery, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
@@ -115,9 +115,10 @@ class Monitor:
         case = self.case
         self.events = []
         with guarded(lambda error: self.problems.update({"(row)": words_of(error)})):
-            restarts, before = case.restarts, case.step
+            restarts, before, points = case.restarts, case.step, case.points
             case.take(row)
             if case.restarts != restarts:
+                self._note_attempt(points, before)
                 self._spoken.clear()
                 for alarm, state in self._states.items():
                     state.reset()
@@ -197,9 +198,10 @@ class Monitor:
         """Weigh and count a rule's answer; what has held for long enough is found."""
         rule = bound.rule
         if alarm is not None and rule.rule in self.weighed and not alarm.is_beyond_doubt:
-            state_now = outcome.state_of(self.case)
-            alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
-            alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
+            state_now, confidence = outcome.state_of(self.case), None
+            if not alarm.has_company:
+                alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
+                alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
                 alarm.severity = "info"  # the run has come through this before, and is still ahead
             is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
@@ -223,6 +225,15 @@ class Monitor:
             if finding.severity != "info" and finding.kind != rule.kind and finding.rule in self.weighed:
                 return finding
         return None
+
+    def _note_attempt(self, points: int, step: int) -> None:
+        """Remember that the attempt that has just ended failed. A restart cures nothing by itself."""
+        case = self.case
+        if case.failed_attempt is not None and points > case.failed_attempt.points:
+            case.failed_attempt = None
+        if grave := [one for one in self._history.open if one.severity == "critical"]:
+            first = min(grave, key=lambda finding: finding.step)
+            case.failed_attempt = FailedAttempt(points, step, first.kind, first.onset_step, first.title)
 
     def _recover(self, alarm: str, step: int) -> None:
         if finding := next((one for one in self._history.open if one.alarm == alarm), None):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
+from rlvitals.health.course import median
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
+
+RECENT = 3
+"""Values whose middle one is the level of a count that comes with evaluations: a smoothed level is far behind."""
 
 
 def tool_abandonment(
@@ -106,7 +110,7 @@ def repeated_actions(
     base_times: float,
 ) -> Alarm | None:
     """The same search or call again and again."""
-    level = min(repeated_actions.fast, repeated_actions.median5)
+    level = median(list(repeated_actions.window[-RECENT:]))
     whole = 1.0
     if repeated_actions.highest > 1.0:
         of = searches_total if searches_total is not None and searches_total.n else tool_calls

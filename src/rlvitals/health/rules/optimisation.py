@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
+from rlvitals.health.alarm import Alarm, beyond_doubt, critical, in_company, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import NEAR_ZERO, WINDOW, Signal
 
@@ -25,6 +25,16 @@ def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
                 return critical(signal, count=float(signal.nonfinite))
             return warning(signal, count=float(signal.nonfinite))
     return None
+
+
+def earlier_attempt_failed(case: Case) -> Alarm | None:
+    """The steps began again after an attempt that had failed, and this one has not got further than it yet."""
+    failed = case.failed_attempt
+    if failed is None or case.points > failed.points:
+        return None
+    found = warning(None, what=failed.title, ended=float(failed.step), rows=float(failed.points))
+    found.kind = failed.kind
+    return since(failed.onset_step, found)
 
 
 def nonfinite_other(case: Case, *, count: float, share: float, count_times: float) -> Alarm | None:
@@ -103,6 +113,8 @@ def loss_divergence(
     policy_loss: Signal | None,
     case: Case,
     reward: Signal | None,
+    grad_norm: Signal | None,
+    value_loss: Signal | None,
     *,
     rise: float,
     rise_critical: float,
@@ -115,6 +127,8 @@ def loss_divergence(
     points_risen: float,
     critical_times: float,
     doubtless: float,
+    grown: float,
+    rising: float,
 ) -> Alarm | None:
     """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
     a departure far beyond its own noise counts; a remark while the reward is ahead.
@@ -132,10 +146,14 @@ def loss_divergence(
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
             if away > policy_times * noises and abs(signal.median5) > policy_times * abs(base):
-                if _is_ahead(reward):
-                    return info(signal, away=away)
                 hurt = reward is not None and (reward.dropped or reward.lost)
-                return (critical if hurt or away > policy_critical * noises else warning)(signal, away=away)
+                grave, ahead = hurt or away > policy_critical * noises, _is_ahead(reward)
+                others = any(one is not None and one.median_ratio > grown for one in (grad_norm, value_loss))
+                if others and reward is not None and reward.rising < rising and (ahead or not grave):
+                    return in_company(warning(signal, away=away))
+                if ahead:
+                    return info(signal, away=away)
+                return (critical if grave else warning)(signal, away=away)
             continue
         up = min(signal.fast, signal.median5) - base
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
@@ -290,12 +308,19 @@ def instability(
     points_loss: float,
     jump_least: float,
     signs_least: float,
+    times_together: float,
+    signs_together: float,
+    rising: float,
 ) -> Alarm | None:
-    """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse."""
+    """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse. Three series
+    that do so together, under a reward that has stopped rising, need not each have grown as far.
+    """
     worst: Signal | None = None
-    signs = 0
+    signs = together = 0
     for signal in (reward, grad_norm, kl, loss):
-        if signal is None or signal.n < points or signal.seen_at != case.points or not signal.jump_ratio > times:
+        if signal is None or signal.n < points or signal.seen_at != case.points:
+            continue
+        if not signal.jump_ratio > times_together:
             continue
         if (signal is loss or signal is kl) and signal.n < points_loss:
             continue  # both start still and grow livelier by themselves
@@ -303,9 +328,17 @@ def instability(
             continue  # a loss that is 0 but for the KL term
         if signal is loss and case.family == "policy" and worst is kl:
             continue  # such a loss is the KL term: one sign, not two
-        signs += 1
+        together += 1
+        if signal.jump_ratio > times:
+            signs += 1
         if worst is None or signal.jump_ratio > worst.jump_ratio:
             worst = signal
-    if worst is None or (signs < signs_least and (worst.jump_ratio < times_alone or worst is loss or worst is kl)):
+    if worst is not None and together >= signs_together and reward is not None and reward.rising < rising:
+        return in_company(warning(worst, jumps=worst.jump_ratio, signs=float(together)))
+    if (
+        worst is None
+        or worst.jump_ratio < times
+        or (signs < signs_least and (worst.jump_ratio < times_alone or worst is loss or worst is kl))
+    ):
         return None
     return warning(worst, jumps=worst.jump_ratio, signs=float(signs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlvitals.health.alarm import Alarm, critical, info, warning
+from rlvitals.health.alarm import Alarm, critical, in_company, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.rules.reward import is_solved, kl_unit
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, TINY, Signal
@@ -68,6 +68,8 @@ def kl_negative(kl: Signal, case: Case, *, level: float, deep: float, sum_times:
 def entropy_collapse(
     entropy: Signal,
     reward: Signal | None,
+    zero_variance: Signal | None,
+    reward_std: Signal | None,
     case: Case,
     *,
     ratio: float,
@@ -75,8 +77,12 @@ def entropy_collapse(
     noises: float,
     errors: float,
     rising: float,
+    groups_risen: float,
+    spread_left: float,
 ) -> Alarm | None:
-    """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while."""
+    """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while. Where
+    the reward has stopped rising, hardly any entropy is left or groups have lost their spread, it is not.
+    """
     base = entropy.base
     if base <= 0 or entropy.ratio > ratio or entropy.median_ratio > ratio:
         return None
@@ -84,6 +90,11 @@ def entropy_collapse(
         return None
     if reward is not None and is_solved(case, reward):
         return info(entropy, ratio=entropy.ratio)
+    alike = (zero_variance is not None and zero_variance.median5 > zero_variance.base + groups_risen) or (
+        reward_std is not None and reward_std.ratio < spread_left and reward_std.median_ratio < spread_left
+    )
+    if reward is not None and reward.stalled and reward.won and (alike or entropy.median_ratio < ratio_critical):
+        return in_company(warning(entropy, ratio=entropy.ratio))
     climbing = reward is not None and (
         (reward.won and reward.course.lately > errors)
         or (reward.gained and reward.rising > rising and not reward.dropped)
@@ -120,9 +131,18 @@ def entropy_running_out(
 
 
 def entropy_explosion(
-    entropy: Signal, reward: Signal | None, *, ratio: float, ratio_critical: float, rise: float
+    entropy: Signal,
+    reward: Signal | None,
+    length: Signal | None,
+    *,
+    ratio: float,
+    ratio_critical: float,
+    rise: float,
+    longer: float,
 ) -> Alarm | None:
-    """Answers become random: entropy at a multiple of its start while the reward has nothing to show for it."""
+    """Answers become random: entropy at a multiple of its start while the reward has nothing to show for it, or has
+    stopped rising and answers grow, too.
+    """
     if not entropy.base > 0 or entropy.fast - entropy.base < rise:
         return None
     if entropy.ratio < ratio or entropy.median_ratio < ratio:
@@ -131,7 +151,8 @@ def entropy_explosion(
     if hurt and entropy.ratio > ratio_critical:
         return critical(entropy, ratio=entropy.ratio)
     if reward is not None and reward.gained and not reward.dropped:
-        return None
+        rambles = reward.stalled and length is not None and length.median_ratio > longer
+        return in_company(warning(entropy, ratio=entropy.ratio)) if rambles else None
     return warning(entropy, ratio=entropy.ratio)
 
 
@@ -251,9 +272,11 @@ def value_loss_growth(
     base_times: float,
     noises: float,
     momentum: float,
+    sudden: float,
+    rising: float,
 ) -> Alarm | None:
     """The critic's loss has grown to a multiple of its start. With returns that have grown it may: errors are larger on
-    a larger scale.
+    a larger scale. What has grown suddenly while the reward hardly moved is not explained by that.
     """
     base = value_loss.base
     least = min(base, max(value_loss.bottom, base_share * base)) if value_loss.n > points else base
@@ -263,7 +286,10 @@ def value_loss_growth(
     if now - base < noises * value_loss.noise_base:
         return None
     if reward is not None and reward.won and not reward.dropped:
-        return info(value_loss, times=now / least, level=now, base=least)
+        leapt = min(now, value_loss.fast) > sudden * value_loss.slow and reward.rising < rising
+        found = in_company(warning(value_loss)) if leapt else info(value_loss)
+        found.evidence |= {"times": now / least, "level": now, "base": least}
+        return found
     winning = reward is not None and reward.gained and reward.momentum > momentum
     if now > times_critical * base and not winning:
         return critical(value_loss, times=now / least, level=now, base=least)

@@ -134,13 +134,20 @@ def likelihood_displacement(
     noises: float,
     deep: float,
     held_out_rise: float,
+    faster: float,
+    momentum: float,
 ) -> Alarm | None:
     """The margin grows because the rejected answers fall faster: the chosen ones become less likely too. While margin
-    and accuracy hold what they gained, on held-out pairs too, a little of it is how preference training looks.
+    and accuracy hold what they gained, on held-out pairs too, a little of it is how preference training looks, unless
+    the chosen ones now lose more than the margin gains.
     """
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
-    if level > -level_share * fall or sunk < fall or sunk < noises * chosen.noise or chosen.momentum > 0:
+    sinking = margin is not None and chosen.momentum < -momentum and -chosen.speed > faster * margin.speed
+    # A fast fall raises the noise it is measured by.
+    if level > -level_share * fall or sunk < fall or (sunk < noises * chosen.noise and not sinking):
+        return None
+    if chosen.momentum > 0:
         return None
     if margin is not None:
         grown = margin.median5 - margin.base
@@ -153,7 +160,7 @@ def likelihood_displacement(
     learns = margin is not None and margin.won and not margin.dropped and sunk < deep * fall
     learns = learns and (pair_accuracy is None or not (pair_accuracy.dropped or pair_accuracy.lost))
     overfits = eval_loss is not None and eval_loss.n > 1 and eval_loss.last > (1 + held_out_rise) * eval_loss.lowest
-    return (info if learns and not overfits else warning)(chosen, fall=sunk, grown=grown)
+    return (info if learns and not overfits and not sinking else warning)(chosen, fall=sunk, grown=grown)
 
 
 def log_probability_crash(

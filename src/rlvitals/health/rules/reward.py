@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 from rlvitals.health import origins
-from rlvitals.health.alarm import Alarm, beyond_doubt, critical, info, since, warning
+from rlvitals.health.alarm import Alarm, beyond_doubt, critical, in_company, info, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import BEYOND_NOISE, by_chance
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
@@ -23,6 +24,9 @@ SOLVED_LEVEL = 0.93
 
 LEAST_SCALE = 1e-6
 """The least size of a reward or a score that changes are measured by."""
+
+TOGETHER = 2
+"""Evaluations whose mean is compared: one alone is noise, and more come too late."""
 
 FALLS = ("reward_collapse", "reward_below_start")
 """The rules that see a reward get worse."""
@@ -222,6 +226,7 @@ def not_learning(
     kl: Signal | None,
     eval_score: Signal | None,
     difficulty: Signal | None,
+    truncated: Signal | None,
     case: Case,
     *,
     best: float,
@@ -236,13 +241,17 @@ def not_learning(
     still: float,
     evals: float,
     eval_jumps: float,
+    points_least: float,
+    cut: float,
 ) -> Alarm | None:
     """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case. A reward held while the tasks became harder is no failure.
+    moved from its reference either is the plainer case. Where many answers have been cut off from the start there is a
+    reason, and half as many points show it. A reward held while the tasks became harder is no failure.
     """
     course = reward.course
-    enough = reward.n >= points if case.progress is None else case.progress >= share
-    if not enough or not course.levels or is_solved(case, reward):
+    is_cut = truncated is not None and min(truncated.slow, truncated.base) > cut
+    enough = reward.n >= points if case.progress is None else case.progress >= share and reward.n >= points_least
+    if not (enough or is_cut) or not course.levels or is_solved(case, reward):
         return None
     if any(case.raised.get(rule, ("info", 0))[0] != "info" for rule in FALLS):
         return None  # it has learned and lost it, or got worse: that was reported, and asks for something else
@@ -441,15 +450,14 @@ def eval_falls(
     rising: float,
     slide_share: float,
     evals_reward: float,
-    evals_flat: float,
-    rising_flat: float,
-    climb_noises_flat: float,
-    gain_flat: float,
-    noise_flat: float,
     deep_times: float,
-    noises_learnt: float,
+    rising_apart: float,
+    climb_noises_apart: float,
+    errors_flat: float,
+    errors_apart: float,
+    room: float,
 ) -> Alarm | None:
-    """The held-out score falls or stands still while the training reward climbs: over-optimised, or hacked."""
+    """The held-out score falls while the training reward climbs, or no longer follows it: over-optimised, or hacked."""
     at_evals = case.reward_at_evals
     if eval_score.n < evals or reward.dropped or len(at_evals) < evals_reward or eval_score.seen_at != case.points:
         return None
@@ -469,16 +477,26 @@ def eval_falls(
         deep = best - max(window[-3:]) > noises * noise or fallen > deep_times * noises * noise
         alarm = critical if deep and window[-1] <= min(window[-3:]) + noise else warning
         return alarm(reward, eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
-    strides = (
-        len(at_evals) >= evals_flat
-        and reward.rising > rising_flat
-        and at_evals[-1] - at_evals[0] > climb_noises_flat * FAST_SHARE * reward.noise
-    )
-    # A score that has just climbed steeply looks noisy: its noise must not hide that it still climbs.
-    learnt = eval_score.head and max(window) > eval_score.head[0] + noises_learnt * noise
-    if strides and not learnt and max(window[-3:]) < max(window[:2]) + gain_flat * min(noise, noise_flat * abs(best)):
-        return warning(reward, "flat", eval_metric=eval_score.key, eval_best=best, eval_now=window[-1])
-    return None
+    if len(at_evals) < TOGETHER + TOGETHER or reward.rising < rising_apart:
+        return None
+    # Two evaluations against the two before them: has the score followed the reward as it did until then?
+    then, now = _mean(window[-2 * TOGETHER : -TOGETHER]), _mean(window[-TOGETHER:])
+    reward_then, reward_now = _mean(at_evals[-2 * TOGETHER : -TOGETHER]), _mean(at_evals[-TOGETHER:])
+    drift = FAST_SHARE * reward.noise
+    climb, before = reward_now - reward_then, reward_then - reward.start
+    error = max(eval_score.course.fall_of_last(TOGETHER)[2], noise_least * abs(then), LEAST_SCALE)
+    if climb < climb_noises_apart * drift or before < climb_noises * drift or now - then > errors_flat * error:
+        return None
+    expected = climb * (then - eval_score.head[0]) / before
+    if _is_share(eval_score):
+        expected = min(expected, room * (1.0 - then))  # near its top a score cannot follow
+    if expected - (now - then) < errors_apart * error:
+        return None
+    return in_company(warning(reward, "apart", eval_metric=eval_score.key, eval_then=then, eval_now=now, climb=climb))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def eval_left_behind(
