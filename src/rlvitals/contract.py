@@ -967,6 +967,7 @@ class Evaluated(TypedDict):
     """The numbers in `evaluations`, the scores first."""
     slices: dict[str, SliceFacts]
     """By name of a number in `evaluations`."""
+    has_rollouts: bool
     epochs: EpochsFacts | None
 
 

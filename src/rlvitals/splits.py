@@ -24,6 +24,16 @@ def is_held_out(name: str) -> bool:
     return _HELD_OUT.match(name) is not None
 
 
+def is_of_whole_training(name: str) -> bool:
+    """Whether a number sums up a whole training. transformers logs such numbers once, at the end, and they are kept
+    with the evaluations, because they are no step's; they are no evaluation either.
+
+    >>> [is_of_whole_training(name) for name in ("train_runtime", "train_loss", "total_flos", "eval_loss", "epoch")]
+    [True, True, True, False, False]
+    """
+    return name == "total_flos" or name.startswith(("train_", "init_mem_", "before_init_mem_"))
+
+
 def held_out_name(name: str) -> str:
     """A metric of an evaluation under a held-out name: a bare `loss` would be taken for the training loss.
 

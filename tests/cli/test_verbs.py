@@ -184,6 +184,8 @@ def test_rules_lists_every_rule_and_tells_one_or_a_kind_in_full(capsys):
     assert all(name in told for name, rule in shipped.items() if rule.kind == "reward_hacking")
     assert main(["rules", "proxy_gap"]) == 0
     assert "the policy exploits the reward" in capsys.readouterr().out
+    assert main(["explain", "kto_margin_backwards"]) == 0  # of a preset, as a finding of it names it
+    assert "the model is learning backwards" in capsys.readouterr().out
     assert main(["rules", "proxy_gapp"]) == 64
     assert "Did you mean 'proxy_gap'?" in capsys.readouterr().err
 

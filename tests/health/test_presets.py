@@ -308,6 +308,21 @@ def test_each_cell_of_the_stage_table_is_a_band(stage, column):
         assert rule not in [finding.rule for finding in found]
 
 
+@pytest.mark.parametrize(
+    ("planned", "step", "said"),
+    [
+        (None, 10, "Start (steps 1-10)"),
+        (145, 11, "Early (steps 11-50)"),
+        (290, 20, "Start (steps 1-20)"),
+        (290, 21, "Early (steps 21-100)"),
+        (60, 60, "Late (steps 42-60)"),
+    ],
+)
+def test_the_stages_are_as_long_as_the_run_plans(planned, step, said):
+    found = findings_of("kto_guide", [{"step": step, "loss": 9.0}], total_steps=planned)
+    assert [finding.title.partition(",")[0] for finding in found if finding.rule.startswith("kto_stage")] == [said]
+
+
 def test_the_guide_replaces_the_default_rules_of_its_matters_and_no_others():
     book = rulebook.load("kto_guide")
     own = {rule.kind for name, rule in book.rules.items() if name.startswith("kto_") and rule.enabled}

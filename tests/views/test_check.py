@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import math
+import re
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,11 +19,15 @@ from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.codec import to_json
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RuleError
+from rlvitals.health import rules
 from rlvitals.health.history import FEW_ROWS
 from rlvitals.health.rows import rows_of_run
 from rlvitals.importers import NotALog, read_log
 from rlvitals.records import Finding, HealthEvent
+from rlvitals.render.check import when
+from rlvitals.render.evidence import _FOLLOWING, _SAID_OF, evidence
 from rlvitals.views.check import FolderReport, check, check_source, report_on
+from rlvitals.views.evaluations import evaluated_slices, read_trend
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
 from rlvitals.views.live import RunFeed
 from rlvitals.views.places import one_place, open_source, places_in
@@ -43,6 +49,60 @@ def test_a_dead_gradient_is_to_be_acted_on_with_evidence_and_advice(tmp_path):
     assert worst.advice
     assert "dead gradient, since step 41" in report.reason
     assert worst.recovered_step is None
+
+
+def test_an_evaluation_before_and_a_summary_after_the_training_are_no_rows_of_it(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none", hardware=False, framework="trl_kto") as run:
+        run.log_eval({"eval_rewards/chosen": 0.0, "eval_rewards/rejected": 0.0}, step=0)
+        for step in range(1, 21):
+            run.log({"loss": 1 / step}, step=step)
+        run.log_eval({"train_runtime": 2.8, "train_loss": 0.1, "total_flos": 0.0, "epoch": 1.0}, step=20, whole={})
+    report = check(tmp_path / "run")
+    assert (report.rows, report.first_step, report.last_step) == (20, 1, 20)
+    assert "eval_loss" not in {taken.signal for taken in report.names}
+    told = read_trend(tmp_path / "run")
+    assert [stats["step"] for stats in told.evaluations] == [0]
+    assert evaluated_slices(rlvitals.open_run(tmp_path / "run"), told.evaluations) == {}  # no two environments
+
+
+@pytest.mark.parametrize(
+    ("recovered", "again", "said"),
+    [
+        (None, [], "not recovered"),
+        (93, [], "recovered at 93"),
+        (93, [(102, None)], "recovered at 93, again at 102, not recovered"),
+        (93, [(102, 110)], "recovered at 93, again at 102, recovered at 110"),
+        (None, [(60, None)], "again at 60, not recovered"),
+    ],
+)
+def test_when_a_finding_came_back_its_end_is_that_of_the_last_time(recovered, again, said):
+    finding = {"severity": "warning", "onset_step": 41, "step": 57, "recovered_step": recovered}
+    others = [{"severity": "warning", "step": step, "recovered_step": end} for step, end in again]
+    assert when(finding, others) == f"started at step 41, warning at 57, {said}"
+
+
+def test_evidence_is_told_in_words():
+    reward = {"metric": "reward", "value": 0.1, "level": 0.2, "base": 0.4, "noise": 0.05, "points": 31.0, "gain": -0.2}
+    assert evidence({"evidence": reward, "metrics": ()}) == (
+        "reward: moving average 0.2, at the start 0.4, typical noise 0.05, 31 points, gained -0.2"
+    )
+    texts = {"hits": 3.0, "of_rollouts": 40.0, "gain": 0.5}
+    assert evidence({"evidence": texts, "metrics": ()}) == (
+        "3 rollouts show it, of 40 that were read, they earn 0.5 more than others of the same prompt"
+    )
+
+
+def test_every_number_that_a_rule_gives_as_evidence_has_words():
+    """Names that stand for themselves aside."""
+    source = "".join(path.read_text() for path in Path(rules.__file__).parent.glob("*.py"))
+    calls = re.findall(r"\b(?:critical|warning|info|alarm|found)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", source)
+    given = {name for call in calls for name in re.findall(r"(\w+)=", call)}
+    assert {"level", "share", "depth", "jumps"} <= given
+    plain = {
+        "accuracy", "chosen", "desirable", "eval_metric", "last", "loser", "lost", "one", "one_now", "outside", "part",
+        "phase", "pid", "rejected", "step", "true_metric", "undesirable", "what", "won",
+    }  # fmt: skip
+    assert given - _SAID_OF.keys() - _FOLLOWING - plain == set()
 
 
 def test_findings_come_worst_first(tmp_path):

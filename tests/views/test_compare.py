@@ -38,6 +38,22 @@ def test_only_settings_that_differ_are_listed(twins):
     assert compare_runs(twins).config_differences == {"optim.lr": [1e-6, 2e-6]}
 
 
+def test_what_repeats_another_setting_or_says_where_a_model_lay_is_folded_away(tmp_path):
+    left, right = (
+        record(
+            tmp_path / name,
+            [(1, {"loss": 1.0})],
+            config={"lr": lr, "recipe": {"lr": given, "beta": 0.1}, "model": {"_name_or_path": f"/out/{name}/model"}},
+        )
+        for name, lr, given in (("a", 1e-6, None), ("b", 2e-6, 2e-6))
+    )
+    comparison = compare_runs([left, right])
+    assert comparison.config_differences == {"lr": [1e-6, 2e-6]}
+    assert {"recipe.lr", "model._name_or_path"} <= comparison.bookkeeping.keys()
+    other = record(tmp_path / "c", [(1, {"loss": 1.0})], config={"lr": 2e-6, "recipe": {"lr": 5e-6, "beta": 0.1}})
+    assert compare_runs([left, other]).config_differences["recipe.lr"] == [None, 5e-6]  # it says something else
+
+
 def test_the_first_divergence_is_found(twins):
     comparison = compare_runs(twins)
     assert comparison.first_divergence == 3

@@ -180,7 +180,7 @@ def test_a_log_without_timestamps_cannot_tell(tmp_path):
     assert found["cost"]["hours"] is None
     assert found["cost"]["measured_by"] == ""
     assert found["told"][0] == (
-        "How long the run went on after step 40 cannot be told: the log has neither timestamps nor step times."
+        "How long the run continued after step 40 is unknown: the log has neither timestamps nor step times."
     )
     assert found["told"][1] == "No checkpoint older than step 40 is known."
 

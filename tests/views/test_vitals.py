@@ -81,15 +81,15 @@ def test_the_worst_standing_finding_colours_a_tile(tmp_path):
     view = write_run(tmp_path / "run", 20, GRPO, algorithm="grpo")
     warned, critical = finding("warning", 5, 6, rule="a"), finding("critical", 7, 8, rule="b")
     over = [replace(found, recovered_step=15) for found in (warned, critical)]
-    for findings, status in (
-        ([warned], "watch"),
-        ([warned, critical], "act"),
-        ([warned, over[1]], "watch"),
-        (over, "ok"),
-        ([finding("info", 5, 6)], "ok"),
+    for findings, status, since in (
+        ([warned], "watch", 5),
+        ([warned, critical], "act", 7),
+        ([warned, over[1]], "watch", 5),
+        (over, "ok", None),
+        ([finding("info", 5, 6)], "ok", None),
     ):
         tile = tile_of(view, "kl", *findings)
-        assert (tile["status"], tile["why"]) == (status, "" if status == "ok" else "too much")
+        assert (tile["status"], tile["why"]) == (status, "" if since is None else f"too much, since step {since}")
         assert tile_of(view, "reward", *findings)["status"] == "ok"
 
 

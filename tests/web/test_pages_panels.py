@@ -18,6 +18,9 @@ from rlvitals.records import Group, Rollout
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
 
+STROKES = "all => all.map(one => one.firstChild.getAttribute('stroke'))"
+"""The colours of the lines beside the names of runs."""
+
 STEPS = 40
 LONG = 25_000
 PHONE = {"width": 390, "height": 844}
@@ -97,7 +100,7 @@ def open_menu(page, name: str):
 def test_runs_lie_over_each_other_and_groups_are_means_with_bands(browser, served, folder):
     with browsing(browser, served, accept_downloads=True) as screen:
         page = screen.open("metrics", run="one")
-        page.get_by_role("button", name="Lay other runs over it").click()
+        page.get_by_role("button", name="Overlay other runs").click()
         for name in ("two", "three", "rloo"):
             page.locator("dialog label", has_text=name).get_by_role("checkbox").check()
         assert not axe_violations(page)
@@ -108,7 +111,9 @@ def test_runs_lie_over_each_other_and_groups_are_means_with_bands(browser, serve
         assert "one: 40 points from 1.1 to 5, last 5" in drawn
         assert "one, evaluation: 4 points" in drawn
         assert "three: 40 points from 1.5 to 21, last 21" in drawn
-        colours = page.locator(".over .swatch").evaluate_all("all => all.map(one => one.style.borderTopColor)")
+        colours = page.locator(".over .swatch").evaluate_all(
+            "all => all.map(one => one.firstChild.getAttribute('stroke'))"
+        )
         assert len(set(colours)) == 4
 
         # RLOO's kl is another estimate than GRPO's: it is not laid over, and the reason is told.
@@ -129,11 +134,15 @@ def test_runs_lie_over_each_other_and_groups_are_means_with_bands(browser, serve
         screen.ready()
         assert page.url == address
         assert "three" not in words(page, "reward")
-        again = page.locator(".over .swatch").evaluate_all("all => all.map(one => one.style.borderTopColor)")
+        again = page.locator(".over .swatch").evaluate_all(
+            "all => all.map(one => one.firstChild.getAttribute('stroke'))"
+        )
         assert again == colours
 
         page = screen.open("compare", run="one", **{"with": ["two", "three", "rloo"]})  # the same run, the same colour
-        there = page.locator(".controls .run .swatch").evaluate_all("all => all.map(one => one.style.borderTopColor)")
+        there = page.locator(".controls .run .swatch").evaluate_all(
+            "all => all.map(one => one.firstChild.getAttribute('stroke'))"
+        )
         assert there == colours
 
         page = screen.open("metrics", run="one", also=["two", "three", "four"], by="learning_rate")

@@ -64,7 +64,7 @@ def test_every_metric_has_a_panel_and_the_filter_is_a_regular_expression(screen,
     screen.until("() => document.querySelectorAll('.panel').length === 2")
     assert {panel.get_attribute("data-metric") for panel in page.locator(".panel").all()} == {"kl", "reward_std"}
     page.get_by_role("searchbox").fill("kl(")
-    page.wait_for_selector(".problem:has-text('no regular expression')")
+    page.wait_for_selector(".problem:has-text('not a regular expression')")
 
 
 def test_a_group_of_the_tree_shows_its_metrics_alone(screen):
@@ -208,7 +208,9 @@ def test_health_tells_what_going_on_has_cost_and_leads_to_the_nearest_healthy_ru
     page.wait_for_selector(".hindsight li")
     assert screen.texts(".hindsight li") == told["told"]
     assert told["nearest"]["name"] == "healthy"
-    rows = page.locator(".part", has_text="If it had been stopped").locator("tbody tr")
+    part = page.locator(".part", has_text="If it had been stopped")
+    part.locator("summary").click()
+    rows = part.locator("tbody tr")
     assert rows.locator("th").all_inner_texts() == list(told["nearest"]["differences"])
     learning_rate = rows.filter(has_text="learning_rate").locator("td").all_inner_texts()
     assert list(map(float, learning_rate)) == told["nearest"]["differences"]["learning_rate"]
@@ -278,7 +280,7 @@ def test_compare_shows_what_differs_and_curves_over_each_other(screen):
     label = page.locator(".figure .plot[aria-label]").first.get_attribute("aria-label")  # waits until it is drawn
     assert "healthy" in label
     assert "failing" in label
-    assert "first common step that differs" in page.locator("#content").inner_text()
+    assert "The values differ from step 1 on." in page.locator("#content").inner_text()
     assert page.locator(".compared tbody tr").count() >= 8
     page.get_by_role("button", name="Remove failing").click()
     page.wait_for_selector(".notice")

@@ -72,7 +72,7 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
             assert len(screen.texts(".cards > .finding")) == len(rules)
             # The timeline spans the run, and says what its signs are; remarks are one line that opens.
             assert screen.texts(".timeline .ends span") == ["step 1", "120"]
-            assert "critical, where it was said" in page.locator(".timeline .legend").inner_text()
+            assert "critical, at the step it was reported" in page.locator(".timeline .legend").inner_text()
             assert axe_violations(page) == []  # before it is scrolled: axe takes links out of sight for skip links
             remarks = page.locator("details.remarks")
             assert remarks.get_attribute("open") is None

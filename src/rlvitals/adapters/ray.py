@@ -256,7 +256,9 @@ class RunClient:
         return found
 
     def finish(self, status: Status | None = None, error: str | None = None) -> None:
-        """Close the run for everyone, with a status as `Run.finish`, and end the recorder. Rows that other workers send later are dropped."""
+        """Close the run for everyone, with a status as `Run.finish`, and end the recorder. Rows that other workers send
+        later are dropped.
+        """
         self.flush()
         ray = _ray()
         ray.get(self._actor.finish.remote(status, error))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlvitals import catalog
 from rlvitals.adapters.framework import plain_config
-from rlvitals.splits import is_held_out
+from rlvitals.splits import is_held_out, is_of_whole_training
 
 Event = Literal["train", "eval", "summary"]
 
@@ -64,7 +64,7 @@ def is_of_the_summary(name: str) -> bool:
     >>> [is_of_the_summary(name) for name in ("train_runtime", "total_flos", "epoch", "rewards/margins")]
     [True, True, True, False]
     """
-    return name in _BESIDE or name == "total_flos" or name.startswith(("train_", "init_mem_", "before_init_mem_"))
+    return name in _BESIDE or is_of_whole_training(name)
 
 
 def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:

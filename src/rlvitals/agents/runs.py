@@ -26,8 +26,7 @@ from rlvitals.agents.budget import Draft, fit, fit_size
 from rlvitals.agents.quoting import Own, Recorded, own
 from rlvitals.config import flatten
 from rlvitals.errors import UnknownMetric
-from rlvitals.health import rulebook
-from rlvitals.health.pages import is_rule_or_kind, rule_facts, rules_named
+from rlvitals.health.pages import book_of, rule_facts, rules_named
 from rlvitals.records import KINDS, SEVERITIES
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import findings_told, of_judge
@@ -378,9 +377,9 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
     try:
         told = cast(dict[str, Any], api.explain(folder, Query(asked)))
     except UnknownMetric:
-        if not is_rule_or_kind(name):
+        book = book_of(name)
+        if book is None:
             raise
-        book = rulebook.shipped()
         rules = [rule_facts(rule, book) for rule in rules_named(name, book)]
         kind = name if name in KINDS else rules[0]["kind"]
         brief = [

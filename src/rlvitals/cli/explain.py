@@ -9,8 +9,7 @@ from rlvitals.cli import rules
 from rlvitals.cli.output import add_json_flag, print_json, show
 from rlvitals.documentation import metric_address
 from rlvitals.errors import UnknownMetric
-from rlvitals.health import rulebook
-from rlvitals.health.pages import is_rule_or_kind
+from rlvitals.health.pages import book_of
 from rlvitals.render.explanation import render_explanation
 from rlvitals.terminal import say
 
@@ -31,9 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         explanation = catalog.explain(arguments.name, arguments.framework)
     except UnknownMetric:
-        if not is_rule_or_kind(arguments.name):
+        book = book_of(arguments.name)
+        if book is None:
             raise
-        rules.tell([arguments.name], rulebook.shipped(), as_json=arguments.json)
+        rules.tell([arguments.name], book, as_json=arguments.json)
         return 0
     if arguments.json:
         print_json(explanation.to_dict() | {"page": metric_address(explanation.id)})

@@ -128,9 +128,9 @@ def _new_token(name: str) -> int:
 
 def _ready(url: str) -> None:
     say(f"The dashboard is at {url}")
-    say("Ctrl-C ends it; the runs are only read.")
+    say("Press Ctrl-C to stop. Runs are never modified.")
 
 
 def _ready_to_edit(url: str) -> None:
     say(f"The dashboard is at {url}")
-    say("Ctrl-C ends it; names, tags and notes go to .rlvitals-marks.json, and the runs are only read.")
+    say("Press Ctrl-C to stop. Names, tags and notes are kept in .rlvitals-marks.json; runs are never modified.")

@@ -18,7 +18,7 @@ from rlvitals.health import conditions
 from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
-from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data, shipped
+from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data, load, presets, shipped
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
@@ -143,9 +143,12 @@ def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
     }
 
 
-def is_rule_or_kind(name: str) -> bool:
-    """Whether it is a shipped rule or a kind."""
-    return name in KINDS or name in shipped().rules
+def book_of(name: str) -> Rulebook | None:
+    """The rules in which a rule or a kind is told: the shipped ones, or those of the preset that has it."""
+    if name in KINDS or name in shipped().rules:
+        return shipped()
+    books = (load(preset) for preset in presets())
+    return next((book for book in books if name in book.rules), None)
 
 
 def rules_named(name: str, book: Rulebook) -> list[Rule]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rlvitals.records import Row, Stream
-from rlvitals.splits import held_out_name, is_held_out
+from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
 
 Fields = dict[str, Any]
 """One flat row with `step`, and `timestamp` where it is known."""
@@ -107,6 +107,8 @@ class RowReader:
             return self._take_training({**head, **numbers})
         head["step"] = self._last_step = max(step, self._last_step)
         for name, number in numbers.items():
+            if is_of_whole_training(name):
+                continue
             marked = held_out_name(name)
             head[marked] = number
             if marked != name:

@@ -18,7 +18,6 @@ from rlvitals.render.check import (
     cases,
     cited_text,
     counted,
-    evidence,
     gravest_first,
     joined,
     kind,
@@ -29,6 +28,7 @@ from rlvitals.render.check import (
     unseen,
     when,
 )
+from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, stretches
 from rlvitals.terminal import visible

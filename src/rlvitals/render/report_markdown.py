@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, evidence, joined, sum_of, when
+from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, joined, sum_of, when
+from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (

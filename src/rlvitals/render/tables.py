@@ -48,9 +48,9 @@ class RunsView:
                 yield Text(f"  {run['path']}: {run['reason']}", style="yellow")
 
 
-_RUN_COLUMNS = ("run", "verdict", "status", "algorithm", "step", "reward or margin", "lasted", "updated")
+_RUN_COLUMNS = ("run", "verdict", "status", "algorithm", "step", "reward or margin", "duration", "updated")
 _NUMBERS = ("step", "reward or margin")
-_TELLING_LEAST = ("lasted", "updated", "algorithm", "reward or margin", "status")
+_TELLING_LEAST = ("updated", "algorithm", "duration", "status", "reward or margin")
 
 
 def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
@@ -61,7 +61,7 @@ def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
         "algorithm": Text(run["algorithm"] or "-"),
         "step": Text(_progress(run)),
         "reward or margin": Text(number(run["outcome"]["value"]) if run["outcome"] else "-"),
-        "lasted": Text("-" if run["seconds"] is None else duration(run["seconds"])),
+        "duration": Text("-" if run["seconds"] is None else duration(run["seconds"])),
         "updated": Text(moment(run["updated"])),
     }
 

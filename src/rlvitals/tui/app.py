@@ -6,15 +6,13 @@ Rows are read and judged in a thread; the screens are drawn from what is known w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.filter import LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Input, Static
 from textual.worker import get_current_worker
@@ -23,7 +21,8 @@ from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, VERDICTS, Harmless, cut, step_bar
+from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
+from rlvitals.tui.filtering import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
 from rlvitals.tui.watched import Watched, status_line
@@ -79,11 +78,9 @@ class Sheet(ModalScreen[None]):
         self.query_one(VerticalScroll).scroll_up()
 
 
-class WatchApp(App[bool]):
+class WatchApp(FilteringApp[bool]):
     """The terminal view. Returns True where the user wants back to the list it was chosen from."""
 
-    ENABLE_COMMAND_PALETTE = False
-    AUTO_FOCUS = None  # keys are commands until a filter is asked for
     CSS = """
     #head { height: 3; padding: 0 1; }
     #tabs { height: 1; padding: 0 1; }
@@ -125,10 +122,6 @@ class WatchApp(App[bool]):
         self._interval = interval
         self._status = ""
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Every line of every screen passes here on its way to the terminal."""
-        return [*super().get_line_filters(), Harmless()]
-
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="tabs")
@@ -146,9 +139,6 @@ class WatchApp(App[bool]):
         self._draw()
         self.set_interval(1.0, self._draw_head)
         self._follow()
-
-    def on_resize(self) -> None:
-        self._draw()
 
     @property
     def pane(self) -> Pane:
@@ -252,10 +242,7 @@ class WatchApp(App[bool]):
             pane.move(by)
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.value = self.pane.filter
-        field.display, field.disabled = True, False
-        field.focus()
+        self.open_filter(self.pane.filter)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         pane = self.pane
@@ -265,13 +252,7 @@ class WatchApp(App[bool]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.pane.filter, self.pane.selected = event.value, 0
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display, field.disabled = False, True
-        self.set_focus(None)
-        self._draw()
+        self.close_filter()
 
     def action_leave(self) -> None:
         pane = self.pane
@@ -280,7 +261,7 @@ class WatchApp(App[bool]):
             pane.is_single = False
         if isinstance(pane, RolloutsPane):
             pane.is_worst = False
-        self._close_filter()
+        self.close_filter()
 
     def action_explain(self) -> None:
         name = self.pane.metric
@@ -297,9 +278,6 @@ class WatchApp(App[bool]):
         charts = self.query_one(ChartsPane)
         charts.is_log = not charts.is_log
         self._draw()
-
-    def action_theme(self) -> None:
-        self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
 
     def action_open(self) -> None:
         pane = self.pane

@@ -5,21 +5,20 @@ pipe the same list as lines.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
 from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, VERDICTS, Harmless, cut, window
+from rlvitals.tui.drawing import FAINT, VERDICTS, cut, window
+from rlvitals.tui.filtering import FilteringApp
 from rlvitals.tui.lists import fitting, moment_ago, progress
 from rlvitals.views.folder_list import FolderList, Line
 
@@ -113,11 +112,9 @@ def _row(line: Line, columns: dict[str, int], *, is_selected: bool) -> Text:
     return row
 
 
-class ChoosingApp(App[Path]):
+class ChoosingApp(FilteringApp[Path]):
     """Returns the path that was chosen; None when it was left."""
 
-    ENABLE_COMMAND_PALETTE = False
-    AUTO_FOCUS = None
     CSS = """
     #head { height: 2; padding: 0 1; }
     Choices { width: 1fr; height: 1fr; padding: 0 1; }
@@ -144,9 +141,6 @@ class ChoosingApp(App[Path]):
         self._choices = Choices()
         self._choices._chosen = selected
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), Harmless()]
-
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield self._choices
@@ -158,9 +152,6 @@ class ChoosingApp(App[Path]):
         self.theme = "textual-dark"
         self._draw()
         self._look()
-
-    def on_resize(self) -> None:
-        self._draw()
 
     @work(thread=True, exclusive=True)
     def _look(self) -> None:
@@ -209,10 +200,7 @@ class ChoosingApp(App[Path]):
             self.exit(chosen)
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.value = self._choices.filter
-        field.display, field.disabled = True, False
-        field.focus()
+        self.open_filter(self._choices.filter)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if self.query_one("#filter", Input).display:
@@ -221,17 +209,8 @@ class ChoosingApp(App[Path]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._choices.filter = event.value
-        self._close_filter()
+        self.close_filter()
 
     def action_leave(self) -> None:
         self._choices.filter = ""
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display, field.disabled = False, True
-        self.set_focus(None)
-        self._draw()
-
-    def action_theme(self) -> None:
-        self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
+        self.close_filter()

@@ -11,7 +11,8 @@ from textual.widget import Widget
 
 from rlvitals.errors import ConfigError
 from rlvitals.render.charts import Series
-from rlvitals.render.check import RuleFindings, cases, cited_text, evidence, joined, kind, when
+from rlvitals.render.check import RuleFindings, cases, cited_text, joined, kind, when
+from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible

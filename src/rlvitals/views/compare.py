@@ -6,7 +6,7 @@ refused or carries a warning, and what differs by a sign or a factor is converte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -103,10 +103,19 @@ def compare_runs(
 
 
 def settings_apart(views: Sequence[RunView]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Settings that differ and change what is trained, and those that say who ran where and when."""
+    """Settings that differ and change what is trained, and those that say who ran where and when, or repeat another."""
     found = config_differences(views)
-    kept = {key: values for key, values in found.items() if not is_bookkeeping(key)}
+    kept = {key: values for key, values in found.items() if not is_bookkeeping(key) and not _is_repeated(key, found)}
     return kept, {key: values for key, values in found.items() if key not in kept}
+
+
+def _is_repeated(key: str, found: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a setting of a section says what the setting of the same name at the top says, as far as it is set:
+    a recipe beside the arguments that were made from it.
+    """
+    section, _, name = key.rpartition(".")
+    above = found.get(name) if section else None
+    return above is not None and all(own is None or own == other for own, other in zip(found[key], above, strict=True))
 
 
 def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, Trac
 from rlvitals.documentation import rule_address
 from rlvitals.health.history import History, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
-from rlvitals.render.check import evidence
+from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
 from rlvitals.views.judge import Judge

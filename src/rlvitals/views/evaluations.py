@@ -18,6 +18,7 @@ from rlvitals import catalog
 from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
+from rlvitals.splits import held_out_name, is_of_whole_training
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
@@ -38,8 +39,9 @@ _COSTS = ("time", "throughput", "progress", "system", "memory")
 """Families of the catalogue: what an evaluation is made for, and what it took."""
 
 _SCORE = re.compile(
-    r"accurac|reward|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE
+    r"accurac|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE
 )
+_REWARD = re.compile("reward", re.IGNORECASE)
 AGAINST_CONTROL = ("wins", "ties", "losses")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -82,8 +84,8 @@ def read_trend(path: str | os.PathLike[str]) -> Evaluations:
 def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) -> dict[str, SliceFacts]:
     """By name of a number: the series of slices it belongs to."""
     names = list(dict.fromkeys(name for stats in evaluations for name in stats))[:MOST_LISTED]
-    # The names have lost a prefix that a framework's pattern may begin with.
-    logged = {name: name if view.reader.cut(name) else f"eval/{name}" for name in names}
+    # A name that no framework's pattern fits may have lost the prefix that one begins with.
+    logged = {name: name if view.reader.cut(name) or view.reader.named(name) else held_out_name(name) for name in names}
     found = slice_facts(view.reader.slices(list(logged.values())), view.reader)
     return {name: found[whole] for name, whole in logged.items() if whole in found}
 
@@ -121,7 +123,7 @@ def _of_checkpoint(given: Path, step: int) -> Evaluations:
 
 def _joined(view: RunView, files: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """The files of the living line, each with what only its row has; rows stand in for files that are gone."""
-    rows = {row.step: row for row in view.iterate(stream="eval")}
+    rows = {row.step: row for row in view.iterate(stream="eval") if not _sums_up(row)}
     overtaken = {row.step for row in view.iterate(stream="eval", ghosts=True)} - rows.keys()
     found = {step: stats for step, stats in files.items() if step not in overtaken}
     for step, row in rows.items():
@@ -131,6 +133,12 @@ def _joined(view: RunView, files: dict[int, dict[str, Any]]) -> dict[int, dict[s
         }
         found[step] = (_from_row(row) if stats is None else stats) | against
     return found
+
+
+def _sums_up(row: Row) -> bool:
+    return any(map(is_of_whole_training, row.numbers)) and all(
+        name == "epoch" or is_of_whole_training(name) for name in row.numbers
+    )
 
 
 def _from_row(row: Row) -> dict[str, Any]:
@@ -150,10 +158,10 @@ def _is_count(name: str) -> bool:
 
 
 def scores_first(names: Iterable[str]) -> list[str]:
-    """What an evaluation is made for before what it took: scores, then other metrics, then times and counts.
+    """What an evaluation is made for before what it took: scores, rewards, other metrics, then times and counts.
 
-    >>> scores_first(["runtime", "loss", "epoch", "accuracy", "my_number", "pass_at_4"])
-    ['accuracy', 'pass_at_4', 'my_number', 'loss', 'runtime', 'epoch']
+    >>> scores_first(["runtime", "loss", "epoch", "logits/chosen", "accuracy", "my_number", "avg_reward", "pass_at_4"])
+    ['accuracy', 'pass_at_4', 'avg_reward', 'my_number', 'loss', 'logits/chosen', 'runtime', 'epoch']
     """
     reader = catalog.reader(None, None)
 
@@ -161,10 +169,10 @@ def scores_first(names: Iterable[str]) -> list[str]:
         meaning = reader.meaning(name, evaluated=True) or reader.meaning(f"eval_{name}", evaluated=True)
         family = meaning.metric.family if meaning else ""
         if family in _COSTS or name.startswith(("total_", "num_")):
+            return 4
+        if "loss" in name or not (family in _SCORES or meaning is None or _SCORE.search(name) or _REWARD.search(name)):
             return 3
-        if "loss" in name or not (family in _SCORES or _SCORE.search(name)):
-            return 1 if meaning is None else 2
-        return 0
+        return 0 if _SCORE.search(name) else 1 if _REWARD.search(name) else 2
 
     return sorted(names, key=rank)
 

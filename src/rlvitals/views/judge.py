@@ -116,11 +116,12 @@ class Judge:
     def take(self, row: Fields) -> list[Finding]:
         """Judge one row, which is kept for a while and must not be changed; return what is new."""
         self.points += 1
-        self.training_rows += is_training_row(row)
+        is_training = is_training_row(row)
         found = self.monitor.update(row)
         step = self.monitor.case.step
-        if self.first_step is None:
-            self.first_step = step
+        if self.first_step is None or (is_training and not self.training_rows):
+            self.first_step = step  # an evaluation before the training is no step of it
+        self.training_rows += is_training
         self.last_step = step
         self._trace(row, step)
         self._keep(self.monitor.events)

@@ -17,6 +17,7 @@ PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"}
 _BOOKKEEPING = re.compile(
     r"""(?:^|_)(?:id|ids|uuid|guid|timestamp|time|date|datetime|host|hostname|node|nodes|pid|port|addr|address|user|version
     |commit|branch|argv|command|cwd|dir|dirs|folder|path_prefix|started|created|updated|rank|world_size|n_gpu)$
+    |^_name_or_path$  # where transformers loaded a model from; which one it is, model_name_or_path and its sizes say
     |^(?:git|wandb|mlflow|swanlab|trackio|tensorboard|comet|hub)(?:_|$)|^(?:experiment_name|project|project_name)$""",
     re.VERBOSE,
 )

@@ -11,7 +11,7 @@ from rlvitals.health.monitor import Monitor
 
 _NAMES_SHOWN = 2
 
-_TOPICS = ("agent", "value", "pref", "moe", "distill")
+_TOPICS = ("agent", "value", "pref", "moe", "distill", "staleness")
 """What not every training has: a metric of it is missed only by a run that logs another one of it."""
 
 _OF_ONE_ALGORITHM = {"kl_ref.kto": "kto"}

@@ -161,16 +161,17 @@ def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
 def status_of(
     name: str, standing: Sequence[Finding], members: Sequence[str] = (), *, evaluated: bool = False
 ) -> tuple[TileStatus, str]:
-    """act, watch or ok, and the title of the worst standing finding about a metric or one of its slices (`members`).
-    Nothing else colours a tile: a typical range is information. `evaluated`: only evaluations log the name, which the
-    rules read as held out.
+    """act, watch or ok, and the worst standing finding about a metric or one of its slices (`members`): its title,
+    whose numbers are of the step it was reported at, and since when. Nothing else colours a tile: a typical range is
+    information. `evaluated`: only evaluations log the name, which the rules read as held out.
     """
     known = {held_out_name(one) if evaluated else one for one in (name, *members)}
     about = [found for found in standing if not known.isdisjoint(found.metrics) and found.severity != "info"]
     if not about:
         return "ok", ""
     worst = max(about, key=lambda found: SEVERITIES.index(found.severity))
-    return ("act" if worst.severity == "critical" else "watch"), worst.title
+    since = f"{worst.title}, since step {worst.onset_step}"
+    return ("act" if worst.severity == "critical" else "watch"), since
 
 
 def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:

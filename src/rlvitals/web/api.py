@@ -159,7 +159,10 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
     if step is None:
         overview = log.overview()
         if not overview:
-            raise RunNotFound("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
+            raise RunNotFound(
+                "Record them with run.log_groups(groups, step=...). VitalsCallback records those of TRL's GRPO, RLOO "
+                "and online DPO by itself."
+            )
         return contract.RolloutSteps(steps=overview, problems=log.problems)
     groups = log.at(step)
     if not groups:
@@ -191,6 +194,7 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
         "metrics": columns.names[:MOST_NAMES],
         "names": numbers_of(told.evaluations),
         "slices": evaluated_slices(view, told.evaluations),
+        "has_rollouts": bool(view.rollout_log.steps),
         "epochs": _epochs(view),
     }
 

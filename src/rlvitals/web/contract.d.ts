@@ -766,6 +766,7 @@ export interface Evaluated {
   metrics: string[];
   names: string[];
   slices: Record<string, SliceFacts>;
+  has_rollouts: boolean;
   epochs: EpochsFacts | null;
 }
 

@@ -123,6 +123,7 @@ def guide_kl_low(kto_kl: Signal | None, kl: Signal | None, *, step: float, level
 
 
 def guide_stage(
+    case: Case,
     loss: Signal | None,
     margin: Signal | None,
     chosen: Signal | None,
@@ -130,6 +131,7 @@ def guide_stage(
     *,
     first: float,
     last: float,
+    steps: float,
     loss_low: float,
     loss_high: float,
     margin_low: float,
@@ -139,7 +141,11 @@ def guide_stage(
     rejected_low: float,
     rejected_high: float,
 ) -> Alarm | None:
-    """One row of the guide's stage table: which metrics are outside their band between these two steps."""
+    """One row of the guide's stage table: which metrics are outside their band between these two steps. The guide's
+    training has so many steps; where a run plans more or fewer, its stages are as much longer or shorter.
+    """
+    if case.total_steps:
+        first, last = ((first - 1) * case.total_steps) // steps + 1, last * case.total_steps // steps
     outside: list[tuple[Signal, str]] = []
     for name, signal, low, high in (
         ("loss", loss, loss_low, loss_high),

@@ -55,7 +55,7 @@ export function drawBar() {
       {run: null, explain: null},
       HOME.name,
       el("img", {src: "static/icon.svg", alt: "", width: 22, height: 22}),
-      "rlvitals",
+      el("span", {class: run ? "word" : ""}, "rlvitals"),
     ),
     run && el("span", {class: "where", title: run}, run === "." ? "this folder" : run),
     run && el("nav", {"aria-label": "Screens"}, tabs),

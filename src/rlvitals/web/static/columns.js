@@ -2,13 +2,12 @@
 
 import {byX, smoothed} from "./lines.js";
 import {number} from "./numbers.js";
-import {lineStyle} from "./theme.js";
+import {DOTS, lineStyle} from "./theme.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @typedef {import("./charts.js").Picture} Picture */
 
 export const MOST_RANGES = 6; // lines that are drawn with the range of what thinning left out, and with the raw line
-const DOTS = [2, 3];
 
 /**
  * The columns uPlot wants, and how each is drawn.

@@ -14,7 +14,7 @@ const WORDS = {
   "cannot judge": ["?", "Cannot judge", "unsure"],
   critical: ["✖", "Critical", "act"],
   warning: ["!", "Warning", "watch"],
-  info: ["·", "Info", "unsure"],
+  info: ["·", "Remark", "unsure"],
 };
 
 /**

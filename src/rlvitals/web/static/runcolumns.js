@@ -43,7 +43,7 @@ export const OWN = {
     value: ({run}) => said(run).note ?? null,
     draw: ({run}) => el("span", {class: "clip note"}, said(run).note ?? ""),
   },
-  algorithm: {title: "Algorithm", value: ({run}) => [run.algorithm, run.framework].filter(Boolean).join(" · ") || null},
+  algorithm: {title: "Algorithm", value: ({run}) => run.algorithm && [run.algorithm, run.framework].filter(Boolean).join(" · ")},
   status: {
     title: "Status",
     value: ({run}) => run.status,
@@ -74,6 +74,7 @@ export const RUN = {
   title: "Run",
   value: ({run}) => said(run).name ?? run.run,
   draw: ({run}) => [
+    el("span", {class: "narrow"}, badge(run.verdict, true), " "), // on a phone
     link({}, {run: run.run, filter: null}, "vitals", said(run).name ?? (run.run === "." ? run.name : run.run)),
     el(
       "div",

@@ -54,8 +54,11 @@ export function colour(name) {
 export const LINES = 7;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4], [14, 4]];
 
+/** An evaluation beside its training: no line has this dash. */
+export const DOTS = [2, 8];
+
 /** @param {number} place @returns {number} which dash a line has: with each round of the colours another one */
-export function dashOf(place) {
+function dashOf(place) {
   return (place + 3 * Math.floor(place / LINES)) % DASHES.length;
 }
 

@@ -1,12 +1,12 @@
 /** Tables of the Compare screen: settings that differ, best and final values, what one run alone has. */
 
-import {calm, el, fill} from "../dom.js";
+import {calm, el, fill, svg} from "../dom.js";
 import {explainable} from "../drawer.js";
 import {number} from "../numbers.js";
 import {head, wideTable} from "../pieces.js";
 import * as state from "../state.js";
 import {stylesOf} from "../runstyles.js";
-import {dashOf, lineStyle} from "../theme.js";
+import {DOTS, lineStyle} from "../theme.js";
 
 /** @import {Compared, ComparedMetric} from "../../contract.d.ts" */
 
@@ -19,13 +19,23 @@ const WORDS = /** @type {Record<string, string>} */ ({
 
 /** @param {number} place a run's line: its colour and its dash */
 export function swatch(place) {
-  const {stroke} = lineStyle(place);
-  const made = el("span", {class: `swatch dash-${dashOf(place)}`, "aria-hidden": "true"});
-  made.style.borderTopColor = stroke;
+  const {stroke, dash} = lineStyle(place);
+  return drawnLine(stroke, dash);
+}
+
+/** @param {boolean} isHeldOut what all runs' lines of training, or of evaluation, have in common: no colour */
+export function streamSwatch(isHeldOut) {
+  return drawnLine("currentColor", isHeldOut ? DOTS : []);
+}
+
+/** @param {string} stroke @param {number[]} dash */
+function drawnLine(stroke, dash) {
+  const made = svg("svg", {class: "swatch", width: 26, height: 6, "aria-hidden": "true"});
+  made.append(svg("line", {x1: 0, x2: 26, y1: 3, y2: 3, stroke, "stroke-width": 3, "stroke-dasharray": dash.join(" ")}));
   return made;
 }
 
-/** @param {string[]} names @param {number} at @returns {HTMLElement} the swatch of one of several runs */
+/** @param {string[]} names @param {number} at @returns {Element} the swatch of one of several runs */
 export function runSwatch(names, at) {
   return swatch(stylesOf(names).get(names[at]) ?? at);
 }
@@ -63,7 +73,7 @@ function written(value) {
 export function folded(found, names) {
   const count = Object.keys(found).length;
   if (!count) return null;
-  const words = `${count} more: ids, places, times, machines and versions`;
+  const words = `${count} more: ids, places, times, machines, versions, and what another setting repeats`;
   return el("details", {}, el("summary", {}, words), differences(found, names));
 }
 

@@ -6,6 +6,7 @@ import {explainable} from "../drawer.js";
 import {lineOf} from "../lines.js";
 import {number, range} from "../numbers.js";
 import {badge, link, styleOf} from "../pieces.js";
+import {severityWord} from "./severity.js";
 import {spotOf} from "./spots.js";
 
 /** @import {AskedFacts, WholeFinding} from "../../contract.d.ts" */
@@ -52,7 +53,7 @@ export function card(finding, place, hasRollouts, others) {
     el(
       "p",
       {class: "faint"},
-      `started at step ${number(finding.onset_step)}, ${finding.severity} at step ${number(finding.step)}`,
+      `started at step ${number(finding.onset_step)}, ${severityWord(finding.severity)} at step ${number(finding.step)}`,
       ` · ${finding.kind.replaceAll("_", " ")}`,
       finding.slice && ` of ${finding.slice}`,
       " · rule ",
@@ -75,7 +76,7 @@ export function card(finding, place, hasRollouts, others) {
       ),
       row("Asked and done", done(finding)),
       row("Seen in", finding.cited.length > 0 && hasRollouts && places(finding)),
-      row("Said besides", others.length > 0 && besides(others)),
+      row("Also reported", others.length > 0 && besides(others)),
     ),
     finding.trace.length > 0 && el("div", {class: "traces"}),
     el(
@@ -111,7 +112,7 @@ function places(finding) {
 function besides(others) {
   const said = others.map(({finding, place}) => {
     const over = finding.recovered_step === null ? "" : `, recovered at step ${number(finding.recovered_step)}`;
-    return el("li", {id: `finding-${place}`}, `${finding.severity} at step ${number(finding.step)}: ${finding.title}${over}`);
+    return el("li", {id: `finding-${place}`}, `${severityWord(finding.severity)} at step ${number(finding.step)}: ${finding.title}${over}`);
   });
   return el("ul", {}, said);
 }

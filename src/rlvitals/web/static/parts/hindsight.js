@@ -18,8 +18,14 @@ export function hindsight({told, nearest}) {
   return section(
     "If it had been stopped",
     sentences,
-    Object.keys(nearest.differences).length > 0 && differences(nearest.differences, ["this run", nearest.name]),
-    nearest.left_out > 0 && el("p", {class: "faint"}, `and ${number(nearest.left_out)} more settings`),
+    Object.keys(nearest.differences).length > 0 &&
+      el(
+        "details",
+        {},
+        el("summary", {}, "The settings that differ"),
+        differences(nearest.differences, ["this run", nearest.name]),
+        nearest.left_out > 0 && el("p", {class: "faint"}, `and ${number(nearest.left_out)} more settings`),
+      ),
     nearest.run !== "" && el("p", {}, link({class: "jump"}, {with: nearest.run}, "compare", `Compare with ${nearest.name}`)),
   );
 }

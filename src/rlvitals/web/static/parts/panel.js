@@ -9,7 +9,7 @@ import {explainable} from "../drawer.js";
 import {dialog} from "../keys.js";
 import {howMany} from "../lines.js";
 import {counted, number} from "../numbers.js";
-import {swatch} from "./comparison.js";
+import {streamSwatch, swatch} from "./comparison.js";
 import {openMenu} from "./panelmenu.js";
 import {linesOf} from "./panellines.js";
 import {settingsOf} from "./panelsettings.js";
@@ -94,7 +94,7 @@ export class MetricPanel {
   }
 
   /** @param {Part} part @param {number} place */
-  button({name, label}, place) {
+  button({name, label, isHeldOut}, place) {
     const press = () => {
       if (!this.hidden.delete(name)) this.hidden.add(name);
       button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
@@ -103,7 +103,7 @@ export class MetricPanel {
     const button = el(
       "button",
       {class: "plain small", "aria-pressed": "true", title: `${label}: show or hide`, on: {click: press}},
-      this.isAlone && swatch(place),
+      this.isAlone ? swatch(place) : streamSwatch(isHeldOut),
       label,
     );
     return button;

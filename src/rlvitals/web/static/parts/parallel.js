@@ -89,7 +89,7 @@ function axis({key, kind, is_log: isLog, words}, values) {
     ticks:
       few.length <= FEW
         ? few.map((own) => [share(own), short(own)])
-        : [0, 0.25, 0.5, 0.75, 1].map((at) => [at, short(value(at))]),
+        : [0, 0.25, 0.5, 0.75, 1].map((at) => [at, short(Number(value(at).toPrecision(3)))]),
     at: (place) => {
       const own = values[place];
       return typeof own === "number" ? share(own) : null;
@@ -159,7 +159,9 @@ function axisNode(axis, left, y, isFirst) {
   const node = svg("g", {class: "axis"});
   const range = ranges().get(axis.key);
   node.append(svg("line", {x1: left, x2: left, y1: y(0), y2: y(1)}));
-  for (const [share, text] of axis.ticks) node.append(label(text, left + 6, y(share) + 4, "tick"));
+  // Beside the first axis there is room without lines, at its left.
+  for (const [share, text] of axis.ticks)
+    node.append(label(text, isFirst ? left - 6 : left + 6, y(share) + 4, isFirst ? "first tick" : "tick"));
   const title = axis.title.length > 24 ? `${axis.title.slice(0, 23)}…` : axis.title;
   node.append(label(title, isFirst ? 2 : left, 18, isFirst ? "first title" : "title", axis.title));
   const brush = svg("rect", {
@@ -200,7 +202,8 @@ function axisNode(axis, left, y, isFirst) {
 
 /** @param {string} text @param {number} x @param {number} y @param {string} style @param {string} [whole] */
 function label(text, x, y, style, whole = "") {
-  const node = svg("text", {x, y, class: style, "text-anchor": style === "title" ? "middle" : "start"});
+  const anchor = {title: "middle", "first tick": "end"}[style] ?? "start";
+  const node = svg("text", {x, y, class: style, "text-anchor": anchor});
   node.textContent = text;
   if (whole) {
     const title = svg("title");

@@ -8,6 +8,8 @@ import {editIn} from "./inplace.js";
 
 /** @import {RunMarks} from "../../contract.d.ts" */
 
+const DONE = /** @type {Record<string, string>} */ ({Archive: "Archived", Delete: "Deleted", Restore: "Restored"});
+
 /**
  * @param {HTMLElement} place
  * @param {HTMLElement} done which shows what was done, with an undo
@@ -44,7 +46,8 @@ export function drawActions(place, done, runs, clear, by) {
     const before = changed.map((run) => [run, marks.now().runs[run] ?? {}]);
     for (const run of changed) await marks.mark(run, change);
     clear();
-    say(`${word}: ${counted(changed.length, "run")}`);
+    const told = `${DONE[word]} ${counted(changed.length, "run")}`;
+    say(told);
     const undo = async () => {
       for (const [run, one] of before)
         await marks.mark(run, {archived: one.archived ?? false, deleted: one.deleted ?? false});
@@ -52,7 +55,7 @@ export function drawActions(place, done, runs, clear, by) {
     };
     fill(
       done,
-      el("span", {}, `${word}: ${counted(changed.length, "run")}.`),
+      el("span", {}, `${told}.`),
       el("button", {on: {click: undo}}, "Undo"),
     );
   }

@@ -38,7 +38,7 @@ export function rowsOf(how) {
           const value = column.value(line);
           const isNumber = key !== "run" && !WORDS.includes(key) && (value === null || typeof value === "number");
           const sign =
-            key === "run" ? [own.name, line.run.reason] : [value, line.run.status_note, line.run.total_steps];
+            key === "run" ? [own.name, line.run.reason, line.run.verdict] : [value, line.run.status_note, line.run.total_steps];
           const isChanged = marks.now().editable && ["run", "tags", "note"].includes(key);
           return {
             sign: JSON.stringify([sign, key === "updated" && Math.round(Date.now() / 5000)]),

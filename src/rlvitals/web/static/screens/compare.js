@@ -142,8 +142,8 @@ export async function mount({run, root, signal}) {
         "p",
         {},
         told.first_divergence === null
-          ? "No common step differs."
-          : `The first common step that differs is ${number(told.first_divergence)}.`,
+          ? "The runs have the same values at every common step."
+          : `The values differ from step ${number(told.first_divergence)} on.`,
         names.length < all.length &&
           ` Curves and tables show the first ${names.length} of ${all.length} runs, the sweep all.`,
       ),

@@ -139,7 +139,7 @@ function curve(rows, members, xLabel) {
 }
 
 /** @param {Evaluated} facts @param {string[]} names */
-function table({evaluations, best, slices}, names) {
+function table({evaluations, best, slices, has_rollouts}, names) {
   const rows = evaluations.map((one) => {
     const step = Number(one.step);
     const isBest = best?.step === step;
@@ -149,7 +149,7 @@ function table({evaluations, best, slices}, names) {
       el(
         "th",
         {scope: "row"},
-        link({title: "Rollouts at this step"}, {step}, "rollouts", number(step)),
+        has_rollouts ? link({title: "Rollouts at this step"}, {step}, "rollouts", number(step)) : number(step),
         isBest ? " ★ best" : "",
       ),
       names.map((name) => el("td", {class: "num"}, said(one[name]))),
@@ -205,5 +205,5 @@ function epochTable(epochs) {
       names.map((name) => el("td", {class: "num"}, number(epoch.metrics[name]))),
     ),
   );
-  return wideTable("Epochs", "", head("Epoch", "Steps", "Rows", ...names), el("tbody", {}, rows));
+  return wideTable("Epochs", "evals", head("Epoch", "Steps", "Rows", ...names), el("tbody", {}, rows));
 }

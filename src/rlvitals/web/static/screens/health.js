@@ -6,6 +6,7 @@ import {counted, number} from "../numbers.js";
 import {alarmOf, asked, card, drawTraces} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
+import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
 /** @import {Findings, TakenFacts, WholeFinding} from "../../contract.d.ts" */
@@ -146,7 +147,7 @@ function folded(count, isWanted, cards) {
  */
 function takenFor(names) {
   const guessed = names.filter(({sureness}) => !SURE.includes(sureness));
-  const told = guessed.length ? `, ${guessed.length} by ${guessed.length === 1 ? "its" : "their"} words` : "";
+  const told = guessed.length ? `, ${guessed.length} recognised by ${guessed.length === 1 ? "its" : "their"} words` : "";
   const rows = names.map(({name, signal, concept, sureness, why}) =>
     el(
       "tr",
@@ -160,7 +161,7 @@ function takenFor(names) {
   return el(
     "details",
     {class: "taken"},
-    el("summary", {}, `What the doctor reads: ${counted(names.length, "name")}${told}`),
+    el("summary", {}, `What each name was taken for: ${counted(names.length, "name")}${told}`),
     el("div", {class: "wide"}, el("table", {}, el("tbody", {}, rows))),
     guessed.length > 0 &&
       el("p", {class: "faint"}, "Set one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),
@@ -203,7 +204,7 @@ function filters(cases, severity, rule) {
         disabled: !count,
         on: {click: () => state.go({severity: name || null, finding: null})},
       },
-      name ? `${symbolOf(name)} ${name}` : "all",
+      name ? `${symbolOf(name)} ${severityWord(name)}` : "all",
       " ",
       el("span", {class: "faint"}, count),
     );
@@ -240,7 +241,7 @@ function timeline({findings, first_step, last_step}, shown) {
           {
             class: `mark ${styleOf(finding.severity)}`,
             title: `step ${finding.step}: ${finding.title}`,
-            "aria-label": `${finding.severity} at step ${finding.step}: ${finding.title}`,
+            "aria-label": `${severityWord(finding.severity)} at step ${finding.step}: ${finding.title}`,
           },
           {finding: place},
           undefined,
@@ -249,12 +250,13 @@ function timeline({findings, first_step, last_step}, shown) {
         mark.style.left = at(finding.step);
         return [bar, mark];
       });
-    return el("div", {class: "lane"}, el("span", {class: "mono small"}, alarm), el("div", {class: "track"}, marks));
+    const name = alarm.split("_").flatMap((word, place) => (place ? ["_", el("wbr"), word] : [word]));
+    return el("div", {class: "lane"}, el("span", {class: "mono small", title: alarm}, name), el("div", {class: "track"}, marks));
   });
   return el(
     "section",
     {class: "timeline", "aria-label": "Findings along the steps"},
-    rows,
+    el("div", {class: "lanes"}, rows),
     el(
       "div",
       {class: "lane"},
@@ -269,8 +271,8 @@ function timeline({findings, first_step, last_step}, shown) {
 function legend(shown) {
   const used = SEVERITIES.filter((name) => shown.some(({finding}) => finding.severity === name));
   const signs = used.map((name) =>
-    el("span", {}, el("span", {class: `sign ${styleOf(name)}`, "aria-hidden": "true"}, symbolOf(name)), ` ${name === "info" ? "remark" : name}, where it was said`),
+    el("span", {}, el("span", {class: `sign ${styleOf(name)}`, "aria-hidden": "true"}, symbolOf(name)), ` ${severityWord(name)}, at the step it was reported`),
   );
-  const bar = el("span", {}, el("span", {class: "stretch", "aria-hidden": "true"}), " from where it began until it recovered, or to the end");
+  const bar = el("span", {}, el("span", {class: "stretch", "aria-hidden": "true"}), " from its start until it recovered, or to the end of the run");
   return el("p", {class: "legend faint small"}, signs, bar);
 }

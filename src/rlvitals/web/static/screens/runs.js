@@ -136,7 +136,7 @@ export async function mount({root, signal}) {
 
   function draw() {
     if (!wanted().every((key) => told.columns.includes(key))) return; // they are asked for
-    if (state.get("group") && !groups) return; // it is being loaded
+    if (state.get("group") && !groups) return; // loading
     const keys = chosenColumns();
     const found = lines();
     const now = keys.join("\n") + state.get("sort") + state.get("down");
@@ -156,7 +156,7 @@ export async function mount({root, signal}) {
     body.parentElement?.setAttribute("aria-rowcount", String(items.length + 1));
     said.textContent = complaint;
     const total = told.runs.length;
-    count.textContent = found.length === total ? counted(total, "run") : `${found.length} of ${counted(total, "run")}`;
+    count.textContent = found.length === total ? counted(total, "run") : `${found.length || "none"} of ${counted(total, "run")}`;
     if (told.pending) count.textContent += `, ${told.pending} still being read`;
     hidden.setAttribute("aria-pressed", String(isHidden()));
     drawGroups();

@@ -6,6 +6,7 @@ import {ago, counted, duration, number} from "../numbers.js";
 import {about} from "../parts/about.js";
 import {tile} from "../parts/tile.js";
 import {badge, styleOf, symbolOf} from "../pieces.js";
+import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
 /** @import {Now, StepCell, Vitals} from "../../contract.d.ts" */
@@ -78,7 +79,7 @@ function verdict(facts) {
       el(
         "p",
         {class: "faint"},
-        [facts.name, facts.algorithm, facts.framework, facts.status_note || facts.status].filter(Boolean).join(" · "),
+        [facts.name, facts.algorithm, facts.algorithm ? facts.framework : "", facts.status_note || facts.status].filter(Boolean).join(" · "),
       ),
     ),
     el(
@@ -111,12 +112,12 @@ function steps(facts) {
       ? el(
           "button",
           {
-            class: `cell ${styleOf(cell.severity)}`,
-            title: `steps ${cell.from} to ${cell.to}: ${counted(cell.findings.length, "finding")}, worst ${cell.severity}`,
+            class: `cell ${cell.severity === "info" ? "clear remark" : styleOf(cell.severity)}`,
+            title: `steps ${cell.from} to ${cell.to}: ${counted(cell.findings.length, "finding")}, worst ${severityWord(cell.severity)}`,
             on: {click: () => state.go({finding: cell.findings[0]}, {screen: "health"})},
           },
           symbolOf(cell.severity),
-          el("span", {class: "unseen"}, ` ${cell.severity}, steps ${cell.from} to ${cell.to}`),
+          el("span", {class: "unseen"}, ` ${severityWord(cell.severity)}, steps ${cell.from} to ${cell.to}`),
         )
       : el("span", {
           class: "cell clear",

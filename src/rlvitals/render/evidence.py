@@ -1,0 +1,88 @@
+"""The evidence of a finding in words: what a number of a rule is called, and which numbers are worth telling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rlvitals.render.charts import short
+
+_SAID_OF = {
+    "level": "moving average {}", "base": "at the start {}", "noise": "typical noise {}", "points": "{} points",
+    "best": "best {}", "highest": "highest {}", "lowest": "lowest {}", "value": "last value {}", "first": "first {}",
+    "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
+    "least": "limit {}", "largest": "limit {}", "band": "within ±{}", "allowed": "{} allowed", "target": "target {}",
+    "silence": "no row for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
+    "distance": "{} standard errors away", "away": "{} times the noise away", "depth": "{} times the noise below 0",
+    "after": "after step {}", "missed": "missing in {} rows", "age": "{} points without a new best",
+    "best_step": "best at step {}", "arrival": "about {} points left", "left": "about {} points left",
+    "jump": "typical jump between rows {}", "jumps": "jumps are {} times as large as at the start",
+    "signs": "seen in {} metrics", "spread": "range over the run {}", "change": "changed by {}",
+    "t": "{} standard errors",
+    "chance": "{} expected by chance", "share": "a share of {}", "kept": "{} kept", "growth": "grown by {}",
+    "total": "the parts add up to {}", "start": "{} at the start", "now": "now {}", "level_now": "now {}",
+    "eval_then": "evaluation before {}", "climb": "climbed by {}", "ended": "ended at step {}", "rows": "{} rows",
+    "eval_now": "evaluation now {}", "eval_best": "evaluation at its best {}", "true_gain": "true reward gained {}",
+    "balance": "{} to 1", "net": "net {}", "length": "answers are {} times as long",
+    "progress": "{} of the planned steps",
+    "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
+}  # fmt: skip
+"""How a number of the evidence is worded, in this order; the title of a finding explains what is not named here."""
+
+_SAID_OF_TEXTS = {
+    "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
+    "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
+    "growth_z": "the rise is {} times what chance explains",
+}  # fmt: skip
+"""The same of a pattern in the texts of rollouts."""
+
+_OF_EVERY_FINDING = frozenset({"value", "level", "base", "noise", "points"})
+"""Shown even where the title has the same number."""
+
+_NUMBER = re.compile(r"([-+]?\d[\d,]*)(?:\.(\d+))?(?:e([-+]?\d+))?(\s?%)?")
+"""A number in a title: its whole part, decimals, exponent and sign of percent."""
+
+_FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
+"""Those that follow from the level and the start beside them; the title has them."""
+
+
+def evidence(finding: Mapping[str, Any]) -> str:
+    """The evidence as one line: the metric, where it is and where it began, then what else the rule used. What the
+    title already says is left out.
+    """
+    told = finding["evidence"]
+    left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
+    if "level" in told:
+        left_out.add("value")
+    title = finding.get("title", "")
+    said_of = _SAID_OF_TEXTS | _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF  # those of texts first
+    order = {name: place for place, name in enumerate(said_of)}
+    words = []
+    for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
+        value = told[name]
+        if name in ("noise", "points") and value == 0:
+            continue  # nothing finite was seen
+        if name not in _OF_EVERY_FINDING and _is_said(value, title):
+            continue
+        if isinstance(value, int | float):
+            said = f"{value:,.0f}" if float(value).is_integer() else short(value)
+            words.append(said_of.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
+        elif isinstance(value, str) and value != "nan":
+            words.append(f"{name.replace('_', ' ')}: {value}")
+    metric = told.get("metric") or ", ".join(finding["metrics"])
+    known = ", ".join(words)
+    return f"{metric}: {known}" if metric and known else str(metric) or known
+
+
+def _is_said(value: object, title: str) -> bool:
+    """Whether a title has the value: a text word for word, a number rounded, or as a percentage."""
+    if isinstance(value, str):
+        return value in title
+    if not isinstance(value, int | float):
+        return False
+    for digits, decimals, exponent, percent in _NUMBER.findall(title):
+        unit = 10.0 ** (int(exponent or 0) - len(decimals) - (2 if percent else 0))
+        if abs(float(digits.replace(",", "") + decimals) * unit - value) <= 0.51 * unit:
+            return True
+    return False

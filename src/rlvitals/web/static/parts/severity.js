@@ -1,0 +1,6 @@
+/** What a severity is called on the pages. */
+
+/** @param {string} severity @returns {string} */
+export function severityWord(severity) {
+  return severity === "info" ? "remark" : severity;
+}
