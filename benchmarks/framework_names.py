@@ -186,10 +186,10 @@ The list, with the file and line of every name and its concept, is `benchmarks/f
 framework falls below 95 %, when a name changes its concept, or when a pattern explains just any name.
 
 Of a random sample of 60 names, compared with the code that computes them, 59 had the right concept. One, an older entry
-(prime-rl's `is_completed`), measures something else, and its caveat tells so. Five others had a missing or inexact
+(prime-rl's `is_completed`), measures something else, and its caveat states this. Five others had a missing or inexact
 caveat; they were corrected. Two checks over the whole list, of names that an open pattern explained and of names with
 several meanings, found 16 wrong concepts, which were corrected too. Not every other entry was compared with the code:
-many times, counts and settings were entered by what their names say.
+many times, counts and settings were entered by their names.
 
 ```bash
 python benchmarks/framework_names.py collect SOURCES   # folders of the frameworks, see benchmarks/framework_names.yaml

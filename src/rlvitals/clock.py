@@ -57,7 +57,7 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
     """
     if task is None:
         return None
-    with guarded(lambda error: logger.warning("nobody looks at the clock: %s", words_of(error))):
+    with guarded(lambda error: logger.warning("stalls are not detected: %s", words_of(error))):
         info = read_info(run_dir)
         known = Monitor(rules=task["rules"]).rulebook.rules.values()
         rules = [rule for rule in known if rule.enabled and rule.function in OUTSIDE]
@@ -112,7 +112,7 @@ class Clock:
 
     def _put_aside(self, error: Exception) -> None:
         self.is_over = True
-        self._say_once(f"the clock is set aside: {words_of(error)}")
+        self._say_once(f"the clock failed and is disabled: {words_of(error)}")
 
     def close(self) -> None:
         """Write what could not be written before, and wait for notifications on their way."""

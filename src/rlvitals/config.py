@@ -41,42 +41,42 @@ class Settings:
     tracker_wait: float = 60.0
     """Seconds `finish` waits for the trackers to hold everything; they continue without it."""
     monitor: bool = True
-    """Whether the doctor looks at every row (rank 0 alone does)."""
+    """Whether the doctor checks every row (on rank 0 only)."""
     rules: str | tuple[Any, ...] | None = None
     """Rules in addition to the shipped ones: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
     scanners: tuple[Any, ...] = ()
-    """Scanners of your own that read the recorded rollouts beside ours: a file of YAML or Python, a function of a
-    rollout and its group, an entry such as {"name": "says_trust_me", "match": "trust me"}, or a list of these."""
+    """Your own scanners for the recorded rollouts, in addition to the shipped ones: a YAML or Python file, a function
+    of a rollout and its group, an entry such as {"name": "says_trust_me", "match": "trust me"}, or a list of these."""
     mapping: dict[str, str] = field(default_factory=dict)
-    """What metric names are, where the doctor cannot know or is wrong: {"my_name": "reward.total.mean"}. A concept of
-    the catalogue, a signal of the doctor, or "none" for what is not to be read."""
+    """The concepts of metric names that are unknown or misread: {"my_name": "reward.total.mean"}. A concept of
+    the catalogue, a signal of the rules, or "none" for a name that is to be ignored."""
     actions: ActionMode = "advise"
-    """advise: findings are shown; act: requests are made of the trainer, which asks for them with `run.request()`."""
+    """advise: findings are only shown; act: they also send requests, which the trainer reads with `run.request()`."""
     notify: dict[str, Any] = field(default_factory=dict, repr=False)
     """Who receives findings: a service ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template"), a
     list of services, or a mapping: `to` (services; each may be a mapping with `to`, `name`, `on`, `per_hour`,
     `picture`, `file`), `link` (the address of the run's page), `webhook` (an address, or "${env:NAME}"), its `format`
-    (json, slack, discord; by its host where not given), `sentinel` (a file to write), `on` (the least severity:
+    (json, slack, discord; by default from its host), `sentinel` (a file to write), `on` (the lowest severity:
     critical by default)."""
     strict: bool = False
-    """Raise on a value that cannot be taken, instead of leaving it out with a warning."""
+    """Raise on a value of an unsupported type, instead of dropping it with a warning."""
     fsync: str | float = "finish"
-    """When the disk itself is asked: "never", "finish", "always" (each row, in the caller), or every so many seconds in
+    """When rows are synced to disk: "never", "finish", "always" (each row, in the caller), or every so many seconds in
     the background."""
     display: str = "alarms"
-    """What is printed while it trains: "alarms" (what the doctor finds, and the verdict at the end), "plain" lines, a
+    """What is printed during training: "alarms" (findings, and the verdict at the end), "plain" lines, a
     "rich" table, "json" lines, "auto" (rich on a terminal, plain elsewhere), or "none". On stderr; on stdout with the
-    tracker "stdout", which is "json" unless said otherwise."""
+    tracker "stdout", which is "json" by default."""
     display_layout: str = "line"
     """What a printed step shows: "line" (the vital signs first), "kto" or "grpo" (tables)."""
     display_every: int | None = None
-    """Print every so many steps; None: as the layout does (kto: 5, others: 1)."""
+    """Print every so many steps; None: the layout's default (kto: 5, others: 1)."""
     hardware: float | None = HARDWARE_SECONDS
     """Sample the machine every so many seconds (`logs/system.jsonl`); None, or `false`: never."""
     rollout_megabytes: float | None = None
-    """How much room the rollouts may take on disk; beyond it older steps are thinned out, the newest and the first
-    stay. None, or `false`: no limit."""
+    """The limit of the rollouts on disk; beyond it older steps are thinned out, the newest and the first
+    are kept. None, or `false`: no limit."""
     names: str = "canonical"
     """What phases' tokens per second are called: "canonical" (the catalogue's ids) or "rlaif" (the document's
     `Performance/Generation_TokensPerSec` and so on)."""
@@ -89,18 +89,18 @@ class Settings:
     unmask: tuple[str, ...] = ()
     """Names of settings that look secret and are not, as patterns: "session_key"."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The trainer's own settings, kept for the record."""
+    """The trainer's settings, stored with the run."""
 
 
 RATE_NAMES = ("canonical", "rlaif")
 
 OUR_KEYS = tuple(item.name for item in fields(Settings) if item.name != "config")
 TOP_LEVEL_KEYS = ("exp_name", "track_with", "tracker_kwargs")
-"""Keys that a trainer's configuration file may hold for us outside the `rlvitals:` section."""
+"""Keys that a trainer's configuration file may hold for rlvitals outside the `rlvitals:` section."""
 
 
 def resolve(config: Mapping[str, Any] | str | os.PathLike[str] | None, given: Mapping[str, Any]) -> Settings:
-    """Join the configuration with keyword arguments (which win) and check the whole.
+    """Join the configuration with keyword arguments, which have priority, and check the result.
 
     `given` holds the keyword arguments; None means not given.
     """

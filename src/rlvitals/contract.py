@@ -573,7 +573,7 @@ class CostFacts(TypedDict):
 
 
 class CheckpointFacts(TypedDict):
-    """A checkpoint to go back to."""
+    """A checkpoint to revert to."""
 
     step: int
     name: str

@@ -258,7 +258,7 @@ class Request:
     reason: str
     finding: Finding
     checkpoint: str | None = None
-    """revert: the folder to go back to."""
+    """revert: the folder to revert to."""
     checkpoint_step: int | None = None
     factor: float | None = None
     """reduce_lr, revert: what to multiply the learning rate by."""

@@ -91,8 +91,8 @@ def transformers(folder):
 def test_three_reverts_with_spoiled_checkpoints_end_the_same_way(tmp_path):
     own, theirs = loop(tmp_path / "own"), transformers(tmp_path / "theirs")
     assert answers(tmp_path / "own") == [
-        (7, "revert", "done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data go on"),
-        (9, "revert", "done", "back to checkpoint-4, learning rate 0.0005 -> 0.00025; steps and data go on"),
+        (7, "revert", "done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data continue"),
+        (9, "revert", "done", "back to checkpoint-4, learning rate 0.0005 -> 0.00025; steps and data continue"),
         (15, "stop", "done", "training stops"),
     ]
     assert answers(tmp_path / "own") == answers(tmp_path / "theirs")

@@ -115,7 +115,7 @@ def test_the_loop_goes_back_to_the_checkpoint_before_the_onset_at_half_the_rate(
         (tmp_path / f"checkpoint-{step}").mkdir()
     loop = Loop(tmp_path, rules=[own_rule("revert")]).go(HIGH)
     assert loop.loaded == ["checkpoint-4"]
-    assert loop.answers == [("revert", "done", "back to checkpoint-4, learning rate 1 -> 0.5; steps and data go on")]
+    assert loop.answers == [("revert", "done", "back to checkpoint-4, learning rate 1 -> 0.5; steps and data continue")]
     assert loop.stopped_at is None
     assert loop.scheduler.get_last_lr() == [0.5]
 
@@ -158,7 +158,7 @@ def test_a_revert_that_fails_stops_the_loop_because_its_weights_may_be_half_load
 
     (tmp_path / "checkpoint-1").mkdir()
     loop = Other(tmp_path, rules=[own_rule("revert")]).go(HIGH)
-    text = "training stops: it cannot go back to checkpoint-1: RuntimeError: size mismatch"
+    text = "training stops: it cannot revert to checkpoint-1: RuntimeError: size mismatch"
     assert loop.answers == [("revert", "declined", text)]
     assert loop.stopped_at == 6
 
@@ -317,8 +317,8 @@ dist.destroy_process_group()
 
 CASES = {
     "whole": ((10, 11), "done", "back to checkpoint-2, learning rate 1 -> 0.5"),
-    "broken": ((6, 7), "declined", "training stops: it cannot go back to checkpoint-2: OSError: not on this node"),
-    "missing": ((6, 7), "declined", "training stops: rank 1 did not go back: rlvitals.Actions was given no `load`"),
+    "broken": ((6, 7), "declined", "training stops: it cannot revert to checkpoint-2: OSError: not on this node"),
+    "missing": ((6, 7), "declined", "training stops: rank 1 did not revert: rlvitals.Actions was given no `load`"),
     "advise": ((10, 1), None, ""),
 }
 """The last step and the number of broadcasts, the answer and how it begins."""

@@ -287,7 +287,7 @@ def test_rules_and_settings_that_are_no_plain_json_do_not_stop_the_start(tmp_pat
         follower = Forwarding(RunDir(tmp_path), {}, task)
         run.log({"loss": 1.0})
         assert until(lambda: not follower.has_clock)
-    assert "nobody looks at the clock: RuleError" in (tmp_path / "sinks" / "follower.log").read_text()
+    assert "stalls are not detected: RuleError" in (tmp_path / "sinks" / "follower.log").read_text()
 
 
 def test_the_clock_imports_nothing_heavy(tmp_path):

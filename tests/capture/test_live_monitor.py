@@ -296,7 +296,7 @@ def test_a_monitor_that_cannot_be_made_is_put_aside_with_one_warning(tmp_path, m
     monkeypatch.setattr(Monitor, "__init__", fail)
     with rlvitals.start(tmp_path) as run:
         log_rows(run, alive, range(1, 5))
-    assert sum("put aside" in message for message in caplog.messages) == 1
+    assert sum("is disabled" in message for message in caplog.messages) == 1
     assert rlvitals.open_run(tmp_path).rows == 4
 
 
@@ -306,7 +306,7 @@ def test_a_monitor_that_raises_is_put_aside_with_one_warning(tmp_path, monkeypat
         log_rows(run, alive, range(1, 5))
         assert run.request() is None
     assert [message for message in caplog.messages if "ZeroDivisionError" in message] == [
-        f"the monitor of {tmp_path} is put aside, rows are still recorded: ZeroDivisionError: division by zero"
+        f"the monitor of {tmp_path} is disabled, rows are still recorded: ZeroDivisionError: division by zero"
     ]
     assert rlvitals.open_run(tmp_path).rows == 4
 
@@ -535,7 +535,7 @@ def test_a_past_that_cannot_be_read_puts_the_monitor_aside_and_not_the_run(tmp_p
     with rlvitals.start(tmp_path, resume=True) as run:
         log_rows(run, alive, range(6, 12))
         assert run.findings == []
-    assert sum("put aside" in record.message for record in caplog.records) == 1
+    assert sum("is disabled" in record.message for record in caplog.records) == 1
     assert len((tmp_path / "logs/training_metrics.jsonl").read_bytes().splitlines()) == 11
 
 

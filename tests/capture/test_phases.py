@@ -474,9 +474,9 @@ def test_of_phases_inside_each_other_the_innermost_is_told(phases, clock):
 def test_of_phases_side_by_side_the_one_that_is_silent_longest_is_told():
     stuck = [OpenPhase("generate", 2000.0, 3.0), OpenPhase("reward", 9000.0), OpenPhase("adv", 100.0, 1.0)]
     (finding,) = Monitor().tick(0.0, open_phases=stuck)
-    assert finding.title == "the phase reward does not end: nothing for 9000 s, it has not ended before"
+    assert finding.title == "the phase reward does not end: no progress for 9000 s, and it has not ended before"
     (finding,) = Monitor().tick(0.0, open_phases=stuck[:1])
-    assert finding.title == "the phase generate does not end: nothing for 2000 s, it usually takes 3 s"
+    assert finding.title == "the phase generate does not end: no progress for 2000 s; it usually takes 3 s"
 
 
 def test_a_short_phase_is_given_half_an_hour(phases, clock):
@@ -600,7 +600,7 @@ def test_a_phase_that_does_not_end_is_a_finding(tmp_path):
         stall_in(run)
         (finding,) = run.findings
     assert (finding.rule, finding.kind, finding.severity, finding.step) == ("phase_stall", "stall", "warning", 3)
-    assert finding.title == "the phase generate does not end: nothing for 1860 s, it has not ended before"
+    assert finding.title == "the phase generate does not end: no progress for 1860 s, and it has not ended before"
     assert [said.rule for said in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
 
 

@@ -497,8 +497,8 @@ REFUSED = {
     "function": (print, "is not a number"),
     "numpy vector": (np.arange(3), "of 3 elements"),
     "numpy empty": (np.array([]), "of 0 elements"),
-    "numpy complex": (np.complex64(1), "no number"),
-    "numpy object": (np.array(object()), "no number"),
+    "numpy complex": (np.complex64(1), "not a number"),
+    "numpy object": (np.array(object()), "not a number"),
     "torch vector": (TorchVector(0), "of 4 elements"),
     "torch scalar on a dead device": (TorchScalar(0, RuntimeError("CUDA error: device lost")), "CUDA error"),
     "text too long": ("x" * (MAX_TEXT + 1), f"at most {MAX_TEXT}"),
@@ -619,7 +619,7 @@ def test_what_was_left_out_is_counted_in_the_identity_card_and_told_by_the_reade
         run.log({"loss": 0.5, "note": "x" * 2000})
     card = json.loads((tmp_path / "run.json").read_text())
     assert {name: entry["count"] for name, entry in card["left_out"].items()} == {"grads": 4, "note": 1}
-    assert "no number" in card["left_out"]["grads"]["reason"]
+    assert "not a number" in card["left_out"]["grads"]["reason"]
     at_the_end = caplog.messages[-1]
     assert "grads (4x" in at_the_end
     assert "note (1x" in at_the_end

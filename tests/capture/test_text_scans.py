@@ -169,7 +169,7 @@ def test_a_scanner_that_raises_leaves_the_others_and_the_training_alone(tmp_path
 @pytest.mark.parametrize(
     ("scanners", "words"),
     [
-        ([{"name": "open", "match": "("}], "no regular expression"),
+        ([{"name": "open", "match": "("}], "not a regular expression"),
         ([{"name": "ends_the_process", "match": "x"}], "has the name of another one"),
         ("missing.yaml", "missing.yaml"),
         (7, "scanners must be"),

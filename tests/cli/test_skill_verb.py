@@ -40,7 +40,7 @@ def test_it_teaches_every_tool_the_requests_and_when_not_to_stop():
     text = skill_text()
     assert all(f"`{tool}`" in text for tool in TOOLS)
     assert all(f"rlvitals ask RUN {action}" in text for action in ACTIONS)
-    assert "A plateau after a gain is no reason to stop" in text
+    assert "A plateau after a gain is not a reason to stop" in text
 
 
 def commands_in(text: str) -> list[str]:

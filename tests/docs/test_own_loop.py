@@ -68,7 +68,7 @@ def test_the_loop_of_the_readme_does_what_it_is_asked_to(tmp_path, monkeypatch, 
         "stop": "training stops",
         "checkpoint": "saved checkpoint-25",
         "reduce_lr": "learning rate 0.001 -> 0.0005",
-        "revert": "back to checkpoint-20, learning rate 0.001 -> 0.0005; steps and data go on",
+        "revert": "back to checkpoint-20, learning rate 0.001 -> 0.0005; steps and data continue",
     }
     assert answers == [(action, "done", texts[action])]
     assert trainer.step == (25 if action == "stop" else 60)

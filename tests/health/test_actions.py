@@ -173,7 +173,7 @@ def test_the_third_way_back_is_a_stop_that_names_the_last_good_checkpoint(severi
         went_back(policy, onset=10 + 10 * number, now=15 + 10 * number, rule=f"r{number}")
     request = policy.consider([found(action="revert", severity=severity)], lambda: {15: "spoiled", 70: "out/good-70"})
     assert request.action == action
-    assert f"went back {MOST_REVERTS} times already" in request.reason
+    assert f"reverted {MOST_REVERTS} times already" in request.reason
     assert ("the last good checkpoint is good-70" in request.reason) == (action == "stop")
 
 
@@ -365,7 +365,7 @@ def request_for(action):
         (
             "revert",
             [("revert", "out/checkpoint-4"), ("scale_rate", "0.5")],
-            Outcome("done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data go on"),
+            Outcome("done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data continue"),
         ),
         ("warn", [], Outcome("done")),
     ],
@@ -387,7 +387,7 @@ def test_what_a_trainer_does_not_do_is_declined_and_training_goes_on(action):
     [(CannotGoBack("it is sharded"), "it is sharded"), (ValueError("bad file"), "ValueError: bad file")],
 )
 def test_a_revert_that_fails_stops_the_training(problem, why):
-    text = f"training stops: it cannot go back to checkpoint-4: {why}"
+    text = f"training stops: it cannot revert to checkpoint-4: {why}"
     assert perform(request_for("revert"), Trainer(revert=problem)) == Outcome("declined", text, must_stop=True)
     assert perform(request_for("revert"), Trainer(scale_rate=ValueError())).must_stop
 
@@ -401,7 +401,7 @@ def test_a_save_or_a_cut_that_fails_does_not_stop_the_training():
 def test_a_rate_that_cannot_be_cut_does_not_undo_a_revert():
     outcome = perform(request_for("revert"), Trainer(scale_rate=Declined("it chooses its own")))
     assert outcome == Outcome(
-        "done", "back to checkpoint-4, the learning rate stays the same (it chooses its own); steps and data go on"
+        "done", "back to checkpoint-4, the learning rate stays the same (it chooses its own); steps and data continue"
     )
 
 

@@ -70,7 +70,7 @@ def test_the_cause_is_named_and_the_policy_is_not_blamed(name, form, framework, 
     assert BROKEN_AT < found.step <= BROKEN_AT + 12
     assert found.onset_step == BROKEN_AT + 1
     assert name in found.title
-    assert "leave the learning rate alone" in " ".join(found.advice)
+    assert "keep the learning rate" in " ".join(found.advice)
     assert not [one for one in monitor.findings if one.kind in PLAIN and not one.cause]
     assert found.severity == "warning" or found.action != "revert"  # a revert would cut the learning rate
 

@@ -66,7 +66,7 @@ def test_steps_that_count_anew_in_each_epoch_go_on(tmp_path):
     rows = [{"epoch": epoch, "step": step, "loss": 1.0} for epoch in range(3) for step in range(4)]
     log = read_log(write(tmp_path / "log", *rows))
     assert [row["step"] for row in log.rows] == list(range(12))
-    assert log.notes == ["steps count anew in each epoch: they are counted on"]
+    assert log.notes == ["steps start over in each epoch: they are numbered on"]
 
 
 def test_a_restart_is_told_from_an_evaluation_that_comes_late(tmp_path):
@@ -256,7 +256,7 @@ def test_of_several_tables_the_one_like_a_training_is_read_and_the_others_are_na
     assert [(row["step"], row["reward"]) for row in log.rows] == EXPECTED
     assert log.notes == [
         "the file holds several tables: training (5 rows) was read, these were not: samples (50 rows), short (2 rows). "
-        "To read one of them, save it as a file of its own"
+        "To read one of them, save it as its own file"
     ]
 
 
@@ -278,7 +278,7 @@ def test_a_long_evaluation_is_not_taken_for_the_training(tmp_path):
 def test_evaluations_without_steps_are_spread_over_the_training(tmp_path):
     log = read_document(tmp_path, {"loss": [5.0, 4.0, 3.0, 2.0], "eval_loss": [4.5, 2.5], "note": ["a", "b", "c"]})
     assert [(row["step"], row["eval_loss"]) for row in log.rows if "eval_loss" in row] == [(2, 4.5), (4, 2.5)]
-    assert "eval_loss says no steps: its rows are spread evenly over the training" in log.notes
+    assert "eval_loss has no steps: its rows are spread evenly over the training" in log.notes
     assert "left out, because they are lists of another length: note" in log.notes
 
 

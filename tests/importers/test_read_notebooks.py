@@ -372,7 +372,7 @@ def test_steps_that_begin_anew_in_each_epoch_are_counted_on(tmp_path):
     text = "".join(f"step {n}: loss={1 / (epoch * 5 + n + 1)}\n" for epoch in range(4) for n in range(5))
     log = read(tmp_path, code("", stream(text)))
     assert steps(log) == list(range(20))
-    assert log.notes == ["the steps in cell 1 begin anew in each of 4 epochs: they are counted on"]
+    assert log.notes == ["the steps in cell 1 start over in each of 4 epochs: they are numbered on"]
 
 
 def test_trainings_in_a_loop_are_several(tmp_path):

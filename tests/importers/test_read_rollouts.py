@@ -194,5 +194,5 @@ def test_what_is_not_there_is_refused(tmp_path):
 def test_a_damaged_parquet_file_is_refused(tmp_path):
     pytest.importorskip("pyarrow")
     (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 broken")
-    with pytest.raises(NotALog, match="no Parquet file"):
+    with pytest.raises(NotALog, match="not a Parquet file"):
         read_rollouts(tmp_path)

@@ -39,7 +39,7 @@ def test_an_alarm_that_comes_and_goes_all_the_time_is_cut_and_still_says_how_it_
     [
         ("the reward is no better than at the start (+0.19)", {"gain": 0.1917}),
         (f"{0.42:.0%} of the calls fail", {"share_now": 0.4183}),
-        ("it blows up within the first 15 points: kl 16.8", {"signs": "kl 16.8"}),
+        ("training diverges within the first 15 points: kl 16.8", {"signs": "kl 16.8"}),
         ("-1 against -0.878", {"now": -1.0, "start": -0.8778}),
         ("a learning rate of 2.5e-07", {"highest": 2.5e-7}),
         ("1,552 tokens", {"length": 1552.2}),

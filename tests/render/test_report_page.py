@@ -187,7 +187,7 @@ def test_attempts_are_told_apart_and_what_was_abandoned_stays_visible(tmp_path):
             run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
     seen = Seen(page(gather(path)))
     assert {"ghost", "boundary"} <= {value for _, name, value in seen.attributes if name == "class"}
-    assert "2 attempts, 10 rows overtaken" in seen.text
+    assert "2 attempts, 10 rows superseded" in seen.text
     assert "from step 20; lr: 1e-06 -> 2e-06" in seen.text
 
 

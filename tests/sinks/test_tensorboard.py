@@ -28,7 +28,7 @@ RESUMED = (Attempt(1, START), Attempt(2, START + 1000, from_step=5))
 
 
 def read(log_dir: Path):
-    """What TensorBoard holds of a folder: nothing thinned, overtaken points dropped."""
+    """What TensorBoard holds of a folder: nothing thinned, superseded points dropped."""
     from tensorboard.backend.event_processing.event_accumulator import (
         STORE_EVERYTHING_SIZE_GUIDANCE,
         EventAccumulator,

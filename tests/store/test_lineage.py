@@ -1,4 +1,4 @@
-"""Resumed runs: the newest attempt is the story, what it overtook is a ghost, and the two are never mixed."""
+"""Resumed runs: the newest attempt is the story, what it superseded is a ghost, and the two are never mixed."""
 
 from __future__ import annotations
 

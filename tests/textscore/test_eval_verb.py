@@ -119,14 +119,14 @@ def test_other_fields_can_be_named(pairs_file, capsys):
 
 
 BAD = {
-    '{"prediction": "a", "refer': "no JSON",
-    "[1, 2]": "no JSON object",
+    '{"prediction": "a", "refer': "not JSON",
+    "[1, 2]": "not a JSON object",
     '{"reference": "a"}': "no prediction: none of prediction, pred, output, response, completion is there",
     '{"prediction": "a"}': "no reference: none of reference, ref, target, answer, gold",
     '{"prediction": null, "reference": "a"}': "the prediction is not a text: got None",
     '{"prediction": "a", "reference": NaN}': "the reference is not a text: got nan",
     '{"prediction": 3, "reference": "a"}': "the prediction is not a text: got 3",
-    "[" * 100_000: "no JSON",
+    "[" * 100_000: "not JSON",
 }  # fmt: skip
 
 

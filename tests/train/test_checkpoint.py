@@ -148,7 +148,7 @@ def test_checkpoints_of_an_abandoned_line_are_removed_on_resume(tmp_path):
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="no checkpoint of this trainer"):
+    with pytest.raises(ConfigError, match="not a checkpoint of this trainer"):
         Training().load(tmp_path)
 
 

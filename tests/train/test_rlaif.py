@@ -558,7 +558,7 @@ def test_the_doctors_revert_puts_a_good_checkpoint_back_at_half_the_rate(tmp_pat
     (request,) = [line for line in lines if line["type"] == "request"]
     (answer,) = [line for line in lines if line["type"] == "answer"]
     assert (request["onset_step"], request["checkpoint_step"]) == (5, 4)
-    assert answer["text"] == "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data go on"
+    assert answer["text"] == "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data continue"
     rates = [row["optim.lr"] for row in rows_of(tmp_path / "run")]
     assert rates[answer["step"] :] == pytest.approx([5e-4] * (8 - answer["step"]))
 
@@ -624,7 +624,7 @@ GOOD = {
         ([json.dumps({**GOOD, "prompt": " "})], "line 1: 'prompt' must be a text"),
         ([json.dumps({**GOOD, "tests": []})], "at least one"),
         ([json.dumps({**GOOD, "tests": ["f(1) == 2"]})], "must be two texts"),
-        ([json.dumps({**GOOD, "tests": [["f(1)", "open('x')"]]})], "no literal"),
+        ([json.dumps({**GOOD, "tests": [["f(1)", "open('x')"]]})], "not a literal"),
         ([json.dumps(GOOD)], "too few to hold"),
     ],
 )

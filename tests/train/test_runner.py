@@ -47,10 +47,10 @@ def runner():
         ("x = 1", "outside of a function"),
         ("def f(x): x.append = 3", "append"),
         ("def f(x): return (lambda: (yield))", "Yield"),
-        ("def f(x) return x", "no Python"),
-        ("def f(x): return " + "(" * 3000 + ")" * 3000, "no Python"),
-        ("def f(x): return x" + " " * MAX_LENGTH, "no Python"),
-        ("def f(x): return '\0'", "no Python"),
+        ("def f(x) return x", "not Python"),
+        ("def f(x): return " + "(" * 3000 + ")" * 3000, "not Python"),
+        ("def f(x): return x" + " " * MAX_LENGTH, "not Python"),
+        ("def f(x): return '\0'", "not Python"),
     ],
 )
 def test_code_outside_the_allow_list_is_refused(code, why):
@@ -128,7 +128,7 @@ def test_a_process_killed_by_somebody_else_says_nothing_about_the_answer():
 
 def test_what_protects_the_machine_is_said_and_that_it_is_no_sandbox(runner):
     said = runner.described()
-    assert "no sandbox for hostile code" in said
+    assert "not a sandbox for hostile code" in said
     for wall, words in (("network", "no network"), ("memory", "a memory limit")):
         assert words in said
         assert (said.find(words) < said.find("not to be had")) == runner.protections[wall] or "not to be" not in said

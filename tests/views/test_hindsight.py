@@ -1,4 +1,4 @@
-"""What would have happened: GPU hours after the onset by hand, the checkpoint to go back to, the nearest good run."""
+"""What would have happened: GPU hours after the onset by hand, the checkpoint to revert to, the nearest good run."""
 
 from __future__ import annotations
 

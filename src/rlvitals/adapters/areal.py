@@ -1,4 +1,4 @@
-"""AReaL: a logger that stands before its StatsLogger, with `commit(epoch, step, global_step, data)` and `close()`.
+"""AReaL: a logger in front of its StatsLogger, with `commit(epoch, step, global_step, data)` and `close()`.
 
     from rlvitals.adapters import areal
 
@@ -8,7 +8,7 @@
 
 Written against AReaL 1.0.4, whose trainers (PPO, SFT, DPO, reward model) each keep one in `stats_logger`. The process
 that logs there records: the controller, or rank 0. Its loop looks at `config.total_train_steps` before every step: that
-is how a training is stopped. There is no hand on a checkpoint or on the learning rate.
+is how a training is stopped. There is no access to checkpoints or the learning rate.
 """
 
 from __future__ import annotations

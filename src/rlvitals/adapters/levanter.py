@@ -10,7 +10,7 @@
     from rlvitals.adapters import levanter       # or in your own program, before the configuration is read
     levanter.register()
 
-Written against levanter 1.2.dev1644. Process 0 records. A tracker is asked nothing, so the doctor advises.
+Written against levanter 1.2.dev1644. Process 0 records. Nothing is read from a tracker, so the doctor only advises.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     trainer = Trainer(..., callbacks=[VitalsCallback("out/run", actions="act")])
 
-The callback adds a `VitalsLogger` to the trainer's loggers, beside those that are there. Who wants rows alone gives the
+The callback adds a `VitalsLogger` to the trainer's loggers, beside those that are there. To record rows only, pass the
 logger: `Trainer(logger=VitalsLogger("out/run"))`. Written against Lightning 2.6.6, under either of its names.
 """
 

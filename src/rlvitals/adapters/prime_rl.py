@@ -7,7 +7,7 @@
 
 Written against PrimeIntellect-ai/prime-rl at 559b44772 with verifiers 0.4.1.dev86. `prime_rl.monitors.setup` makes a
 fixed list of monitors once a process; `install` adds a step to its end, which appends ours to `MONITORS`. Orchestrator
-and trainer are their own processes, and so are their runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and
+and trainer are separate processes with separate runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and
 the rollouts, `.../trainer` the losses.
 """
 

@@ -61,7 +61,7 @@ _tracker: list[VitalsTracker] = []
 
 
 def register() -> None:
-    """Make `track_with: rlvitals` known to ROLL. Calling it again does nothing."""
+    """Make `track_with: rlvitals` known to ROLL. A second call does nothing."""
     tracking: Any = import_module("roll.utils.tracking")
     # ROLL's base class too: what a later version asks of a tracker, it answers with nothing.
     tracking.tracker_registry[NAME] = type("VitalsTracker", (VitalsTracker, tracking.BaseTracker), {})

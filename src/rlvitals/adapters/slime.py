@@ -6,7 +6,7 @@
 
 Rows are logged in several processes: the rollout manager's, and one of the trainer's. Ray's set-up hook runs in each
 and adds a step to the one function through which all of them log; slime's own option hands the samples over. The rows
-reach a recorder that all share (`rlvitals.adapters.ray`). Nothing here can act: neither of them asks a logger anything.
+reach a recorder that all share (`rlvitals.adapters.ray`). It cannot act: neither reads anything from a logger.
 Written against THUDM/slime at 624b824a8 and radixark/miles at 31f1ca961.
 """
 

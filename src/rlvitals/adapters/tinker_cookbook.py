@@ -8,7 +8,7 @@
 
 Written against tinker-cookbook 0.5.8. Its loops log through one `MultiplexLogger`; `install` appends a logger to it,
 and a step to the function that makes the rollout summaries (`rollout_json_export`, on by default), which has the tokens
-too. The run is in the recipe's `log_path`. The loops ask a logger nothing, so the doctor advises.
+too. The run is in the recipe's `log_path`. The loops read nothing from a logger, so the doctor only advises.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         try:
             scale_learning_rate(optimizer, scheduler, rate / base)
         except (Declined, ZeroDivisionError) as problem:
-            self.warn_once(f"the learning rate stays the checkpoint's: {problem}")
+            self.warn_once(f"the checkpoint's learning rate is kept: {problem}")
 
 
 def _output_of(run_dir: RunDir) -> Path | None:

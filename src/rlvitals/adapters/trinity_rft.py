@@ -6,7 +6,7 @@
 
 Written against trinity-rft 0.6.0. Explorer and trainer are Ray actors with a monitor each; both reach one recorder
 (`rlvitals.adapters.ray`), so that rewards and losses are one run, in the job's checkpoint folder. The examples that the
-trainer logs as a table are recorded as rollouts. Its loops ask a monitor nothing, so the doctor advises.
+trainer logs as a table are recorded as rollouts. Its loops read nothing from a monitor, so the doctor only advises.
 """
 
 from __future__ import annotations

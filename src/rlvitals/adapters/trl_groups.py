@@ -1,6 +1,6 @@
 """Groups of rollouts from what TRL's trainers have of one batch.
 
-Everything here runs on a separate thread, after training has gone on: this is where tensors are copied from their
+Everything here runs on a separate thread, while training continues: this is where tensors are copied from their
 device and texts are made. Knows tensors by their methods and imports neither torch nor TRL.
 """
 

@@ -112,7 +112,7 @@ def _act_after_step(result: Any, trainer: Any, *given: Any, **named: Any) -> Non
 
 
 def register() -> None:
-    """Make `trainer.logger=["rlvitals"]` known to verl. Calling it again does nothing."""
+    """Make `trainer.logger=["rlvitals"]` known to verl. A second call does nothing."""
     Tracking: Any = import_module("verl.utils.tracking").Tracking  # noqa: N806 - a class
     if NAME in Tracking.supported_backend:
         return

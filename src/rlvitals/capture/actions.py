@@ -259,7 +259,7 @@ def _agreed(outcome: Outcome) -> Outcome:
     if len({each.answer for each in outcomes}) == 1:
         return outcomes[0]
     rank, failed = next((rank, each) for rank, each in enumerate(outcomes) if each.answer != "done")
-    text = failed.text if failed.must_stop else f"training stops: rank {rank} did not go back: {failed.text}"
+    text = failed.text if failed.must_stop else f"training stops: rank {rank} did not revert: {failed.text}"
     return Outcome("declined", text, must_stop=True)
 
 

@@ -49,7 +49,7 @@ STYLES = {"title": "bold", "step": "cyan", "first": "bold", "bad": "bold red", "
 
 
 def check(display: str, layout: str = "line") -> None:
-    """Raise ConfigError for a display or a layout nobody knows. For the start, before anything is written."""
+    """Raise ConfigError for an unknown display or layout. For the start, before anything is written."""
     if display not in DISPLAYS:
         raise ConfigError(
             f"unknown display {display!r}.{did_you_mean(display, DISPLAYS)} Displays: {', '.join(DISPLAYS)}"

@@ -1,4 +1,4 @@
-"""How a recording ends when nobody calls `finish`: SIGTERM, an exit with a status, the end of the interpreter, a fork.
+"""How a recording ends without a call of `finish`: SIGTERM, an exit with a status, the end of the interpreter, a fork.
 
 Keeps the runs this process has open. Handlers already installed are called as well: a trainer that saves a checkpoint
 on SIGTERM still does.

@@ -157,7 +157,7 @@ class MetricsTracker:
             **further,
         }
         if os.getpid() != self._pid:
-            self._warn_once("an epoch logged in a forked process is left out: its parent has the tracker")
+            self._warn_once("an epoch logged in a forked process is left out: only its parent process writes")
             return
         with guarded(self._not_logged), self._lock:
             number = self._intake.whole("epoch", epoch, "what was logged of it is left out")

@@ -47,7 +47,7 @@ NOTIFIED = "notify/"
 
 
 def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """Each tracker's own settings. Raises on a tracker that nobody knows or whose package is missing."""
+    """Each tracker's own settings. Raises on an unknown tracker or a missing package."""
     if not settings.track_with:
         return {}
     known = plugins.tracker_names()
@@ -171,7 +171,7 @@ class Forwarding:
         while (left := self._left()) and time.monotonic() - began < seconds and not self._is_hopeless(left):
             if not said and time.monotonic() - began > 2.0:
                 said = True
-                logger.warning("waiting up to %.0f s for %s; Ctrl-C leaves them to go on", seconds, ", ".join(left))
+                logger.warning("waiting up to %.0f s for %s; Ctrl-C stops waiting", seconds, ", ".join(left))
             time.sleep(0.05)
         for name in left:
             cursor = read_cursor(self._dir, name)
@@ -234,7 +234,7 @@ class Forwarding:
             told = f"{NOTIFIED}{target.name}"
             if outbox is not None and outbox.state == "failing" and outbox.error != self._reported.get(told):
                 self._reported[told] = outbox.error
-                logger.warning("notifications to %s are late: %s. They are tried again", target.name, outbox.error)
+                logger.warning("notifications to %s are late: %s. Retrying", target.name, outbox.error)
 
     def _left(self) -> list[str]:
         """The trackers that do not hold all of the run."""
@@ -341,7 +341,7 @@ def stop_followers(run_dir: RunDir) -> None:
         process = holder.process
         logger.warning(
             "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves it is "
-            "a follower of this run, so it is not ended. Forwarding goes on when it ends or has given no sign of life "
+            "a follower of this run, so it is not ended. Forwarding continues when it ends or gives no sign of life "
             "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
             *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),
             _place(run_dir, name).lock,

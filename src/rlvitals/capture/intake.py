@@ -35,7 +35,7 @@ class Intake:
 
     >>> intake = Intake(print)
     >>> intake.take({"loss": 0.5, "rewards": {"margins": float("nan")}, "step": 3})
-    'step' is a name of rlvitals' own in every row; your metric is kept as 'metric/step'
+    'step' is reserved by rlvitals; your metric is recorded as 'metric/step'
     {'loss': 0.5, 'metric/step': 3, '_nonfinite': 'rewards/margins=nan'}
     >>> intake.take({"grads": [1, 2]})
     'grads' is left out: a list is not a number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
@@ -103,7 +103,7 @@ class Intake:
         if name in self._clean_names:
             return name
         if (kept := metric_key(name)) != name:
-            self._warn_once(f"{name!r} is a name of rlvitals' own in every row; your metric is kept as {kept!r}")
+            self._warn_once(f"{name!r} is reserved by rlvitals; your metric is recorded as {kept!r}")
             return kept
         try:
             name.encode()

@@ -70,7 +70,7 @@ SLICE = 20
 
 
 def check_rules(settings: Settings) -> None:
-    """Raise RuleError for rules that cannot be used, ConfigError for a mapping to a concept nobody knows. For the
+    """Raise RuleError for rules that cannot be used, ConfigError for a mapping to an unknown concept. For the
     start, before anything is written.
     """
     if settings.monitor and (settings.rules is not None or settings.mapping):
@@ -516,7 +516,7 @@ class LiveMonitor:
             self._checkpoint_dir, self._strangers_until = RunDir(folder), self._info.created
 
     def _checkpoints(self) -> dict[int, str]:
-        """The checkpoints to go back to."""
+        """The checkpoints to revert to."""
         found = of_this_run(self._checkpoint_dir.checkpoints(), self._cuts, self._strangers_until)
         return {step: str(path) for step, path in found.items()}
 
@@ -544,17 +544,17 @@ class LiveMonitor:
 
     def _tell_problems(self, monitor: Monitor) -> None:
         for rule, problem in list(monitor.problems.items())[self._problems_told :]:
-            logger.warning("the health rule %s does not work and is set aside: %s", rule, problem)
+            logger.warning("the health rule %s failed and is disabled: %s", rule, problem)
         self._problems_told = len(monitor.problems)
 
     def _put_aside(self, error: Exception) -> None:
         self.is_on = False
         self._unwritten.append(self._line("monitor", {"is_on": False, "reason": words_of(error)}, time.time()))
-        logger.warning("the monitor of %s is set aside, rows are still recorded: %s", self._dir.root, words_of(error))
+        logger.warning("the monitor of %s is disabled, rows are still recorded: %s", self._dir.root, words_of(error))
 
 
 def _request_of(ask: Ask, step: int, checkpoints: Mapping[int, str]) -> Request:
-    """What somebody asks for, as the trainer gets it. `checkpoints` are those to go back to."""
+    """What somebody asks for, as the trainer gets it. `checkpoints` are those to revert to."""
     from rlvitals.health.actions import LR_FACTOR, PEOPLE, REVERT_FACTOR
 
     back_to = ask.checkpoint_step

@@ -143,7 +143,7 @@ class Progress(Generic[T]):
             self._draw_if_due()
 
     def close(self) -> None:
-        """Leave the bar as it is. Calling it again does nothing."""
+        """Leave the bar as it is. A second call does nothing."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -381,7 +381,7 @@ class Run:
         self._measurements.count(tokens, samples)
 
     def finish(self, status: Status | None = None, error: BaseException | str | None = None) -> None:
-        """Close the run: everything written, the status recorded. Calling it again does nothing. Without a status the
+        """Close the run: everything written, the status recorded. A second call does nothing. Without a status the
         run has failed where there is an error, and is finished otherwise.
         """
         if status is None:
@@ -422,7 +422,7 @@ class Run:
     its logger is not told."""
 
     def finish_by_steps(self) -> None:
-        """Close the run where nobody says how it ended: before the planned steps it was interrupted."""
+        """Close the run if it is unknown how it ended: before the planned steps it was interrupted."""
         planned, last = self.settings.total_steps, self.last_step
         if planned is not None and last < planned:
             self.finish("interrupted", f"ended silently at step {last} of {planned}")
@@ -460,7 +460,7 @@ class Run:
         values = [Sign(name, numbers[name], courses.get(name, ())) for name in names]
         return run_card(self.name, [self.status, step, self.dir], self.verdict, values, by_gravity(self.findings))
 
-    # How it ends when nobody calls finish(): see endings.
+    # How it ends without a call of finish(): see endings.
     def interrupt(self) -> None:
         self.flush(LAST_WAIT_SECONDS)
         for writer in self._all_writers:

@@ -162,7 +162,7 @@ def recognise(names: Iterable[str]) -> Recognised:
 
 
 def vocabulary() -> Vocabulary:
-    """What tells by its words and values what a name is that nobody registered.
+    """What tells by its words and values what an unregistered name is.
 
     >>> vocabulary().recognise("avg_return").concept, vocabulary().recognise("kl_coef")
     ('reward.total.mean', None)

@@ -149,7 +149,7 @@ class Catalog:
         self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
 
     def _check_form(self, form: Form, where: str) -> None:
-        """Raise CatalogError for a concept or a role that nobody knows."""
+        """Raise CatalogError for an unknown concept or role."""
         roles = {role.strip("()") for said in form.said for role in said.split()}
         for kind, word, known in (
             ("concept", form.concept, self.metrics.keys()),
@@ -162,7 +162,7 @@ class Catalog:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The words and forms of names that nobody registered."""
+        """The words and forms of unregistered names."""
         return Vocabulary(self._words, self._forms, self._neutral, self._ignorable)
 
     def find(self, name: str, framework: str | None = None) -> list[Match]:
@@ -173,7 +173,7 @@ class Catalog:
         return found
 
     def matches(self, name: str, framework: str | None = None, algorithm: str | None = None) -> list[Match]:
-        """The same; none for a name nobody knows. Quick, where looking for the nearest names takes 50 ms, and
+        """The same; none for an unknown name. Quick, where looking for the nearest names takes 50 ms, and
         remembered: a view asks for the same names again and again. With the id of an algorithm, the names of a
         trainer for it come first where the framework leaves it open.
         """
@@ -308,7 +308,7 @@ class Catalog:
         return {owner for owner in owners | heirs if owner in self.frameworks} - self._never_guessed
 
     def check_framework(self, framework: str) -> None:
-        """Raise ConfigError for a framework nobody knows."""
+        """Raise ConfigError for an unknown framework."""
         if framework not in self.frameworks:
             known = ", ".join(sorted(self.frameworks))
             raise ConfigError(

@@ -61,11 +61,11 @@ class Reader:
         """The trainer whose names the run logs, or its framework; None where neither is known."""
 
     def matches(self, name: str) -> list[Match]:
-        """Every meaning of a name, the likeliest first; none for a name nobody knows."""
+        """Every meaning of a name, the likeliest first; none for an unknown name."""
         return self._catalog.matches(name, self.framework, self._algorithm)
 
     def meaning(self, name: str, *, evaluated: bool = False) -> Match | None:
-        """What a logged name means here; None for a name nobody knows. `evaluated` says that evaluations alone log
+        """What a logged name means here; None for an unknown name. `evaluated` says that evaluations alone log
         it.
         """
         found = next(iter(self.matches(name)), None)
@@ -163,7 +163,7 @@ class Reader:
 
         First the algorithm's own; of an unknown algorithm, those of the one that most of the names belong to. Of a
         mixture of experts, EXPERT_SIGNS of its router are among them. Then an agent's, a critic's and an engine's.
-        What is missing to FEWEST_SIGNS is filled up from the catalogue's core, then with names that nobody knows.
+        What is missing to FEWEST_SIGNS is filled up from the catalogue's core, then with unknown names.
         """
         logged = self._by_concept(names)
         chosen = [logged[concept] for concept in self._signs(logged) if concept in logged]

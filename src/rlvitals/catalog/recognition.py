@@ -1,4 +1,4 @@
-"""Tells what a series is that nobody registered, by the words of its name and by its values, and how sure that is.
+"""Tells what a series with an unregistered name is, by the words of its name and by its values, and how sure that is.
 
 A name is cut into words (`rollout/ep_rew_mean`, `avgReturn`, `clipfrac`, `平均奖励`, `Средняя награда`), each word
 has a role (`words.yaml`), and the roles together make a concept or none: `kl_coef` is a `kl` and a `setting`, no KL.

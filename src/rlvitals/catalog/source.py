@@ -47,7 +47,7 @@ class CatalogData:
     groups: tuple[Group, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By role, the words of names that nobody registered."""
+    """By role, the words of unregistered names."""
     forms: tuple[Form, ...] = ()
     neutral: tuple[str, ...] = ()
     ignorable: tuple[str, ...] = ()

@@ -120,7 +120,7 @@ def _list(view: StoredRun, is_json: bool) -> int:
     if is_json:
         print_json([asdict(one) for one in asked])
     elif not asked:
-        say(f"{view.path}: nobody has asked anything of this run's trainer")
+        say(f"{view.path}: there are no requests to this run's trainer")
     for one in [] if is_json else asked:
         say(asked_line(asdict(one)))
     return 0

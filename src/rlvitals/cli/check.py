@@ -299,7 +299,7 @@ class _Watch:
         report = self.report()
         warn(
             f"following {self._path} ({report.format}): {report.rows:,} rows so far, {report.verdict}: "
-            f"{report.reason}. From now on findings are announced; Ctrl-C ends"
+            f"{report.reason}. New findings are printed from now on. Press Ctrl-C to stop"
         )
 
     def _show_status(self, idle: float) -> None:

@@ -133,4 +133,4 @@ def _ready(url: str) -> None:
 
 def _ready_to_edit(url: str) -> None:
     say(f"The dashboard is at {url}")
-    say("Press Ctrl-C to stop. Names, tags and notes are kept in .rlvitals-marks.json; runs are never modified.")
+    say("Press Ctrl-C to stop. Names, tags and notes are written to .rlvitals-marks.json; runs are never modified.")

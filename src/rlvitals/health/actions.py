@@ -66,7 +66,7 @@ class Policy:
     ) -> Request | None:
         """The request that new findings lead to, now the open one; None where nothing more severe is to be asked.
 
-        `checkpoints` gives the folders there are to go back to, by step; it is called where that matters.
+        `checkpoints` gives the folders to revert to, by step; it is called where that matters.
         """
         new = list(findings)
         criticals = self.stand(new)
@@ -134,7 +134,7 @@ class Policy:
 
     def recall(self, events: Iterable[HealthEvent], cuts: Mapping[int, int]) -> None:
         """Count the answers from before a resume. `cuts` says for each attempt that took over which step was the first
-        to be overtaken: what is saved from there on is new.
+        to be superseded: what is saved from there on is new.
         """
         onsets: dict[Any, int] = {}
         for event in events:
@@ -180,7 +180,7 @@ class Policy:
             if good and self._reverts < MOST_REVERTS:
                 return Request("revert", reason, finding, good[newest], newest, REVERT_FACTOR)
             if self._reverts >= MOST_REVERTS:
-                reason = f"{reason}; training went back {MOST_REVERTS} times already"
+                reason = f"{reason}; training was reverted {MOST_REVERTS} times already"
                 if finding.severity == "critical":
                     hint = f", the last good checkpoint is {Path(good[newest]).name}" if good else ""
                     return Request("stop", f"{reason}{hint}", finding)
@@ -258,7 +258,7 @@ def perform(request: Request, controls: Controls) -> Outcome:
     problem = problems[0]
     why = str(problem) if isinstance(problem, Declined | CannotGoBack) else words_of(problem)
     if request.action == "revert" and not isinstance(problem, Declined):
-        return Outcome("declined", f"training stops: it cannot go back to {_name(request)}: {why}", must_stop=True)
+        return Outcome("declined", f"training stops: it cannot revert to {_name(request)}: {why}", must_stop=True)
     return Outcome("declined", why)
 
 
@@ -276,7 +276,7 @@ def _perform(request: Request, controls: Controls) -> Outcome:
             rate = _scale(request, controls)
         except Declined as why:
             rate = f"the learning rate stays the same ({why})"
-        return Outcome("done", f"back to {_name(request)}, {rate}; steps and data go on")
+        return Outcome("done", f"back to {_name(request)}, {rate}; steps and data continue")
     return Outcome("done")
 
 

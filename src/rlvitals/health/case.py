@@ -32,7 +32,7 @@ __all__ = ["Case", "Family", "SignalSource", "Taken"]
 
 Family = Literal["policy", "preference", "other"]
 _FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
-"""By kind of algorithm. The signals tell the family of the other kinds, and of an algorithm nobody knows."""
+"""By kind of algorithm. The signals tell the family of the other kinds, and of an unknown algorithm."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
 _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")

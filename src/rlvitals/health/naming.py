@@ -184,7 +184,7 @@ class Naming:
         return vocabulary.names_a_part(key) or vocabulary.says_nothing(key)
 
     def _claims_given(self, name: str, target: str) -> list[Claim]:
-        """What the user's word for a name comes to. Raises ConfigError for a concept nobody knows."""
+        """What the user's word for a name comes to. Raises ConfigError for an unknown concept."""
         why = "your mapping"
         if target in self._sources:
             return [Claim(_GIVEN, Taken(target, name, target, "given", why))]

@@ -144,7 +144,7 @@ def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
 
 
 def book_of(name: str) -> Rulebook | None:
-    """The rules in which a rule or a kind is told: the shipped ones, or those of the preset that has it."""
+    """The rules in which a rule or a kind is described: the shipped ones, or those of the preset that has it."""
     if name in KINDS or name in shipped().rules:
         return shipped()
     books = (load(preset) for preset in presets())

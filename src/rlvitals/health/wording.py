@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rlvitals.health.alarm import Alarm
 from rlvitals.records import Citation, Finding
 
-if TYPE_CHECKING:  # a run that nobody watches does not load the catalogue
+if TYPE_CHECKING:  # a run without a monitor does not load the catalogue
     from rlvitals.health.case import Case
     from rlvitals.health.entries import Rule
 

@@ -161,7 +161,7 @@ class DocumentImporter(Importer):
         if not found:
             return rows
         if reader.steps.is_numbered and len(found) <= len(rows):
-            self.notes.say(f"{table.title} says no steps: its rows are spread evenly over the training")
+            self.notes.say(f"{table.title} has no steps: its rows are spread evenly over the training")
             for number, row in enumerate(found, start=1):
                 row["step"] = rows[-(-number * len(rows) // len(found)) - 1]["step"]
         self.notes.say(f"{table.title} ({len(found)} rows) is read as evaluations")

@@ -313,7 +313,7 @@ def _telling(items: list[Item]) -> list[Item]:
         if is_row and (item.said or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
     if not telling and not any(len(set(values)) >= RECURS for values in _series(item.said for item in kept).values()):
-        return []  # numbers nobody knows are a training's where they come with steps
+        return []  # unknown numbers are a training's where they come with steps
     return kept
 
 

@@ -296,7 +296,7 @@ class Book:
         runs = [run for run in runs if _are_metrics(run) and not all("train_runtime" in row for row in run)]
         notes = [note for note in console.notes.texts() if "no step" not in note]  # the steps are reported below
         if len(runs) > 1 and (joined := joined_epochs(runs)):
-            notes.append(f"the steps in cell {cell} begin again in each of {len(runs)} epochs: they are counted on")
+            notes.append(f"the steps in cell {cell} start over in each of {len(runs)} epochs: they are numbered on")
             runs = [joined]
         for run in runs:
             part = Part(cell, run, config=dict(console.config), notes=list(notes))

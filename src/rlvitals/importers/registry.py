@@ -119,7 +119,7 @@ def plug_ins() -> tuple[type[Importer], ...]:
 
 
 def _pass_over(where: str, error: Exception) -> None:
-    _warn(f"the importer {where} cannot be used and is passed over: {words_of(error)}", key=where)
+    _warn(f"the importer {where} cannot be used and is skipped: {words_of(error)}", key=where)
 
 
 def readable() -> str:

@@ -107,7 +107,7 @@ class StepFinder:
             return step + self._offset
         if epoch >= self._epoch + 1 and step + self._offset < self._last and math.isfinite(self._epoch):
             self._offset = self._last + 1 - step
-            self.notes.say("steps count again in each epoch: they are counted on")
+            self.notes.say("steps start over in each epoch: they are numbered on")
         elif epoch < self._epoch:
             self._offset = 0
         self._epoch = epoch

@@ -1,6 +1,6 @@
 """Brings one target the findings of a run: reads the health log, keeps to the limit, and sends nothing twice.
 
-Each target has a courier, with a thread and its own outbox: a slow or failing service holds up nobody else. The
+Each target has a courier, with a thread and its own outbox: a slow or failing service does not hold up the others. The
 outbox advances past a line of the health log once the service has the message, or the finding is among those that were
 held back; after an outage, a restart or a kill the courier continues from there.
 """
@@ -310,7 +310,7 @@ class Courier:
 
     def _tell_problem(self, outcome: Outcome) -> None:
         said = self._masked(outcome.problem)
-        self._say_once(f"{self.target.name} did not take a notification: {said}; it is tried again")
+        self._say_once(f"{self.target.name} did not accept a notification: {said}; retrying")
         self._save("failing", said)
 
     def _failed(self, error: Exception) -> None:

@@ -119,11 +119,13 @@ class ReportView:
 
 
 HINDSIGHT = "If it had been stopped"
-"""The heading over what going on has cost, in every report and on every screen."""
+"""The heading over what continuing has cost, in every report and on every screen."""
 
 
 def hindsight_lines(facts: dict[str, Any]) -> Iterator[RenderableType]:
-    """What going on has cost, where to go back to, and the settings beside those of the nearest healthy run."""
+    """What continuing has cost, which checkpoint to revert to, and the settings beside those of the nearest healthy
+    run.
+    """
     yield _heading(HINDSIGHT)
     yield from _bullets(facts["told"])
     rows, note = nearest_rows(facts)

@@ -137,7 +137,9 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
 
 
 def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
-    """What going on has cost, where to go back to, and the settings beside those of the nearest healthy run."""
+    """What continuing has cost, which checkpoint to revert to, and the settings beside those of the nearest healthy
+    run.
+    """
     yield bullets(map(visible, facts["told"]))
     rows, note = nearest_rows(facts)
     if not rows:

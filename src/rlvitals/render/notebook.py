@@ -33,7 +33,7 @@ class Sign(NamedTuple):
 def run_card(
     name: str, about: Sequence[str], verdict: tuple[str, str] | None, signs: Sequence[Sign], findings: Sequence[Finding]
 ) -> str:
-    """The whole card. `verdict` is one with its reason; None where nobody has judged the run."""
+    """The whole card. `verdict` is one with its reason; None if the run was not judged."""
     edge = _EDGES.get(verdict[0], "#888888") if verdict else "#888888"
     words = f"{_WORDS[verdict[0]]}: {_said(verdict[1])}" if verdict else ""
     rows = "".join(

@@ -104,7 +104,7 @@ def about_words(report: RunReport) -> list[str]:
     if about["started"]:
         told.append(f"started {moment(about['started'])}, {duration(about['seconds'])}")
     if len(report.attempts) > 1:
-        told.append(f"{len(report.attempts)} attempts, {number(about['ghost_rows'])} rows overtaken")
+        told.append(f"{len(report.attempts)} attempts, {number(about['ghost_rows'])} rows superseded")
     return told
 
 

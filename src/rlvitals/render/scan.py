@@ -51,7 +51,7 @@ class ScanView:
                 f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim"
             )
         for name, problem in facts["problems"].items():
-            yield Text(f"the scanner {name} failed and was set aside: {problem}", style="yellow")
+            yield Text(f"the scanner {name} failed and was disabled: {problem}", style="yellow")
 
 
 def _reason(facts: dict[str, Any]) -> str:

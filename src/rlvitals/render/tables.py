@@ -98,7 +98,7 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["algorithm"]:
         line.insert(0, facts["algorithm"] + (f" ({facts['framework']})" if facts["framework"] else ""))
     if facts["attempts"] > 1:
-        line.append(f"{facts['attempts']} attempts, {number(facts['ghost_rows'])} rows overtaken")
+        line.append(f"{facts['attempts']} attempts, {number(facts['ghost_rows'])} rows superseded")
     if len(facts["ranks"]) > 1:
         line.append(f"{len(facts['ranks'])} ranks")
     yield Text("  " + " | ".join(line), style="dim")

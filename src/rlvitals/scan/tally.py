@@ -204,7 +204,7 @@ class Scans:
 
     def _put_aside(self, name: str, error: Exception) -> None:
         self.problems[name] = words_of(error)
-        self._warn_once(f"the scanner {name} failed and is set aside: {words_of(error)}", key=name)
+        self._warn_once(f"the scanner {name} failed and is disabled: {words_of(error)}", key=name)
 
 
 def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) -> Citation:

@@ -24,7 +24,7 @@ class CsvSink(FileSink):
     formula has an apostrophe before it (`store.spreadsheet`).
 
     After a crash the file is cut to what was committed and continues from there: every row is there once. After a
-    resume the rows of all attempts are there, distinguished by the column `attempt`; those a later attempt overtook
+    resume the rows of all attempts are there, distinguished by the column `attempt`; those a later attempt superseded
     stay, under their own attempt (`rlvitals export` leaves them out). A file that stands at `path` before the run is
     kept as NAME.1. Where committed rows have vanished the tracker stops and says how to have the file written again.
 

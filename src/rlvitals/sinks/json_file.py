@@ -24,7 +24,7 @@ class JsonSink(FileSink):
 
     After a crash the file may end in half a row until the tracker is opened again; then it is cut to what was
     committed, closed with its bracket, and continues: every row is there once. After a resume the rows of all attempts
-    are there, distinguished by `attempt`; those a later attempt overtook stay, under their own (`rlvitals export`
+    are there, distinguished by `attempt`; those a later attempt superseded stay, under their own (`rlvitals export`
     leaves them out). A file that stands at `path` before the run is kept as NAME.1. Where committed rows have vanished
     the tracker stops and says how to have the file written again.
 

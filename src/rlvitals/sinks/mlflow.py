@@ -61,7 +61,7 @@ class MlflowSink(Sink):
     After a crash rows are sent again from the last commit; MLflow's primary key (metric, time, step, value) makes the
     second copy vanish. It has none in folders of files (`mlruns`), which are refused for that reason. After a
     resume there is one MLflow run per attempt, the later ones below the first, each with the settings it had: what
-    an attempt overtook stays in the run before it. A run is marked finished when the tracker closes.
+    an attempt superseded stays in the run before it. A run is marked finished when the tracker closes.
 
     Memory: `runs`, the MLflow run of each attempt. Where one of them has vanished the tracker stops and says what to
     do.

@@ -1,6 +1,6 @@
 """SwanLab: one experiment for each attempt, all in one group.
 
-What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it overtook stays in
+What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it superseded stays in
 the first one. A crash of the follower in the modes `offline` and `local`: a SwanLab file cannot be continued, so when
 the next row comes the attempt is written again from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
 before it is removed once the new one is on disk; one folder per attempt remains. (Killed after the very last row, the

@@ -8,10 +8,10 @@ layout of the Custom Scalars tab.
 After a crash a user sees every row once: the file that was being written is cut to what was committed, files nobody
 committed are removed, and a new file continues from there. (A TensorBoard that was just showing rows which are then
 taken back shows them twice until it is restarted.) After a resume TensorBoard shows the line that lives: a session
-start at the step the attempt came from makes it drop what was overtaken, and overtaken rows that arrive later are not
+start at the step the attempt came from makes it drop what was superseded, and superseded rows that arrive later are not
 written.
 
-TensorBoard's default loader uses steps alone, metric by metric: a metric that only an overtaken attempt logged stays
+TensorBoard's default loader uses steps alone, metric by metric: a metric that only a superseded attempt logged stays
 there, and a late row, with a step behind its metric's last one, hides the points beyond it. The files hold them, and
 `tensorboard --load_fast=false` shows things as they are.
 """
@@ -67,8 +67,8 @@ class TensorBoardSink(Sink):
     """Writes one run's event files into `log_dir`. Owns the files there that carry the run's id, and no others.
 
     Its memory: `serial` and `length` (the last file, and how much of it is committed); `cuts` (attempt -> first step of
-    earlier attempts that it overtook), `newest` (attempt) and `early` (how many evaluations of the newest attempt came
-    before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout);
+    earlier attempts that it superseded), `newest` (attempt) and `early` (how many evaluations of the newest attempt
+    came before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout);
     `samples` (how many samples of the machine were written).
     """
 
@@ -110,7 +110,7 @@ class TensorBoardSink(Sink):
 
     def commit(self) -> None:
         if self._file is None:
-            return  # nothing but overtaken rows
+            return  # nothing but superseded rows
         self._file.flush()
         os.fsync(self._file.fileno())
         self.memory.update(
@@ -212,7 +212,7 @@ class TensorBoardSink(Sink):
         return any(number > row.attempt and row.step >= cut for number, cut in self._cuts.items())
 
     def _follow_attempts(self, item: SinkRow) -> None:
-        """Have TensorBoard drop what a new attempt overtakes, when its first row of either stream comes."""
+        """Have TensorBoard drop what a new attempt supersedes, when its first row of either stream comes."""
         row = item.row
         if row.attempt > self._newest:
             known, self._newest = self._newest, row.attempt
@@ -245,7 +245,7 @@ class TensorBoardSink(Sink):
             self._has_config = False
             self._members.clear()
             self._looked_up.clear()
-        # Samples of the machine have a separate axis, on which nothing is overtaken; they have been dropped too.
+        # Samples of the machine have a separate axis, on which nothing is superseded; they have been dropped too.
         for sample in islice(stored_rows(self.facts.root, "system"), max(cut, 0), max(cut, 0, self._samples)):
             self._write_row(SinkRow("system", sample))
 

@@ -2,7 +2,7 @@
 
 What a user sees. A crash of the follower leaves no trace: every row carries an id made of the run and its place in the
 log, and Trackio's database takes an id once. A resume opens a second run, "NAME (attempt 2)", in the same group; what
-it overtook stays in the first one.
+it superseded stays in the first one.
 
 Trackio's own `log` puts rows into a queue and forgets them when the process dies, so rows go past it: into its storage
 (`SQLiteStorage.bulk_log`, what its own sender calls; JSONL fragments where Trackio keeps off SQLite, as on network

@@ -1,7 +1,7 @@
 """Weights & Biases: one W&B run for each attempt, all in one group, on the run's own step axis.
 
 Every row is one history row that carries `rlvitals/step`, the x axis of all charts, so late and out-of-order steps are
-where they belong; values keep their full precision, NaN and infinities included. What a later attempt overtook is in
+where they belong; values keep their full precision, NaN and infinities included. What a later attempt superseded is in
 the earlier attempt's W&B run, never mixed with it.
 
 W&B writes each run to its own file (`offline-run-.../run-ID.wandb`) before anything else. A commit waits until

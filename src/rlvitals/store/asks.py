@@ -39,7 +39,7 @@ class Ask:
     """The attempt it is meant for: a run that was resumed since does not stop for it."""
     why: str = ""
     checkpoint_step: int | None = None
-    """revert: the checkpoint to go back to; None: the newest."""
+    """revert: the checkpoint to revert to; None: the newest."""
     factor: float | None = None
     """reduce_lr, revert: what to multiply the learning rate by."""
     id: str = ""

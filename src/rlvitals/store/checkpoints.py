@@ -45,7 +45,7 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 def of_this_run(
     found: Mapping[int, Path], cuts: Iterable[tuple[int, float]], strangers_until: float = 0.0
 ) -> dict[int, Path]:
-    """Those of the living line. A folder that an overtaken attempt left behind holds other weights, and one that was
+    """Those of the living line. A folder that a superseded attempt left behind holds other weights, and one that was
     last changed before the run began is another training's. `cuts` are the first step that became a ghost, and when.
     """
     cuts = list(cuts)

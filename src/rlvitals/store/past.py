@@ -30,7 +30,7 @@ SCAN_BYTES = 64 * 2**10
 """So little is read line by line instead of being halved."""
 
 LATE_BYTES = 2**20
-"""How far beyond the place where an attempt was overtaken late rows of earlier steps are looked for."""
+"""How far beyond the place where an attempt was superseded late rows of earlier steps are looked for."""
 
 _BLOCK_BYTES = 2**20
 

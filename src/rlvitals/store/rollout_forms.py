@@ -202,7 +202,7 @@ def _call(given: Any, note: Note) -> ToolCall | None:
         if isinstance(name, str):
             arguments = parsed_arguments(function.get("arguments"))
             return ToolCall(name, arguments, None if result is None else text_of(result), str(given.get("error") or ""))
-    note(f"a tool call is left out: {_kind(given)} is none")
+    note(f"a tool call is left out: {_kind(given)} is not a tool call")
     return None
 
 

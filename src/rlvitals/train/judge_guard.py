@@ -61,7 +61,7 @@ class JudgeGuard:
         self.failures += 1
         self._warn_once(
             f"{self._who} failed on an answer ({reason}). The answer has no judgement and is left out; "
-            "training goes on",
+            "training continues",
             key=type(error).__qualname__,
         )
         return reason

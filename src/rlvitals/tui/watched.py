@@ -177,7 +177,7 @@ class Watched:
         return self.reader.title(name)
 
     def explanation(self, name: str) -> catalog.Explanation | None:
-        """What the catalogue says of it; None for a name nobody knows."""
+        """What the catalogue says of it; None for an unknown name."""
         try:
             return self.reader.explain(name)
         except RlvitalsError:

@@ -46,7 +46,7 @@ class Report:
     reason: str
     """The verdict in a sentence."""
     points: int
-    """Rows that were judged: those of a step joined, evaluations and what was overtaken included."""
+    """Rows that were judged: those of a step joined, evaluations and what was superseded included."""
     rows: int
     """Training rows of the living line: the number every list and page shows."""
     first_step: int | None
@@ -68,7 +68,7 @@ class Report:
     series: dict[str, Trace] = field(default_factory=dict)
     """The metrics the findings are about, thinned, with every extreme kept."""
     hindsight: Hindsight | None = None
-    """Of a run that went wrong: what going on has cost, and where to go back to."""
+    """Of a run that went wrong: what continuing has cost, and which checkpoint to revert to."""
 
     @property
     def ongoing(self) -> frozenset[str]:
@@ -272,7 +272,7 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
         for name, concept in monitor.case.mapping.items()
         if name not in logged
     ]
-    notes += [f"the rule {rule} failed and was set aside: {error}" for rule, error in monitor.problems.items()]
+    notes += [f"the rule {rule} failed and was disabled: {error}" for rule, error in monitor.problems.items()]
     own = History(source.recorded).findings
     if own and worst(own) != worst(findings):
         notes.append(

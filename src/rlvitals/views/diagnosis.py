@@ -28,7 +28,7 @@ MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
 """Rows times metrics, and metrics, of a log that is judged while somebody waits."""
 
 QUICK_CELLS = 200_000
-"""Rows times metrics of a run that is judged for a list, where nobody watched it: a fraction of a second."""
+"""Rows times metrics of a run that is judged for a list, if it was not monitored: a fraction of a second."""
 
 ROWS_AT_ONCE = 16
 """Rows that are judged between two pauses: about 3 ms."""

@@ -1,7 +1,7 @@
 """The evaluations of a run over its steps: from their files, and from the log where a file is gone.
 
-Shown is the line of the run that lives: what a resumed attempt overtook is left out. Folders that other trainers wrote
-(`eval_logs/eval_step_0010.json` and nothing else of ours) can be read as well.
+Shown is the line of the run that lives: what a resumed attempt superseded is left out. Folders that other trainers
+wrote (`eval_logs/eval_step_0010.json` and nothing else of ours) can be read as well.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What would have happened if a run that went wrong had been stopped: the GPU hours that continued after the onset, the
-checkpoint to go back to, and the settings of the nearest healthy run beside its own. One answer for every command,
+checkpoint to revert to, and the settings of the nearest healthy run beside its own. One answer for every command,
 report and screen, in numbers and in sentences.
 
 The onset is that of the first critical finding that still stands. A run that failed or was killed without one has no
@@ -201,7 +201,7 @@ def _rounded(hours: float) -> str:
     return number(round(hours, 1) if hours >= 10 else float(f"{hours:.3g}"))
 
 
-# The checkpoint to go back to
+# The checkpoint to revert to
 
 
 class _Known(NamedTuple):
@@ -298,7 +298,7 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
 
 
 def _on_record(view: RunView) -> Iterator[tuple[int, str]]:
-    """What rows say was saved, what the doctor asked to go back to, and what later attempts began with."""
+    """What rows say was saved, what the doctor asked to revert to, and what later attempts began with."""
     columns, lives = view.columns("train")[0]
     if SAVED in columns.text_names:
         for row, name in columns.texts(SAVED).items():

@@ -48,7 +48,7 @@ class News:
 
     rows: list[Fields] = field(default_factory=list)
     before: list[Fields] | None = None
-    """Where what was read so far is no longer the story (a resumed run overtook a part of it): the rows that are, and
+    """Where what was read so far is no longer the story (a resumed run superseded a part of it): the rows that are, and
     that came before the new ones. Judging begins again with them.
     """
     events: list[HealthEvent] = field(default_factory=list)
@@ -294,7 +294,7 @@ class RunFeed:
         before: list[Fields] | None = [] if is_other else None
         if is_resumed:
             before, new = self._overtaken(ends_before, new)
-        elif is_first:  # there may be overtaken rows already
+        elif is_first:  # there may be superseded rows already
             new = self._living(new)
         elif self._lineage is not None:
             gone = self._lineage.is_ghost(*_places(new["system"]))

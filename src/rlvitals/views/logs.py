@@ -82,7 +82,7 @@ class LogView(RunView):
 
     @property
     def health_events(self) -> list[HealthEvent]:
-        return []  # nobody watched it
+        return []  # it was not monitored
 
     def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
         if stream == "system":

@@ -1,7 +1,7 @@
 """A stored run, to be asked for series, frames and facts. `views.run` opens one.
 
 Reading never writes to a run, except for its derived `index/`. What is shown is the living line of the run: rows that a
-resumed attempt overtook are ghosts, asked for by name.
+resumed attempt superseded are ghosts, asked for by name.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class StoredRun:
 
     @property
     def ghost_rows(self) -> int:
-        """Training rows that a later attempt overtook."""
+        """Training rows that a later attempt superseded."""
         return int(self._ghosts("train").sum())
 
     @property
@@ -447,7 +447,7 @@ class StoredRun:
 
     def last_rows(self, count: int) -> list[Row]:
         """The newest rows of the living line, oldest first."""
-        # A few more than asked for: some may be late or overtaken.
+        # A few more than asked for: some may be late or superseded.
         found = last_rows(self._dir.train_log, count * 4)
         return sorted((row for row in found if not self._is_ghost(row)), key=lambda row: row.step)[-count:]
 
@@ -556,7 +556,7 @@ class StoredRun:
 
     @property
     def cuts(self) -> list[tuple[int, float]]:
-        """For each attempt that overtook earlier ones: the first step that became a ghost, and when that happened."""
+        """For each attempt that superseded earlier ones: the first step that became a ghost, and when that happened."""
         begun = {attempt.number: attempt.started for attempt in self.attempts}
         return [(cut, begun.get(number, 0.0)) for number, cut in self._lineage.cuts.items()]
 

@@ -1,4 +1,4 @@
-"""The health events on record of a run, and those its recorded rollouts lead to where nobody looked at them before.
+"""The health events on record of a run, and those its recorded rollouts lead to if they were not checked before.
 
 A run whose monitor looked at every row compared them while it trained. Another one is compared here, by the same
 functions and with the same answer.

@@ -48,7 +48,7 @@ def gather(
     mapping: Mapping[str, str] | None = None,
 ) -> RunReport:
     """The report on a run or any log that can be read, beside others where some are given. Raises NotALog or RunError,
-    and ConfigError for a `mapping` of names that are not there or to concepts nobody knows.
+    and ConfigError for a `mapping` of names that are not there or to unknown concepts.
     """
     view = open_any(path)
     report = check_source(source_of(view), mapping=mapping)

@@ -1,6 +1,6 @@
 """Looking at rollouts: the groups of a step, the worst, a text among them, what changed between two steps.
 
-A run's own are shown as its rows are: what a resumed attempt overtook is left out, and where two attempts recorded
+A run's own are shown as its rows are: what a resumed attempt superseded is left out, and where two attempts recorded
 rollouts of one step, the later one's count. A framework's dump is looked at in the same way, and one that a run is
 linked to is shown with it: at a step that the run recorded itself, its own groups are. Groups are read from the files
 of their step; everything else asks a table.

@@ -153,7 +153,7 @@ def _cards(view: StoredRun) -> int | None:
 
 
 def _times_by_attempt(view: StoredRun) -> dict[int, NDArray[Any]]:
-    """Every time on record in rows of any kind, overtaken ones included, by attempt, in order."""
+    """Every time on record in rows of any kind, superseded ones included, by attempt, in order."""
     logs = [view.columns(stream)[0][0] for stream in ("train", "eval")]
     found = [(columns.attempts, columns.timestamps) for columns in logs]
     if view.foreign is None:

@@ -160,7 +160,7 @@ class _Log:
         self.cuts = {name: cut for name in names if (cut := reader.cut(name))}
 
     def metric(self, name: str) -> tuple[str, bool]:
-        """What a name measures, labels aside: its concept, or its bare name where nobody knows it."""
+        """What a name measures, labels aside: its concept, or its bare name if it is unknown."""
         found, cut = self.reader.meaning(name), self.cuts.get(name)
         plain = cut.name if cut else name
         return found.metric.id if found else plain, is_held_out(name)

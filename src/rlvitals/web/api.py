@@ -116,7 +116,7 @@ def findings(folder: Folder, query: Query) -> contract.Findings:
 
 
 def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
-    """What going on has cost a run that went wrong, and where to go back to."""
+    """What continuing has cost a run that went wrong, and which checkpoint to revert to."""
     from rlvitals.views.hindsight import Neighbours, hindsight
 
     def told(run: Open) -> contract.HindsightAnswer:

@@ -516,7 +516,7 @@ export interface CostFacts {
   told: string;
 }
 
-/** A checkpoint to go back to. */
+/** A checkpoint to revert to. */
 export interface CheckpointFacts {
   step: number;
   name: string;

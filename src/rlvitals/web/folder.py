@@ -144,7 +144,7 @@ class Turns:
 
 
 class Judging:
-    """The doctor at work on a run, in a separate thread: a long log that nobody watched takes seconds."""
+    """The doctor at work on a run, in a separate thread: a long log that was not monitored takes seconds."""
 
     def __init__(self, view: RunView, turns: Turns) -> None:
         self.diagnosis: Diagnosis | None = None

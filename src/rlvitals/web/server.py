@@ -304,7 +304,7 @@ async def _nothing(request: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     logger.error("%s failed", request.url.path, exc_info=error)
-    return _error(500, f"the server failed on this question ({type(error).__name__}); its log says more")
+    return _error(500, f"the server failed to answer this request ({type(error).__name__}); see its log")
 
 
 async def _index(request: Request) -> Response:

@@ -1,4 +1,4 @@
-/** What going on has cost a run that went wrong, where to go back to, and the nearest healthy run's settings beside its own. */
+/** What continuing has cost a run that went wrong, which checkpoint to revert to, and the nearest healthy run's settings beside its own. */
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";
