@@ -102,6 +102,35 @@ def tags_as_calls(tokenizer: Any) -> Any:
     return tokenizer
 
 
+def build(
+    model: Any, tokenizer: Any, folder: str, *, steps: int, learning_rate: float, seed: int = 0, **more: Any
+) -> Any:
+    """TRL's trainer for this task; `more` are further arguments of its config."""
+    datasets.disable_progress_bars()
+    asked = []
+    for world in range(seed * 100_000, seed * 100_000 + 8 * steps):
+        made = mini(world)
+        asked.append({"prompt": [{"role": "user", "content": made.questions[0].question}], "world": world})
+        made.mailbox.close()
+    config = {
+        "output_dir": folder, "max_steps": steps, "learning_rate": learning_rate, "seed": seed,
+        "per_device_train_batch_size": 64, "num_generations": 8, "max_completion_length": 200,
+        "max_tool_calling_iterations": 6, "reward_weights": [1.0, 0.0], "beta": 0.01, "logging_steps": 1,
+        "save_steps": steps, "report_to": [], "bf16": False, "disable_tqdm": True, **more,
+    }  # fmt: skip
+    trainer = GRPOTrainer(
+        model,
+        [mailbox_reward, correct],
+        args=GRPOConfig(**config),
+        train_dataset=datasets.Dataset.from_list(asked),
+        processing_class=tags_as_calls(tokenizer),
+        environment_factory=Inbox,
+        callbacks=[VitalsCallback(display="auto")],
+    )
+    trainer.remove_callback(PrinterCallback)  # the display below is enough
+    return trainer
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output_dir")
@@ -110,42 +139,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
-    datasets.disable_progress_bars()
-    model, tokenizer = models.load(str(warm_start.SHIPPED), None)
-    worlds = range(given.seed * 100_000, given.seed * 100_000 + 8 * given.steps)
-    asked = []
-    for world in worlds:
-        made = mini(world)
-        asked.append({"prompt": [{"role": "user", "content": made.questions[0].question}], "world": world})
-        made.mailbox.close()
-    trainer = GRPOTrainer(
-        model,
-        [mailbox_reward, correct],
-        args=GRPOConfig(
-            output_dir=given.output_dir,
-            max_steps=given.steps,
-            learning_rate=given.learning_rate,
-            seed=given.seed,
-            per_device_train_batch_size=64,
-            num_generations=8,
-            max_completion_length=200,
-            max_tool_calling_iterations=6,
-            reward_weights=[1.0, 0.0],
-            beta=0.01,
-            logging_steps=1,
-            save_steps=given.steps,
-            report_to=[],
-            bf16=False,
-            use_cpu=True,
-            disable_tqdm=True,
-        ),
-        train_dataset=datasets.Dataset.from_list(asked),
-        processing_class=tags_as_calls(tokenizer),
-        environment_factory=Inbox,
-        callbacks=[VitalsCallback(display="auto")],
-    )
-    trainer.remove_callback(PrinterCallback)  # the display below is enough
-    trainer.train()
+    model, tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None)
+    how = {"steps": given.steps, "learning_rate": given.learning_rate, "seed": given.seed}
+    build(model, tokenizer, given.output_dir, **how, use_cpu=True).train()
 
 
 if __name__ == "__main__":

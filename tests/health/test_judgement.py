@@ -225,6 +225,17 @@ def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(see
     assert ["lr_too_low" in of for of in kinds] == [False, True]
 
 
+@pytest.mark.parametrize(("solved", "expected"), [(0.875, set()), (0.0, {"warning", "critical"})])
+def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(solved, expected):
+    rows = [
+        {"step": step, "train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20),
+         "group.all_pass_fraction": solved * (step > 20)}
+        for step in range(60)
+    ]  # fmt: skip
+    assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
+    assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_that_all_pass_as_the_task_is_learnt_are_no_alarm_and_groups_that_all_fail_are(seed):
     rising = [

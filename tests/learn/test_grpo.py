@@ -41,6 +41,19 @@ def test_held_out_accuracy_rises_by_a_quarter(tmp_path: Path, seed: int) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_skill_that_was_not_there_is_learnt(tmp_path: Path, seed: int) -> None:
+    given = {"output_dir": str(tmp_path), "display": "none", "seed": seed}
+    grpo.train(recipe.load("grpo", grpo.Settings, "new-skill", given))
+    first, *_, last = accuracies(tmp_path)
+    print(f"seed {seed}: held-out accuracy {first:.2f} -> {last:.2f}")
+    assert first <= 0.3
+    assert last >= 0.8
+    assert not [finding for finding in rlvitals.open_run(tmp_path).findings if finding.severity == "critical"]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_far_too_high_learning_rate_collapses_and_the_doctor_says_so_before_half_of_it(tmp_path: Path) -> None:
     train(tmp_path, learning_rate=0.02, early_stopping=0)

@@ -34,6 +34,10 @@ def test_the_true_score_rises_by_a_quarter(tmp_path, seed):
     assert rows[0]["rm.accuracy"] > 0.8
     assert fmean(scores[-3:]) - scores[0] >= 0.25  # of 128 answers each: one alone is off by 0.03 now and then
     assert not [one for one in findings if one.get("kind") == "reward_hacking" and one["severity"] == "critical"]
+    explained = fmean(row["value.explained_variance"] for row in rows[-10:])
+    print(f"the critic explains {explained:.2f} of the returns")
+    assert explained > 0.5
+    assert not [one for one in findings if one.get("rule") == "critic_useless"]
 
 
 @pytest.mark.timeout(1800)

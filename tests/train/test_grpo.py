@@ -33,7 +33,7 @@ HOW = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
 
 @pytest.fixture(scope="module")
 def shipped() -> models.Loaded:
-    return models.load(str(warm_start.SHIPPED), None)
+    return models.load(str(warm_start.SHIPPED["careless"]), None)
 
 
 def settings(folder: Path, **given: Any) -> Settings:
@@ -57,8 +57,24 @@ def conversations(shipped: models.Loaded, rollouts: int = 6) -> list[Trajectory]
 # Conversations
 
 
-def test_the_shipped_checkpoint_is_small() -> None:
-    assert sum(path.stat().st_size for path in warm_start.SHIPPED.iterdir()) < 3_000_000
+@pytest.mark.parametrize("start", warm_start.SHIPPED)
+def test_the_shipped_checkpoints_are_small(start: str) -> None:
+    assert 0 < sum(path.stat().st_size for path in warm_start.SHIPPED[start].iterdir()) < 3_000_000
+
+
+def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shipped: models.Loaded) -> None:
+    rows = warm_start.syntax_lessons(Dialogue(shipped.tokenizer, None), steps=1, batch=96, seed=5)(1)
+    rubrics = [row.episode.rubric for row in rows]
+    assert not any(rubric.cant_parse_tool_call or rubric.bad_tool_call_args for rubric in rubrics)
+    assert shipped.tokenizer.unk_token_id not in {token for row in rows for token in row.ids}
+    asked = [row for row in rows if row.episode.max_turns == warm_start.MAX_TURNS]
+    called = [turn.calls[0].name for row in asked for turn in row.episode.turns]
+    assert {called.count(name) / len(called) > 0.1 for name in set(called)} == {True}
+    right = [row.episode.rubric.answer_correct for row in asked]
+    assert sum(right) < 0.4 * len(right)
+    two = [row for row in asked if len(row.episode.question.message_ids) > 1]
+    assert two
+    assert not any(row.episode.rubric.ever_read_right_email and row.episode.rubric.answer_correct for row in two)
 
 
 def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_turns_say(shipped: models.Loaded) -> None:
@@ -371,7 +387,7 @@ def test_when_every_group_is_filtered_the_counts_are_true_and_nothing_is_trained
     assert row["train/num_early_exit"] > 0
     assert "grad_norm" not in row
     before, after = (
-        models.load(str(place), None).model for place in (warm_start.SHIPPED, tmp_path / "run/final_model")
+        models.load(str(place), None).model for place in (warm_start.SHIPPED["careless"], tmp_path / "run/final_model")
     )
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)

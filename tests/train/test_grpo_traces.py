@@ -102,7 +102,7 @@ def test_rollouts_of_an_update_that_fails_are_recorded(tmp_path: Path, monkeypat
 
 @pytest.fixture(scope="module")
 def played() -> Played:
-    shipped, world = models.load(str(warm_start.SHIPPED), None), mini(seed=3)
+    shipped, world = models.load(str(warm_start.SHIPPED["careless"]), None), mini(seed=3)
     episodes = [Episode(question, world.mailbox, max_turns=5, style="tags") for question in world.questions[:6]]
     how = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
     rows = converse(shipped.model, Dialogue(shipped.tokenizer, None), episodes, how, torch.Generator().manual_seed(1))
@@ -122,7 +122,7 @@ def test_so_many_are_chosen_of_those_that_are_trained_on(played: Played, monkeyp
 
 
 def test_without_an_update_a_trace_holds_what_the_sampler_saw(played: Played) -> None:
-    tokenizer = models.load(str(warm_start.SHIPPED), None).tokenizer
+    tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
     groups = traces.with_traces(played, [(1, 2)], tokenizer)
     assert [rollout.trace is not None for group in groups for rollout in group.rollouts] == [False] * 5 + [True]
     trace, row = groups[1].rollouts[2].trace, played.trajectories[1][2]

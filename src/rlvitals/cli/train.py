@@ -81,7 +81,9 @@ def _parse(name: str, words: list[str]) -> argparse.Namespace:
         description=TRAINERS[name][0].upper() + TRAINERS[name][1:] + ".",
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="settings; flags win over it")
+    named = ", ".join(recipe.variants(name))
+    about = "settings; flags win over it" + (f". Or one of the recipes that come with it: {named}" if named else "")
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=about)
     settings = parser.add_argument_group("settings")
     known = ["--print-config", "--json", "--help"]
     for setting in recipe.explained(name):

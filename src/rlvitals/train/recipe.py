@@ -1,7 +1,8 @@
 """A trainer's settings: the packaged recipe, the user's YAML file over it, the command line over both.
 
 `recipes/NAME.yaml` is the only place where a setting has its default and its explanation; `--help` and `--print-config`
-are read from it. A recipe has one line for each field of the trainer's `Settings`,
+are read from it. `recipes/NAME/VARIANT.yaml` are settings that belong together, in the form of a user's file, and are
+named in its place. A recipe has one line for each field of the trainer's `Settings`,
 
     learning_rate: 1e-3     # what a setting means stands beside it
                             # and may go on below
@@ -58,13 +59,14 @@ class Setting(NamedTuple):
 
 
 def load(name: str, settings: type[S], file: str | None = None, given: Mapping[str, Any] | None = None) -> S:
-    """The settings of trainer `name`: its recipe, then the user's file, then `given` (by field name; texts as typed on
-    a command line are read as the field's type). `${other}` refers to another setting's final value.
+    """The settings of trainer `name`: its recipe, then the user's file or a variant of the recipe, then `given` (by
+    field name; texts as typed on a command line are read as the field's type). `${other}` refers to another setting's
+    final value.
     """
     tree: dict[str, Any] = {setting.name: setting.default for setting in explained(name)}
     sections: dict[str, Any] = {}
     if file is not None:
-        own, sections = _user_file(file, settings)
+        own, sections = _user_file(str(variants(name).get(file, file)), settings)
         tree.update(own)
     kinds = get_type_hints(settings)
     for key, value in (given or {}).items():
@@ -87,6 +89,11 @@ def explained(name: str) -> list[Setting]:
         elif found and (more := _MORE.match(line)):
             found[-1] = found[-1]._replace(comment=f"{found[-1].comment} {more['comment'].strip()}".strip())
     return found
+
+
+def variants(name: str) -> dict[str, Path]:
+    """The recipe's variants: their names and files."""
+    return {path.stem: path for path in sorted((RECIPES / name).glob("*.yaml"))}
 
 
 def text(name: str, settings: Any = None) -> str:

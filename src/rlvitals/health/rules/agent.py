@@ -160,13 +160,17 @@ def groups_filtered(
     kept_share: Signal | None,
     groups_kept: Signal | None,
     groups_dropped: Signal | None,
+    all_pass: Signal | None,
     *,
     share: float,
     share_critical: float,
     points: float,
     percent_below: float,
+    solved: float,
 ) -> Alarm | None:
-    """Most groups are thrown away before training: the batch is much smaller than it seems."""
+    """Most groups are thrown away before training: the batch is much smaller than it seems. Not where they are those
+    that every sample solves: that is what training is for, and `groups_without_spread` remarks it.
+    """
     signal = kept_share
     if kept_share is not None:
         # A percentage is distinguished from a share by its size, whatever its name promised.
@@ -181,6 +185,8 @@ def groups_filtered(
     else:
         return None
     if signal is None or signal.n < points:
+        return None
+    if all_pass is not None and all_pass.median5 >= solved * (1.0 - level):
         return None
     if level < share_critical:
         return critical(signal, kept=level)

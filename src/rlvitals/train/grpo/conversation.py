@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -287,8 +287,8 @@ def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | 
     return new
 
 
-def recite(dialogue: Dialogue, episode: Episode, messages: Sequence[str]) -> Trajectory:
-    """The conversation in which the model says these messages."""
+def recite(dialogue: Dialogue, episode: Episode, messages: Iterable[str]) -> Trajectory:
+    """The conversation in which the model says these messages; each is asked for when the one before has its answer."""
     row = Trajectory.begin(dialogue, episode)
     for text in messages:
         ids = [*dialogue.ids_of(text), dialogue.eos_id]

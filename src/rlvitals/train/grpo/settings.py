@@ -23,6 +23,7 @@ class GRPOSettings(ClippedSettings):
     messages: Count
     questions: str | None
     max_turns: Count
+    tiny_start: Literal["careless", "syntax"]
     warm_up_steps: Count | None
     groups_per_step: Count
     rollouts_per_group: Pair
@@ -30,7 +31,7 @@ class GRPOSettings(ClippedSettings):
     trace_rollouts: Whole
     max_new_tokens: Count | None
     max_context: Count | None
-    reward: Literal["document", "plain"]
+    reward: Literal["document", "progress", "plain"]
     grader: Literal["token_recall", "exact", "judge"]
     judge_url: str | None
     judge_model: str | None

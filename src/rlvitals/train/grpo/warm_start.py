@@ -1,17 +1,24 @@
-"""What GRPO starts from: the tiny model of the package, one that is warmed up by examples here, or any other model.
+"""What GRPO starts from: a tiny model of the package, one that is warmed up by examples here, or any other model.
 
-The tiny one is taught by examples of an agent that knows how to search, read and answer, and mostly does not bother: it
-guesses, stops after the first of two look-ups, opens the wrong message, gives up. The model learns the form of a call,
-to copy what it has read, and all these habits, good and bad. Which of them pay is what GRPO is to find out.
+There are two tiny ones, taught by examples of two agents.
 
-`main()` makes the checkpoint that comes with the package.
+- `careless` knows how to search, read and answer, and mostly does not bother: it guesses, stops after the first of two
+  look-ups, opens the wrong message, gives up. The model learns the form of a call, to copy what it has read, and all
+  these habits, good and bad. Which of them pay is what GRPO is to find out.
+- `syntax` knows the form of a call and nothing else: it calls a tool by lot, with words by lot out of those that it has
+  seen. What a search is good for, what has to be read before it can be answered, and how many look-ups a question takes
+  is in none of its examples. That is for GRPO to teach.
+
+`main()` makes the checkpoints that come with the package.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +34,20 @@ from rlvitals.train.grpo.tasks import Tasks
 from rlvitals.train.mailbox import worlds
 from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
 from rlvitals.train.mailbox.mail import Question
+from rlvitals.train.mailbox.store import Mailbox
 from rlvitals.train.mailbox.tools import TOOLS, write_call
 from rlvitals.train.mailbox.worlds import solution
 from rlvitals.train.sampling import Answered, answer_stats
 from rlvitals.train.supervised import fit, right_padded
 
-SHIPPED = Path(__file__).parents[1] / "data" / "mailbox-mini"
-"""Where the package keeps the tiny model."""
+_DATA = Path(__file__).parents[1] / "data"
+SHIPPED = {"careless": _DATA / "mailbox-mini", "syntax": _DATA / "mailbox-syntax"}
+"""Where the package keeps the tiny models."""
 FOLDER = "warm_start"
 """Where a run keeps a model that it warmed up."""
 
 SHAPE = {"width": 96, "layers": 4, "heads": 4, "context": 288}
-STEPS, BATCH, RATE, SEED = 1500, 64, 3e-3, 0
+STEPS, BATCH, RATE, SEED = {"careless": 1500, "syntax": 2500}, 64, 3e-3, 0
 SKILLED, CARELESS, TURNS_CARELESS = 0.8, 0.2, 0.8
 """Share of the examples in which the agent does what it knows is right, at first and later, and when it changes. To
 copy is learnt from those alone, and would take far longer if they were few from the beginning."""
@@ -46,6 +55,9 @@ copy is learnt from those alone, and would take far longer if they were few from
 MAX_TURNS = 8
 SIMPLE = 0.1
 """Share of the examples in which the messages are read out with the question, and answered at once."""
+
+DRILLS = 0.5
+"""Share of the examples of `syntax` whose question makes no sense."""
 
 IDK = "I don't know"
 
@@ -62,7 +74,7 @@ def start_of(settings: GRPOSettings, tasks: Tasks, device: Any, *, is_anew: bool
     if settings.warm_up_steps is not None:
         folder = kept_folder(settings.output_dir) / FOLDER
         return models.keep(folder, lambda: _warmed_up(settings, tasks, device), anew=is_anew)
-    return models.load(str(SHIPPED) if settings.is_tiny else settings.model, settings.model_size)
+    return models.load(str(SHIPPED[settings.tiny_start]) if settings.is_tiny else settings.model, settings.model_size)
 
 
 def _warmed_up(settings: GRPOSettings, tasks: Tasks, device: Any) -> models.Loaded:
@@ -80,6 +92,7 @@ def _warmed_up(settings: GRPOSettings, tasks: Tasks, device: Any) -> models.Load
         ]
 
     loaded.model.to(device)
+    lessons = LESSONS[settings.tiny_start]
     deal = lessons(dialogue, steps=steps, batch=batch, seed=settings.seed) if settings.is_tiny else demonstrate
     rate = settings.warm_up_learning_rate or (RATE if settings.is_tiny else 2e-5)
     teach(loaded.model, dialogue, deal, steps=steps, rate=rate)
@@ -114,21 +127,29 @@ def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, de
 # The agent that knows how and does not always care
 
 
-def lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
+def careless_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
     """The examples of each step (from 1), always new ones, each with its own mailbox and question."""
 
+    def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
+        skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
+        is_simple = rng.random() < SIMPLE
+        kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
+        episode = kind(question, mailbox, max_turns=turns, style="tags")
+        said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
+        return recite(dialogue, episode, said)
+
+    return _dealt(example, batch=batch, seed=seed)
+
+
+def _dealt(
+    example: Callable[[Question, Mailbox, random.Random, int], Trajectory], *, batch: int, seed: int
+) -> Callable[[int], list[Trajectory]]:
     def deal(step: int) -> list[Trajectory]:
         rng = random.Random(f"examples {seed * 1_000_003 + step}")  # noqa: S311
-        skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
         found: list[Trajectory] = []
         while len(found) < batch:
             world = worlds.mini(rng.getrandbits(40))
-            for question in world.questions[:8]:
-                is_simple = rng.random() < SIMPLE
-                kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
-                episode = kind(question, world.mailbox, max_turns=turns, style="tags")
-                said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
-                found.append(recite(dialogue, episode, said))
+            found += [example(question, world.mailbox, rng, step) for question in world.questions[:8]]
             world.mailbox.close()
         return found[:batch]
 
@@ -177,23 +198,76 @@ def _answer(answer: str, *sources: str) -> str:
     return write_call("return_final_answer", {"answer": answer, "source_message_ids": sources})
 
 
+# The agent that knows the form of a call and nothing else
+
+
+def syntax_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
+    """As `careless_lessons`; all steps are alike. Half of the questions are any two words, for a call or two: a word
+    that is seldom read has to be copied as well.
+    """
+
+    def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
+        is_drill = rng.random() < DRILLS
+        if is_drill:
+            question = replace(question, question=f"{' of '.join(rng.sample(sorted(_VOCABULARY), 2))} ?")
+        episode = Episode(question, mailbox, max_turns=2 if is_drill else MAX_TURNS, style="tags")
+        return recite(dialogue, episode, _by_lot(episode, rng, is_drill=is_drill))
+
+    return _dealt(example, batch=batch, seed=seed)
+
+
+def _by_lot(episode: Episode, rng: random.Random, *, is_drill: bool) -> Iterator[str]:
+    """Calls of tools by lot, of those that can be called: to read takes a message that was listed, to answer one that
+    was read (in a drill, nothing). It searches for two words by lot, reads a message by lot, answers with a word by
+    lot, out of those it has seen. Whether any of that is right is not looked at.
+    """
+    words, listed = _content(episode.question.question), list[str]()
+    told = list(words) if is_drill else []
+    while True:
+        match rng.choice(["search", *["read"] * bool(listed), *["answer"] * bool(told)]):
+            case "search":
+                yield write_call("search_emails", {"keywords": rng.sample(words, 2)})
+            case "read":
+                yield write_call("read_email", {"message_id": rng.choice(listed)})
+                told += _content(episode.turns[-1].calls[0].result or "")
+            case "answer":
+                yield _answer(rng.choice(told), *rng.sample(listed, rng.randint(0, min(2, len(listed)))))
+        shown = episode.turns[-1].calls[0].result or ""
+        listed += [each for each in re.findall(r"\bm\d+\b", shown) if each not in listed]
+        words += [each for each in _content(shown) if each not in words]
+
+
+def _content(text: str) -> list[str]:
+    """The words of a text that can be searched for or answered with."""
+    return [word for word in dict.fromkeys(re.findall(r"[a-z]+", text)) if word in _VOCABULARY]
+
+
+_VOCABULARY = frozenset(
+    [*worlds.RELATIONS, *worlds.PROJECTS, *worlds.PEOPLE, *worlds.ROOMS, *worlds.DAYS, *worlds.NUMBERS]
+)
+
+LESSONS = {"careless": careless_lessons, "syntax": syntax_lessons}
+
+
 def build(seed: int = SEED) -> models.Loaded:
     """The tiny model before it has learnt anything."""
     return models.Loaded(*tiny.build([*worlds.corpus(), "tool: "], seed=seed, **SHAPE))
 
 
-def main(folder: Path = SHIPPED) -> None:
-    """Make the package's checkpoint and write it down in half precision."""
+def main(start: str = "careless", folder: Path | None = None) -> None:
+    """Make one of the package's checkpoints and write it down in half precision."""
+    folder, steps = folder or SHIPPED[start], STEPS[start]
     model, tokenizer = build()
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     warn(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens")
 
     def tell(step: int, loss: float) -> None:
         if step % 50 == 0:
-            warn(f"step {step}/{STEPS}: loss {loss:.4f}")
+            warn(f"step {step}/{steps}: loss {loss:.4f}")
 
     dialogue = Dialogue(tokenizer, None)
-    teach(model, dialogue, lessons(dialogue, steps=STEPS, batch=BATCH, seed=SEED), steps=STEPS, rate=RATE, on_step=tell)
+    deal = LESSONS[start](dialogue, steps=steps, batch=BATCH, seed=SEED)
+    teach(model, dialogue, deal, steps=steps, rate=RATE, on_step=tell)
     shutil.rmtree(folder, ignore_errors=True)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -239,6 +239,7 @@ class Episode:
         hits = self._wanted.intersection(result.message_ids)
         self._read |= hits
         self.rubric.ever_read_right_email = bool(self._wanted) and self._read == self._wanted
+        self.rubric.share_read = len(self._read) / max(1, len(self._wanted))
         return "read_hit" if hits else "read_miss"
 
     def _take_answer(self, result: ToolResult) -> str:

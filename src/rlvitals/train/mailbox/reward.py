@@ -61,6 +61,8 @@ class Rubric:
     """Every source message was listed by a search."""
     ever_read_right_email: bool = False
     """Every source message was opened."""
+    share_read: float = 0.0
+    """Share of the source messages that was opened."""
     cant_parse_tool_call: bool = False
     bad_tool_call_name: bool = False
     bad_tool_call_args: bool = False
@@ -145,8 +147,26 @@ def _is_perfect(rubric: Rubric) -> bool:
     )
 
 
+PROGRESS = {"correct": 1.0, "wrong": -0.25, "read": 0.5}
+"""The numbers of the progress reward."""
+
+
+def progress_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
+    """1 for a right answer, less for a wrong one than for none, and something for each source message that was read,
+    whatever the answer: where it takes several look-ups, each of them is worth more than to stop. Turns are worth
+    nothing, used or saved.
+    """
+    parts = {
+        "correct": PROGRESS["correct"] * rubric.answer_correct,
+        "wrong": PROGRESS["wrong"] * (rubric.attempted_answer and not rubric.answer_correct),
+        "read": PROGRESS["read"] * rubric.share_read,
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
 PARTS: Mapping[str, Callable[[Rubric, int], dict[str, float]]] = {
     "document": document_parts,
+    "progress": progress_parts,
     "plain": lambda rubric, _: {"correct": float(rubric.answer_correct)},
 }
 """The reward systems there are."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from rlvitals.train import sharded
+from rlvitals.train.ppo import reward_model
 from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
 
 
@@ -64,6 +66,25 @@ class ActorCritic(nn.Module):
         before = hidden[:, -(rows.width + 1) : -1]
         values: Tensor = self.value_head(before.to(self.value_head.weight.dtype))[..., 0]
         return values.float()
+
+    @torch.no_grad()
+    def begin_values(self, model: Any) -> None:
+        """Take the values of a model with one label and a body like the policy's, such as a reward model: what it
+        thinks of the whole is what it begins with at every token.
+        """
+        assert self.critic is not None
+        mean, deviation = reward_model.calibration(model)
+        self.critic.load_state_dict(model.base_model.state_dict())
+        self.value_head.weight.copy_(model.score.weight / deviation)
+        self.value_head.bias.fill_(-mean / deviation)
+
+    @torch.no_grad()
+    def put_values(self, model: Any) -> None:
+        """Write the values into such a model: `begin_values` takes them back."""
+        assert self.critic is not None
+        model.base_model.load_state_dict(self.critic.state_dict())
+        model.score.weight.copy_(self.value_head.weight)
+        reward_model.set_calibration(model, mean=-float(self.value_head.bias), deviation=1.0)
 
     def critic_state(self) -> dict[str, Tensor]:
         """The weights that are not the policy's; of sharded ones this rank's parts."""

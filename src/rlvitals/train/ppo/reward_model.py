@@ -104,14 +104,23 @@ def measure(model: Any, pairs: Sequence[Preferred], *, batch_size: int, pad_id: 
 def calibrate(model: Any, pairs: Sequence[Preferred], *, batch_size: int, pad_id: int) -> None:
     """Remember the mean and the deviation of these answers' scores: `scores` gives what is left without them."""
     both = torch.cat(_scores_of_pairs(model, pairs, batch_size, pad_id))
-    model.config.score_mean = float(both.mean())
-    model.config.score_std = max(float(both.std()), 1e-6)
+    set_calibration(model, mean=float(both.mean()), deviation=max(float(both.std()), 1e-6))
+
+
+def calibration(model: Any) -> tuple[float, float]:
+    """The mean and the deviation that `scores` takes out; 0 and 1 of a model that was never calibrated."""
+    return getattr(model.config, "score_mean", 0.0), getattr(model.config, "score_std", 1.0)
+
+
+def set_calibration(model: Any, *, mean: float, deviation: float) -> None:
+    """Keep the mean and the deviation that `scores` takes out."""
+    model.config.score_mean, model.config.score_std = mean, deviation
 
 
 @torch.no_grad()
 def scores(model: Any, rows: Answered, batch_size: int = 256) -> Tensor:
     """The calibrated score of each prompt with its answer."""
-    mean, deviation = getattr(model.config, "score_mean", 0.0), getattr(model.config, "score_std", 1.0)
+    mean, deviation = calibration(model)
     return (_in_parts(model, rows, batch_size) - mean) / deviation
 
 

@@ -37,6 +37,7 @@ class PPOSettings(ClippedSettings):
     minibatch_size: Count
     ppo_epochs: Count
     value_learning_rate: Amount | None
+    value_warm_up_steps: Whole | None
     critic: Literal["shared", "separate"]
     clip_range: Positive
     clip_range_high: Positive | None

@@ -1,7 +1,8 @@
-"""What comes before PPO: the model is warmed up on demonstrations, and the reward model learns from preferences.
+"""What comes before PPO: the model is warmed up on demonstrations, the reward model learns from preferences, and the
+critic what the warmed-up model's answers are worth.
 
-Both results stay in the run's folder (`warm_start/`, `reward_model/`): the first is PPO's reference, and a resume needs
-them as they were.
+The results stay in the run's folder (`warm_start/`, `reward_model/`, `critic/`): the first is PPO's reference, and a
+resume needs them as they were.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.judge_guard import JudgeGuard
-from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo import critic, reward_model
+from rlvitals.train.ppo.actor_critic import ActorCritic
+from rlvitals.train.ppo.critic import Lesson
 from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
-from rlvitals.train.sampling import Answered, left_padded, sample
+from rlvitals.train.sampling import Answered, answered, left_padded, sample
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import warm_up
 from rlvitals.train.tiny import build as build_tiny
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 TINY_WIDTH = 96
 TINY_WARM_UP = 450
+TINY_VALUE_WARM_UP = 200
 SAMPLED_PROMPTS = 1024
 """Prompts whose answers, as the warmed-up model gives them, are compared for the reward model."""
 ANSWERS_A_PROMPT = 3
@@ -76,7 +80,9 @@ class Stages:
         self._settings, self._data, self._grader = settings, data, grader
         self._run, self._accelerator, self._is_anew = run, accelerator, not settings.resume_from
         folder = kept_folder(settings.output_dir)
-        self.warm_start, self._judge = folder / "warm_start", folder / "reward_model"
+        self.warm_start, self._judge, self._critic = (
+            folder / name for name in ("warm_start", "reward_model", "critic")
+        )
         self.told: dict[str, float] = {}
         self.texts: Texts
 
@@ -89,11 +95,21 @@ class Stages:
 
     def reward(self) -> Reward:
         """What scores the answers: the reward model, the true grade, or the user's function."""
+        if self._settings.reward != "model":
+            return self._reward_of_texts()
+        model = sharded.to_read(self._reward_model(), self._accelerator)
+        self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
+        return lambda rows, places: reward_model.scores(model, rows)
+
+    def critic(self) -> Any:
+        """What the critic begins with, in the form of a reward model; see `ActorCritic.begin_values`."""
+        if self._accelerator.is_main_process and (self._is_anew or not self._critic.is_dir()):
+            self._train_critic()
+        self._accelerator.wait_for_everyone()
+        return reward_model.build(str(self._critic), self.texts.pad_id)
+
+    def _reward_of_texts(self) -> Reward:
         wanted = self._settings.reward
-        if wanted == "model":
-            model = sharded.to_read(self._reward_model(), self._accelerator)
-            self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
-            return lambda rows, places: reward_model.scores(model, rows)
         guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
 
         def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
@@ -184,6 +200,47 @@ class Stages:
         model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
         reward_model.calibrate(model, unseen, batch_size=batch, pad_id=pad_id)
         models.write(self._judge, models.Loaded(model, self.texts.tokenizer))
+
+    def _train_critic(self) -> None:
+        """Unsharded, on the main process."""
+        settings, pad_id, device = self._settings, self.texts.pad_id, self._accelerator.device
+        is_judge = settings.reward == "model" and settings.reward_model is None
+        model = reward_model.build(str(self._judge if is_judge else self.warm_start), pad_id)
+        if not is_judge:
+            torch.nn.init.zeros_(model.score.weight)  # nothing is known yet: every state is worth 0
+        steps = settings.value_warm_up_steps
+        if steps is None:
+            steps = TINY_VALUE_WARM_UP if settings.is_tiny else 0
+        if steps:
+            policy = models.load(str(self.warm_start), None).model.to(device)
+            inner = ActorCritic(policy, is_separate=True).to(device)
+            inner.begin_values(model)
+            if settings.reward == "model":
+                judge = reward_model.build(settings.reward_model or str(self._judge), pad_id).to(device)
+                reward: Reward = lambda rows, places: reward_model.scores(judge, rows)  # noqa: E731
+            else:
+                reward = self._reward_of_texts()
+            with self._bar(steps) as bar:
+                critic.teach(
+                    inner, self._first_answers(policy, reward), steps=steps,
+                    learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
+                    generator=seeded("cpu", settings.seed, "critic"), on_step=_moving(bar),
+                )  # fmt: skip
+            inner.put_values(model)
+        models.write(self._critic, models.Loaded(model, self.texts.tokenizer))
+
+    def _first_answers(self, policy: Any, reward: Reward) -> list[Lesson]:
+        """Answers of the policy that PPO begins with, and what they are worth."""
+        settings, device, texts = self._settings, self._accelerator.device, self.texts
+        generator, found = seeded(device, settings.seed, "first answers"), []
+        places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
+        for start in range(0, len(places), settings.batch_size):
+            chunk = places[start : start + settings.batch_size]
+            prompts = left_padded([texts.prompt(self._data.examples[at].prompt) for at in chunk], texts.pad_id, device)
+            sampled = sample(policy, *prompts, generator=generator, **texts.sampling(settings))
+            rows = answered(*prompts, sampled.tokens, sampled.mask)
+            found.append(critic.lesson(rows, sampled, reward(rows, chunk).float(), settings))
+        return found
 
     def _compared(self, examples: list[Example]) -> list[Preference]:
         """Preferences over the warmed-up model's own answers: the mistakes the reward model will be asked about."""

@@ -80,8 +80,10 @@ class Trainer(Loop[PPOSettings]):
         if settings.gradient_checkpointing:
             start.model.gradient_checkpointing_enable()
         inner = ActorCritic(start.model, is_separate=settings.critic == "separate")
+        if settings.critic == "separate":
+            inner.begin_values(stages.critic())
         rate = settings.learning_rate or rate_by_size(models.parameters(start.model), tiny=3e-4)
-        value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 1)
+        value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 3)
         self.prepare(inner, parameter_groups(inner, rate, value_rate), shares_of_rate(settings))
         self.silent = 0
         self.kl_coef = settings.kl_coef
