@@ -1,7 +1,8 @@
-"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, and
-whether exploration is lost.
+"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, whether
+exploration is lost, and what goes wrong with experts and with distillation.
 
-    python benchmarks/doctor_depth.py [slices] [origins] [exploration] [--seeds 500-539] [--misses]
+    python benchmarks/doctor_depth.py [slices] [origins] [exploration] [answers] [experts] [distillation]
+                                      [--seeds 500-539] [--misses]
 
 A share comes with its 95 % interval (Wilson). In time is by onset and 15 rows or a fifth of the run.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 import argparse
 import collections
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
 
-from corpus import exploration, origins, slices
+from corpus import answers, distillation, experts, exploration, origins, slices
 from doctor import SERIOUS, seeds_of, table, wilson
 from rlvitals.health.monitor import Monitor
 
@@ -179,7 +181,100 @@ def judge_exploration(seeds, show_misses):
         print("\n".join(misses))
 
 
-FAMILIES = {"slices": judge_slices, "origins": judge_origins, "exploration": judge_exploration}
+def latest(run):
+    """The row by which it must be said: the run's own, else as usual; what is wrong from the start, within the run."""
+    if getattr(run, "last", None) is not None:
+        return run.last
+    return deadline(run) if run.onset else len(run.rows)
+
+
+def judge_planted(title, cases, seeds, show_misses):
+    """`cases`: what is planted, the rules that say so, how to make the run, how to make a healthy one of its kind. A
+    healthy run counts where the same rules warn about it.
+    """
+    rows, misses = [], []
+    for planted, rules, make, healthy in cases:
+        hits, ever, alarms, early = [], [], [], []
+        for seed in seeds:
+            run, quiet = make(seed), healthy(seed)
+            at = [index for index, one in told(run, algorithm="grpo") if one.rule in rules and one.severity in SERIOUS]
+            last = latest(run)
+            ever.append(bool(at))
+            hits.append(any(run.onset <= index <= last for index in at))
+            early.append(any(index < run.onset for index in at))
+            said = [
+                (index, one.rule, one.severity)
+                for index, one in told(quiet, algorithm="grpo")
+                if one.rule in rules and one.severity in SERIOUS
+            ]
+            alarms.append(bool(said))
+            if not hits[-1]:
+                misses.append(f"{planted}: {run.name}: {run.onset} to {last:.0f} of {len(run.rows)}, said {at}")
+            if said:
+                misses.append(f"{planted}: {quiet.name}: {said} of {len(quiet.rows)}")
+        rows.append(
+            [
+                planted,
+                ", ".join(rules),
+                wilson(sum(hits), len(hits)),
+                wilson(sum(ever), len(ever)),
+                wilson(sum(early), len(early)),
+                wilson(sum(alarms), len(alarms)),
+            ]
+        )
+    table(
+        title,
+        ["planted", "rules", "said in time", "said at all", "before it began", "healthy runs with a warning"],
+        rows,
+    )
+    if show_misses:
+        print("\n".join(misses))
+
+
+def judge_answers(seeds, show_misses):
+    cases = [
+        ("every prompt settles on one answer", ("answers_alike",), answers.settling_run, answers.learning_run),
+        ("one text for all prompts", ("prompt_ignored",), answers.ignoring_run, answers.learning_run),
+        ("prompts are forgotten", ("prompts_lost",), answers.forgetting_run, answers.evaluated_run),
+    ]
+    judge_planted("Answers and prompts", cases, seeds, show_misses)
+
+
+ROUTER_RULES = {
+    "narrowing": ("experts_unbalanced",),
+    "starving": ("experts_idle", "experts_unbalanced"),
+    "differing": ("routes_differ",),
+    "unrecorded": ("routes_differ",),
+}
+DISTILLATION_RULES = {
+    "stuck": ("teacher_not_approached",),
+    "leaving": ("teacher_not_approached", "student_leaves_teacher"),
+    "cut": ("teacher_cut_off",),
+}
+
+
+def cases_of(make, troubles, rules):
+    """A case for each trouble and framework whose logs can show it."""
+    return [
+        (f"{trouble}, {framework}", rules[trouble], partial(make, framework=framework, trouble=trouble),
+         partial(make, framework=framework))
+        for trouble, frameworks in troubles.items() for framework in frameworks
+    ]  # fmt: skip
+
+
+def judge_experts(seeds, show_misses):
+    judge_planted("Experts", cases_of(experts.routed_run, experts.TROUBLES, ROUTER_RULES), seeds, show_misses)
+
+
+def judge_distillation(seeds, show_misses):
+    cases = cases_of(distillation.distilled_run, distillation.TROUBLES, DISTILLATION_RULES)
+    judge_planted("On-policy distillation", cases, seeds, show_misses)
+
+
+FAMILIES = {
+    "slices": judge_slices, "origins": judge_origins, "exploration": judge_exploration, "answers": judge_answers,
+    "experts": judge_experts, "distillation": judge_distillation,
+}  # fmt: skip
 
 
 def main():

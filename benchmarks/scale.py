@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py rows --rows 10000000      # one long run, beside TensorBoard, W&B offline and MLflow
     python benchmarks/scale.py workers --workers 64      # one run from 64 workers, through files and through Ray
-    python benchmarks/scale.py lake --runs 1000 --rows 100000
+    python benchmarks/scale.py lake --runs 1000 --rows 100000 [--distinct 5] [--ask duckdb]
 
 Every measurement is made in a process of its own. Peers that are slower log for `--peer-seconds` and no longer; the
 rows they came to are printed. Processor time is that of all processes a tool uses. The load average is printed with
@@ -286,26 +286,42 @@ def lake(options: argparse.Namespace) -> None:
     total = size = 0
     try:
         load()
-        for first in range(0, options.runs, options.batch):  # the logs of all of them need not be there at once
+        distinct = options.distinct or options.runs
+        for first in range(0, distinct, options.batch):  # the logs of all of them need not be there at once
             began = time.perf_counter()
-            for number in range(first, min(first + options.batch, options.runs)):
+            for number in range(first, min(first + options.batch, distinct)):
                 record(folder / "runs", number, options.rows, query_runs.LEARNING_RATES)
             between = time.perf_counter()
             told = export_runs(folder / "runs", folder / "lake")
             recorded, exported = recorded + between - began, exported + time.perf_counter() - between
             total, size = total + told.rows, size + told.bytes
             shutil.rmtree(folder / "runs")
-        assert total == options.runs * options.rows, total
-        said("recorded", runs=options.runs, rows=total, wall_s=recorded)
+        assert total == distinct * options.rows, total
+        said("recorded", runs=distinct, rows=total, wall_s=recorded)
         said("exported", wall_s=exported, megabytes=size / 1e6)
-        for what, ask in (("DuckDB", query_runs.ask_duckdb), ("Ray Data, with its start", query_runs.ask_ray_data)):
-            began = time.perf_counter()
+        if distinct < options.runs:
+            copied = copies(folder / "lake", options.runs)
+            said("copied to runs of their own", runs=options.runs, megabytes=copied / 1e6)
+        questions = {"duckdb": query_runs.ask_duckdb, "ray": query_runs.ask_ray_data}
+        for what, ask in questions.items():
+            if options.ask not in (what, "both"):
+                continue
+            began, spent = time.perf_counter(), cost()
             answer = ask(folder / "lake")
-            said(what, wall_s=time.perf_counter() - began)
+            wall = time.perf_counter() - began
+            said(what, wall_s=wall, processor_s=cost() - spent, memory_mib=memory())  # Ray's own processes do not count
             assert f"{answer[0][0]:.0e}" == "1e-06", answer
         load()
     finally:
         shutil.rmtree(folder)
+
+
+def copies(lake: Path, runs: int) -> int:
+    """Fill a lake up to so many runs with copies of those it has, each under an id of its own; its bytes."""
+    known = sorted(lake.glob("run=*"))
+    for number in range(len(known), runs):
+        shutil.copytree(known[number % len(known)], lake / f"run=copy-{number:04d}")
+    return sum(part.stat().st_size for part in lake.glob("run=*/*.parquet"))
 
 
 def record(folder: Path, number: int, count: int, rates: tuple[float, ...]) -> None:
@@ -332,13 +348,15 @@ def main() -> None:
     for part, defaults in (
         (rows, {"rows": 10_000_000, "peer_seconds": 60}),
         (workers, {"workers": 64, "rows": 500, "processes": 8}),
-        (lake, {"runs": 1000, "rows": 100_000, "batch": 50}),
+        (lake, {"runs": 1000, "rows": 100_000, "batch": 50, "distinct": 0}),
     ):
         own = parts.add_parser(part.__name__)
         own.set_defaults(part=part)
         own.add_argument("--folder", help="where to write; the system's temporary folder by default")
         for name, value in defaults.items():
             own.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+        if part is lake:
+            own.add_argument("--ask", choices=("duckdb", "ray", "both"), default="both")
     options = parser.parse_args()
     options.part(options)
 

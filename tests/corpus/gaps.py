@@ -28,6 +28,9 @@ CONTEXTS, WORDS, TOKENS = 700, 16, 2400
 LENGTH, TURN = 75, 15
 """Tokens of a rollout, and of one of its turns."""
 
+FARTHEST = 40.0
+"""How much farther than usual an update may move a context."""
+
 GAP_KEYS: dict[str, dict[str, str]] = {
     "trl": {
         "gap": "sampling/sampling_logp_difference/mean", "gap_max": "sampling/sampling_logp_difference/max",
@@ -90,6 +93,9 @@ class Trouble:
     """Where it starts, in points; None: with the first."""
     drift: tuple[float, float] = (0.012, 0.04)
     """How far an update moves a logit."""
+    uneven: float = 1.0
+    """How unevenly updates are spread over the contexts: a policy that learns fast moves a few of them very far, and
+    single tokens become all but impossible within some steps."""
     floor: tuple[float, float] = (0.0005, 0.02)
     """Numerics that every pair of engines has: hardly any where both are the same code."""
     synced: float = 1.0
@@ -100,6 +106,8 @@ class Trouble:
     """Whether that noise grows as the policy sharpens."""
     ages: tuple[float, float] = (0.0, 0.0)
     """The mean age of samples in versions, before and after the onset."""
+    ramp: float = 15.0
+    """In how many points the age changes from the one to the other."""
     lagging: bool = False
     """Whether a dead sync shows in the ages: the engine tells the version that it really has."""
     flipped: tuple[float, float] = (0.0, 0.0)
@@ -129,10 +137,10 @@ class Policy:
     most of them little, as the rewards of a batch are about few of them.
     """
 
-    def __init__(self, rng: np.random.Generator, points: int, drift: float) -> None:
+    def __init__(self, rng: np.random.Generator, points: int, drift: float, uneven: float) -> None:
         sharpness = np.minimum(np.exp(rng.normal(1.4, 0.8, CONTEXTS)), 7.0)[:, None]
         self.start = rng.normal(0, 1, (CONTEXTS, WORDS)) * sharpness
-        touched = np.exp(rng.normal(-0.5, 1.0, (CONTEXTS, 1)))
+        touched = np.minimum(np.exp(rng.normal(-0.5, uneven, (CONTEXTS, 1))), FARTHEST)
         self.ways = rng.normal(0, 1, (3, CONTEXTS, WORDS)) * touched
         pace = drift * wobble(rng, points + 1, 0.2)
         self.path = np.concatenate([[0.0], np.cumsum(pace)])
@@ -173,7 +181,7 @@ class Pair:
             float(draw(rng, pair, "")) if pair[0] > 0 else 0.0
             for pair in (trouble.drift, trouble.floor, trouble.numerics, trouble.flipped, trouble.torn)
         )
-        self.policy = Policy(rng, points, drift)
+        self.policy = Policy(rng, points, drift, trouble.uneven)
         self.ages = age_course(trouble, rng, points, at)
 
     def step(self, step: int) -> Tokens:
@@ -260,7 +268,9 @@ def age_course(trouble: Trouble, rng: np.random.Generator, points: int, at: int)
     """The mean age of the samples at each point: it takes a few steps to build up, and wanders."""
     before, after = trouble.ages
     steps = np.arange(points)
-    level = before * (1 - np.exp(-(steps + 0.5) / 3)) + (after - before) * np.clip((steps - at + 1) / 15, 0, 1)
+    level = before * (1 - np.exp(-(steps + 0.5) / 3)) + (after - before) * np.clip(
+        (steps - at + 1) / trouble.ramp, 0, 1
+    )
     return np.clip(level * (1 + 0.12 * ar1(rng, points, 0.5)), 0, None)
 
 
@@ -362,6 +372,19 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_STALE, framework="skyrl"),
     replace(_STALE, framework="None"),
     replace(_STALE, framework="trl"),
+    *(
+        replace(_STALE, framework=name, name="stale-fast", uneven=2.2, ages=(0.1, 8.0), drift=(0.01, 0.03), ramp=ramp)
+        for name, ramp in (("trl", 15.0), ("None", 5.0), ("skyrl", 5.0), ("verl", 15.0))
+    ),
+    *(replace(_STALE, framework=name, name="stale-at-once", ages=(0.3, 9.0), ramp=4.0) for name in ("trl", "nemo_rl")),
+    *(
+        replace(_SYNC, framework=name, name="dead-sync-told-fresh", ages=(0.02, 0.02), uneven=uneven)
+        for name, uneven in (("trl", 1.0), ("None", 2.2), ("verl", 1.0), ("skyrl", 2.2))
+    ),
+    *(
+        replace(_SYNC, framework=name, name="dead-sync-fast", uneven=2.2, drift=(0.01, 0.03))
+        for name in ("trl", "None", "skyrl", "nemo_rl")
+    ),
     _FP8,
     replace(_FP8, framework="trl", config={"vllm_quantization": "fp8"}),
     replace(_FP8, framework="slime"),
@@ -369,6 +392,9 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_FP8, framework="skyrl"),
     replace(_FP8, framework="None"),
     replace(_FP8, framework="prime_rl", ages=(1.0, 1.0), config={"kv_cache_dtype": "fp8"}),
+    replace(_FP8, framework="None", name="low-precision-async", ages=(2.5, 2.5)),
+    replace(_FP8, framework="trl", name="low-precision-aging", ages=(0.0, 6.0)),
+    replace(_FP8, framework="None", name="low-precision-fresh", ages=(0.02, 0.02)),
     replace(_FP8, framework="verl", name="creeping", numerics=(0.7, 1.1), creeping=True),
     replace(_FP8, framework="None", name="creeping", numerics=(0.7, 1.1), creeping=True, experts=True),
     _ROUTES,
@@ -384,11 +410,17 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_TORN, framework="None", name="other-tokens-later", onset=(10, 30)),
     replace(_TORN, framework="slime"),
     replace(_TORN, framework="nemo_rl"),
+    *(replace(_TORN, framework=name, name="other-tokens-async", ages=(2.5, 2.5)) for name in ("trl", "None", "skyrl")),
+    replace(_TORN, framework="None", name="other-tokens-later-async", onset=(10, 30), ages=(0.3, 4.0)),
+    *(replace(_TORN, framework=name, name="other-tokens-aging", ages=(0.0, 6.0)) for name in ("trl", "None", "skyrl")),
+    replace(_TORN, framework="trl", name="other-tokens-fresh", ages=(0.02, 0.02)),
     _HEAT,
     replace(_HEAT, framework="verl"),
     replace(_HEAT, framework="skyrl"),
     replace(_HEAT, framework="None"),
     replace(_HEAT, framework="slime"),
+    replace(_HEAT, framework="None", name="temperature-aging", ages=(0.0, 6.0)),
+    replace(_HEAT, framework="trl", name="temperature-fresh", ages=(0.02, 0.02)),
     replace(_HEAT, framework="trl", name="hot", temperature=(1.4, 1.8)),
     replace(_HEAT, framework="None", name="hot", temperature=(1.4, 1.8)),
     replace(_HEAT, framework="verl", name="raw-temperature", raw=True),
@@ -409,7 +441,7 @@ nothing tells how old the samples are."""
 
 EARLY: tuple[Trouble, ...] = tuple(
     replace(one, name=f"early-{one.name}", onset=(2, 3), points=(20, 30))
-    for one in TROUBLES if "sync" in one.name and one.name != "part-sync"
+    for one in TROUBLES if one.name in ("dead-sync", "dead-sync-seen", "lagging-sync")
 )  # fmt: skip
 """A sync that dies at step 3: the rollouts of step 3 are written by the weights of step 2."""
 

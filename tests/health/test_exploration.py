@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from corpus import exploration
+from corpus import answers, exploration
 from rlvitals.health.monitor import Monitor
 
 
@@ -117,3 +117,18 @@ def test_answers_that_no_longer_depend_on_their_prompts(name):
     (found,) = said(judged(varied(name, 0.9, 0.1)), "prompt_ignored")
     assert found.kind == "entropy_collapse"
     assert said(judged(varied(name, 0.9, 0.8)), "prompt_ignored") == []
+
+
+@pytest.mark.parametrize(("rule", "make", "healthy"), [
+    ("answers_alike", answers.settling_run, answers.learning_run),
+    ("prompt_ignored", answers.ignoring_run, answers.learning_run),
+    ("prompts_lost", answers.forgetting_run, answers.evaluated_run),
+])  # fmt: skip
+def test_generated_answers_and_evaluations(rule, make, healthy):
+    """Shares are measured by benchmarks/doctor_depth.py; the texts here are really compared."""
+    run = make(841)
+    found = said(judged(run.rows), rule)
+    assert found, run.name
+    assert found[0].severity == "warning"
+    assert found[0].step > run.onset
+    assert said(judged(healthy(841).rows), rule) == []

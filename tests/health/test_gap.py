@@ -16,6 +16,7 @@ from rlvitals.health import gap
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.health.rulebook import causes, shipped
+from rlvitals.health.standstill import stood_still
 from rlvitals.health.trail import MOST_BLOCKS, Trail
 from rlvitals.records import CAUSES, Finding, Group, Recheck, Rollout, TokenGap, TokenTrace
 
@@ -121,6 +122,43 @@ def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_said_by_step_6(p
     assert first.step <= 6
 
 
+def test_an_engine_that_stands_still_is_told_from_one_whose_samples_age() -> None:
+    """Samples of an asynchronous training get older in its first steps as well. They come to rest, and their age is
+    logged; a sync that died shows in a gap that goes on growing while that age does not.
+    """
+    rng = noisy(8)
+    age = [1.5 * (1 - math.exp(-(at + 0.5) / 3)) * math.exp(0.1 * rng.normal()) for at in range(10)]
+    since = [*age[:2], *range(1, 9)]
+
+    def sized(ages: list[float]) -> list[float]:
+        return [math.hypot(0.004, 0.02 * each) * math.exp(0.05 * rng.normal()) for each in ages]
+
+    for points in (6, 8, 10):
+        dead = stood_still(sized(since)[:points], age[:points], 0, squared=False, signed=False)
+        fine = stood_still(sized(age)[:points], age[:points], 0, squared=False, signed=False)
+        untold = stood_still(sized(age)[:points], [], 0, squared=False, signed=False)
+        assert (dead.onset, dead.rising) == (2, 1.0)
+        assert dead.times == pytest.approx(points - 2, rel=0.35)
+        assert dead.odds > 1.7 > max(fine.odds, untold.odds)
+
+
+def test_a_jump_and_too_few_points_are_no_stand_still() -> None:
+    jumped = [0.01, 0.011, 0.05, 0.049, 0.052, 0.05]
+    assert stood_still(jumped, [], 0, squared=False, signed=False).odds < 0
+    for few in ([0.01, 0.02, 0.03], [0.01, math.nan, 0.02, 0.03, 0.04]):
+        assert stood_still(few, [], 0, squared=False, signed=False).odds == -math.inf
+
+
+@pytest.mark.parametrize("framework", ["trl", "verl", "prime_rl"])
+def test_a_sync_that_dies_at_step_3_is_said_at_step_6_where_only_the_gap_and_ages_are_logged(framework: str) -> None:
+    """Shares are measured by benchmarks/causes.py; here each framework's names must lead to it."""
+    own = [one for one in gaps.EARLY if one.framework == framework and not one.lagging]
+    trouble = own[-1]  # of verl's two the one that logs no share of changed weights
+    run = gaps.make_gap(trouble, 85)
+    first = judged(run.rows, framework=run.framework, config=run.config)[0]
+    assert (first.rule, first.cause, first.onset_step, first.step) == ("gap_growing", "weight_sync", 3, 6)
+
+
 def test_what_is_said_does_not_depend_on_later_rows() -> None:
     rows = growing(3, 0.012, 30)
     assert judged(rows)[0] == judged(rows[:6])[0]
@@ -166,6 +204,24 @@ def test_the_answer_is_bayes_rule_over_the_readings_that_were_seen() -> None:
     assert answer.cause == "temperature"
     assert "k1 is -0.1" in answer.about().causes[0]
     assert "temperature" in answer.about().advice[0]
+
+
+def aging(fresh_gap: float) -> Trail:
+    trail = Trail()
+    for step in range(1, 25):
+        age = 0.0 if step in (2, 4) else min(step / 2, 8.0)
+        trail.add(step, fresh_gap if age == 0 else 0.06, age)
+    return trail
+
+
+@pytest.mark.parametrize(("fresh_gap", "reading"), [(0.0, "nothing"), (0.02, "less"), (0.055, "as_large")])
+def test_what_the_gap_was_while_samples_were_fresh_is_read_from_the_course(fresh_gap: float, reading: str) -> None:
+    monitor = Monitor("grpo")
+    monitor.case.trail = aging(fresh_gap)
+    assert gap.readings(monitor.case)["rested"][0] == reading
+    table = gap.likelihoods()["rested"][reading]
+    is_age = table["stale_samples"] > max(table[cause] for cause in ("tokenization", "numerics", "temperature"))
+    assert is_age == (reading != "as_large")
 
 
 def test_one_level_kl_alone_has_several_explanations_and_none_is_named() -> None:

@@ -113,9 +113,6 @@ def test_a_sync_that_dies_at_step_3_is_dated_to_step_3_and_said_by_step_6(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.xfail(
-    reason="found, but named tokenization: a policy that learns fast leaves single tokens impossible", strict=True
-)
 def test_a_stale_sampler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = trained(tmp_path, StaleSampler, monkeypatch)
     assert found

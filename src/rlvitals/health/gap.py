@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.health.case import Case
 from rlvitals.health.course import median
+from rlvitals.health.standstill import NO_GAP, squares_of
 from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import TINY, Trail, of_kl
 from rlvitals.health.wording import fill
@@ -36,8 +37,6 @@ PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2)
 """How much a gap that grows adds at each block, in units of what it was before."""
 
 LEAST_POINTS = 4
-NO_GAP = 5e-4
-"""Nats: what is less than this is no gap, and how many times less does not matter."""
 
 _LIKELIHOODS = Path(__file__).parent / "data" / "likelihoods.json"
 
@@ -70,20 +69,20 @@ def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Cou
     if n < LEAST_POINTS:
         return Course("")
     logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
-    best = (_score(_squares(logs), n, 1), Course("level"))
+    best = (_score(squares_of(logs), n, 1), Course("level"))
     for at in range(2, n):
         before, after = logs[:at], logs[at:]
         times = math.exp(sum(after) / len(after) - sum(before) / len(before))
         if times > 1.0:
-            score = _score(_squares(before) + _squares(after), n, 3)
+            score = _score(squares_of(before) + squares_of(after), n, 3)
             best = min(best, (score, Course("jump", steps[at], times)), key=_by_score)
     coarse = max(1, n // PLACES)
     grown, pace, place = min(
         ((grown, pace, at) for pace in PACES for grown in _growths(n, pace) for at in range(0, n, coarse)),
-        key=lambda tried: _squares(_without(logs, tried[0], tried[2])),
+        key=lambda tried: squares_of(_without(logs, tried[0], tried[2])),
     )
     near = range(max(0, place - coarse + 1), min(n, place + coarse))
-    squares, place = min((_squares(_without(logs, grown, at)), at) for at in near)
+    squares, place = min((squares_of(_without(logs, grown, at)), at) for at in near)
     found = Course("grows", steps[place], math.exp(grown[n - place]), pace / size)
     return min(best, (_score(squares, n, 3), found), key=_by_score)[1]
 
@@ -105,11 +104,6 @@ def _growths(n: int, pace: float) -> tuple[tuple[float, ...], tuple[float, ...]]
     straight = tuple(0.5 * math.log1p((pace * after) ** 2) for after in range(n + 1))
     rooted = tuple(0.5 * math.log1p(pace * pace * after) for after in range(n + 1))
     return straight, rooted
-
-
-def _squares(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values)
 
 
 ROUNDING = 0.02
@@ -183,10 +177,28 @@ class Evidence:
             and all(abs(each - 1.0) < _number("one_version") for each in rise)
         ):
             return Seen("one_a_step", {"age": ages[-1]})
+        lately = ages[-LEAST_POINTS:]
+        if max(lately) < _number("just_written"):
+            return Seen("fresh", {"age": ages[-1]})
         old = ages[-1] > _number("old")
         if link is not None and link > _number("linked"):
             return Seen("old_and_linked" if old else "linked", {"age": ages[-1], "link": link})
         return Seen("old" if old else "young", {"age": ages[-1]})
+
+    def rested(self) -> Seen | None:
+        """How large the gap was at the points whose samples were all but fresh, beside those with the oldest."""
+        known = [
+            (age, gap)
+            for age, gap in zip(self._trail.ages, self._trail.gaps, strict=False)
+            if not math.isnan(age + gap)
+        ]
+        oldest = max((age for age, _ in known), default=0.0)
+        young = [gap for age, gap in known if age < _number("fresh_age")]
+        old = [gap for age, gap in known if age > oldest / 2]
+        if oldest < _number("aged") or len(young) < _number("fresh_points") or len(old) < LEAST_POINTS:
+            return None
+        usual = median(old)
+        return Seen(median(young) / usual, {"fresh": median(young), "gap": usual}) if usual > 0 else None
 
     def fresh(self) -> Seen | None:
         """How large the gap is on tokens of the newest weights, beside all."""
@@ -484,6 +496,9 @@ def explain(found: Readings) -> Answer | None:
             weights[feature] = {cause: math.log(chances[cause]) - middle for cause in causes}
     trust = _number("trust")
     scores = {cause: trust * sum(each[cause] for each in weights.values()) for cause in causes}
+    for feature, (reading, _) in found.items():
+        if cause := words["features"][feature].get("rules_out", {}).get(reading):
+            scores[cause] = -math.inf
     top = max(scores.values())
     total = sum(math.exp(score - top) for score in scores.values())
     ranked = []

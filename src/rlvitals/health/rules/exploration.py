@@ -8,7 +8,7 @@ from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import median
 from rlvitals.health.rules.reward import is_solved
-from rlvitals.health.statistics import HEAD, NEAR_ZERO, Signal
+from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
 TO_SIGMA = 1.0483
 """The median change from one independent normal value to the next, to their standard deviation."""
@@ -82,6 +82,7 @@ def answers_alike(
     self_similarity: Signal | None,
     *,
     ratio: float,
+    ratio_won: float,
     share: float,
     alike: float,
     rest: float,
@@ -94,7 +95,8 @@ def answers_alike(
             continue
         level = signal.median5
         if signal is distinct_answers:
-            is_gone = level < share and level < ratio * signal.base
+            # Where the reward has risen, prompts that are solved now explain a part of it.
+            is_gone = level < share and level < (ratio_won if reward.won else ratio) * signal.base
         else:
             is_gone = level > alike and 1.0 - level < rest * (1.0 - signal.base)
         if not is_gone or abs(signal.base - level) < noises * signal.noise_base:
@@ -113,8 +115,11 @@ def prompt_ignored(
     if prompt_dependence.n < points:
         return None
     start = max(prompt_dependence.base, prompt_dependence.start)
-    level = median(list(prompt_dependence.window))
-    if start <= NEAR_ZERO or level > ratio * start or start - level < max(fall, noises * prompt_dependence.noise_base):
+    level = max(prompt_dependence.fast, median(list(prompt_dependence.window)))
+    if start <= NEAR_ZERO or level > ratio * start:
+        return None
+    # A level of several points is known better than one point is.
+    if start - level < max(fall, noises * FAST_SHARE * prompt_dependence.noise_base):
         return None
     if reward is not None and reward.won and not reward.dropped:
         return info(prompt_dependence, level=level, start=start)
