@@ -1,6 +1,6 @@
 """Which metric names do the frameworks emit, and how many of them does the catalogue resolve?
 
-    python benchmarks/framework_names.py collect SOURCES   # reads checkouts, writes framework_names.tsv again
+    python benchmarks/framework_names.py collect SOURCES [NAME]  # reads checkouts, writes framework_names.tsv again
     python benchmarks/framework_names.py table             # writes docs/framework-names.md from that list
     python benchmarks/framework_names.py missing [NAME]    # names that the catalogue does not resolve
 
@@ -200,8 +200,19 @@ python benchmarks/framework_names.py table
 
 def main(arguments: list[str]) -> None:
     match arguments:
-        case ["collect", sources]:
-            write([name for recipe in recipes() for name in collected(recipe, Path(sources))])
+        case ["collect", sources, *only]:
+            before = listed() if only else []
+            write(
+                [
+                    name
+                    for recipe in recipes()
+                    for name in (
+                        [old for old in before if old.framework == recipe["id"]]
+                        if only and recipe["id"] not in only
+                        else collected(recipe, Path(sources))
+                    )
+                ]
+            )
         case ["resolve"]:
             write(listed())
         case ["table"]:

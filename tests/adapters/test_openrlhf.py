@@ -145,6 +145,23 @@ def test_what_the_arguments_say_is_used_and_the_wandb_key_is_not_kept(loggers, t
     assert args.logger.wandb.key == "abcdef0123456789"  # theirs is left as it is
 
 
+@pytest.mark.parametrize(("filters", "planned"), [(False, 9), (True, None)])
+def test_planned_steps_are_counted_from_the_prompts_that_its_trainer_has_loaded(loggers, tmp_path, filters, planned):
+    """As `PPOTrainer.__init__` does: first the prompts, one a batch of the loader, then the loggers."""
+
+    class Trainer:
+        def __init__(self, args):
+            self.prompts_dataloader = range(20)
+            self.logger = loggers.TensorboardLogger(args)
+
+    adapter.install()
+    args = arguments(tmp_path)
+    args.rollout.batch_size, args.algo.dynamic_filtering_enable = 8, filters
+    args.train = SimpleNamespace(num_episodes=3)
+    Trainer(args).logger.close()
+    assert rlvitals.open_run(tmp_path / "ppo_1115").info.total_steps == planned
+
+
 def test_with_both_loggers_a_step_is_recorded_once(loggers, tmp_path):
     adapter.install()
     adapter.install()

@@ -54,8 +54,10 @@ def test_the_names_are_real_names_with_a_source(names):
         assert re.fullmatch(re.sub(r"\\\{[^{}]*\\\}", ".*", re.escape(name.pattern)), name.example), name
 
 
-WHATEVER_USERS_RETURN = {"train/{extra_log_key}"}
-"""OpenRLHF logs what a reward function returns beside the trainer's own names."""
+WHATEVER_USERS_RETURN = {"train/{extra_log_key}", "train/{metric}"}
+"""OpenRLHF logs what a reward function returns beside the trainer's own names, ART what a user puts into the metrics of
+a trajectory.
+"""
 
 
 def test_no_pattern_explains_just_any_name(names):

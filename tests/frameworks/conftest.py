@@ -27,9 +27,11 @@ def shown():
     """Take down a row of the table in docs/frameworks.md: what of a framework ran, and what the run directory holds."""
     rows = []
 
-    def show(framework, version, ran, run_path, *, acts="no"):
+    def show(framework, version, ran, run_path, *, acts="no", users=()):
+        """`users`: names that the test gives as a user would; the framework knows nothing of them."""
         view = open_run(run_path)
-        logged = [name for name in view.metrics if not name.startswith(("time/", "memory/", "system/"))]
+        ours = ("time/", "memory/", "system/")
+        logged = [name for name in view.metrics if not name.startswith(ours) and name not in users]
         unknown = [name for name in logged if view.concept(name) is None]
         rollouts = sum(len(group.rollouts) for step in view.rollout_log.steps for group in view.rollouts(step))
         rows.append(

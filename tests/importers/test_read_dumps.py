@@ -296,6 +296,9 @@ def test_inspects_json_is_read_too(tmp_path):
     (tmp_path / "log.json").write_text(json.dumps(log))
     dump, group, rollout = only(tmp_path / "log.json")
     assert (dump.format, group.id, rollout.reward, rollout.outcome) == ("inspect", "a", 0.25, "")
+    assert not is_dump(tmp_path)  # any program may write a log.json
+    (tmp_path / "log.json").rename(tmp_path / "2026-11-18T04-30-00-00-00_sums_Xy.json")
+    assert is_dump(tmp_path)
 
 
 def test_a_row_that_a_framework_hands_over_is_a_group():

@@ -17,6 +17,7 @@ import torch
 
 import rlvitals
 from conftest import unexplained, until
+from rlvitals.compute import policy
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import functions, models, recipe, rlaif
 from rlvitals.train.loop import open_accelerator
@@ -408,6 +409,34 @@ def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
         second = each.close_epoch()
         assert second["Epoch/RewardTrend"] == pytest.approx(0.375)
         assert second["Epoch/LossTrend"] == pytest.approx(1.0)  # positive: the loss falls
+
+
+def test_a_number_derived_from_several_values_survives_a_restart_in_the_middle_of_its_row():
+    rng = torch.Generator().manual_seed(0)
+    batches = [
+        policy.stats(
+            logprobs=-torch.rand(3, 4, generator=rng), advantages=torch.randn(3, generator=rng), mask=torch.ones(3, 4)
+        )
+        for _ in range(3)
+    ]
+    unbroken, resumed = metrics.Ledger(), metrics.Ledger()
+    for batch in batches:
+        unbroken.add(batch)
+    for batch in batches:
+        resumed.add(batch)
+        state, resumed = json.loads(json.dumps(resumed.state())), metrics.Ledger()
+        resumed.restore(state)
+        state, resumed = json.loads(json.dumps(resumed.state())), metrics.Ledger()  # before another batch came
+        resumed.restore(state)
+        if batch is batches[1]:
+            resumed.add(batches[2])
+            break
+    expected, found = unbroken.row(), resumed.row()
+    name = "policy.logp_advantage_cov"
+    assert found[name].number == pytest.approx(expected[name].number)
+    assert found[name].number != pytest.approx(batches[2][name].number)
+    assert found.keys() == expected.keys()
+    assert resumed.row() == {}
 
 
 def test_the_bill_counts_both_directions():

@@ -252,9 +252,41 @@ def test_a_dump_is_watched_and_judged(tmp_path, capsys):
     assert told[-1]["verdict"] == "act"
 
 
-def test_foreign_files_are_not_pruned(verl, capsys):
-    assert main(["prune", str(verl), "--rollouts-keep-last", "1"]) == 64
-    assert "dump of rollouts" in capsys.readouterr().err
+def test_old_steps_of_a_dump_are_pruned_and_what_is_not_understood_stays(verl, capsys):
+    dump_step(verl / "rollout_data", 20)
+    with (verl / "rollout_data" / "2.jsonl").open("a") as file:
+        file.write('{"another": "kind of row"}\n')
+    (verl / "rollout_data" / "notes.txt").write_text("mine")
+    words = ["prune", str(verl), "--rollouts-keep-last", "1", "--keep-every", "10"]
+    assert main([*words, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["rollout_data/1.jsonl"]
+    assert main(words) == 0
+    left = sorted(path.relative_to(verl).as_posix() for path in verl.rglob("*") if path.is_file())
+    assert left == [
+        "rollout_data/10.jsonl", "rollout_data/2.jsonl", "rollout_data/20.jsonl", "rollout_data/notes.txt",
+        "validation_data/10.jsonl",
+    ]  # fmt: skip
+    assert open_rollouts(verl).steps == [2, 10, 20]
+
+
+def test_a_stream_with_a_new_step_is_not_pruned_and_validation_has_a_limit_of_its_own(tmp_path, monkeypatch):
+    dump_step(tmp_path / "rollout_data", 1)
+    for step in (5, 10):
+        dump_step(tmp_path / "validation_data", step)
+    with (tmp_path / "rollout_data" / "1.jsonl").open("a") as file:
+        file.write(row(30, "p", "later", 1))
+    dump_step(tmp_path / "rollout_data", 29)
+    monkeypatch.chdir(tmp_path)
+    assert main(["prune", ".", "--rollouts-keep-last", "1", "--evals-keep-last", "1"]) == 0
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.jsonl")) == [
+        "rollout_data/1.jsonl",
+        "validation_data/10.jsonl",
+    ]
+
+
+def test_the_newest_step_of_a_dump_is_never_pruned(verl, capsys):
+    assert main(["prune", str(verl), "--rollouts-keep-last", "0"]) == 64
+    assert "being written" in capsys.readouterr().err
     assert len(list(verl.rglob("*.jsonl"))) == 4
 
 

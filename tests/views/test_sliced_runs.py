@@ -88,6 +88,14 @@ def test_runs_are_compared_slice_by_slice(ours, theirs):
     assert "reward" in told.only_in_one[str(ours.path)]  # the mean of three is none of the three
 
 
+def test_the_best_reward_that_compare_prints_is_the_runs_and_not_a_slices(folder, capsys):
+    assert main(["compare", str(folder / "ours"), str(folder / "ours")]) == 0
+    best = rlvitals.open_run(folder / "ours").best("reward").best
+    assert f"Run 1 best reward: {best:.4g} at" in capsys.readouterr().out
+    assert main(["compare", str(folder / "theirs"), str(folder / "theirs")]) == 0
+    assert "best reward" not in capsys.readouterr().out
+
+
 def test_the_only_environment_of_a_run_is_the_whole_of_it(ours, tmp_path):
     alone = record(tmp_path / "alone", "env/{}/reward/total", whole=False, envs=("math",))
     rows = {row.name: row for row in compare_runs([alone, ours]).metrics}

@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, Protocol
 
 from rlvitals import catalog
@@ -22,7 +22,7 @@ from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import start
 from rlvitals.errors import BadValue, RlvitalsError
-from rlvitals.guard import Once, guarded, words_of
+from rlvitals.guard import Once, guarded, value_or, words_of
 from rlvitals.health.actions import CannotGoBack, Declined
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.splits import is_held_out
@@ -212,6 +212,19 @@ def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     added: Any = both_later if iscoroutinefunction(theirs) else both
     added.is_followed = True
     setattr(owner, name, added)
+
+
+def caller(is_wanted: Callable[[Any], bool]) -> Any:
+    """The nearest object whose method is running and that is wanted; None where there is none. For a framework that
+    tells a callback or a logger nothing of its trainer, though the trainer is what calls it.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if owner is not None and value_or(False, is_wanted, owner):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def launch(install: Callable[[], None]) -> None:

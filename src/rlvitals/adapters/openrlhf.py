@@ -24,6 +24,7 @@ from typing import Any
 
 from rlvitals.adapters.framework import (
     algorithm_named,
+    caller,
     follow,
     groups_by_prompt,
     known_settings,
@@ -35,6 +36,7 @@ from rlvitals.adapters.framework import (
     setting,
     turns_of_tokens,
     warn_once,
+    whole_or_none,
 )
 from rlvitals.guard import guarded, words_of
 from rlvitals.records import Group, Rollout, Turn
@@ -71,6 +73,7 @@ class VitalsLogger:
             "name": name,
             "algorithm": algorithm_named(setting(args, "algo.advantage.estimator")),
             "resume": True if setting(args, "ckpt.load_enable") else None,
+            "total_steps": _planned_steps(args),
         }
         config = {**known_settings(args, PATHS), **_clip_high(args), **_gpus(args), **plain_config(args)}
         self.run = open_run("openrlhf", config, defaults, settings)
@@ -104,6 +107,17 @@ def _clip_high(args: Any) -> dict[str, Any]:
     """The upper clip range, where the lower one has its own value."""
     both = setting(args, "actor.eps_clip_low_high")
     return {"epsilon_high": both[1]} if both else {}
+
+
+def _planned_steps(args: Any) -> int | None:
+    """How many batches its trainer will train on, by the prompts that it has loaded before it made its loggers. The
+    trainer of the asynchronous mode does not load them, and with a filter nobody knows how many are left.
+    """
+    trainer = caller(lambda owner: len(owner.prompts_dataloader) > 0)
+    batch, episodes = whole_or_none(setting(args, "rollout.batch_size")), setting(args, "train.num_episodes")
+    if trainer is None or batch is None or setting(args, "algo.dynamic_filtering_enable"):
+        return None
+    return whole_or_none(-(-len(trainer.prompts_dataloader) // batch) * (whole_or_none(episodes) or 0))
 
 
 def _gpus(args: Any) -> dict[str, int]:

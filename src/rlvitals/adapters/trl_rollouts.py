@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import atexit
 import copy
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlvitals.adapters.background import Background
+from rlvitals.adapters.framework import caller
 from rlvitals.adapters.trl_groups import Batch, Decode, groups_of
 from rlvitals.errors import ConfigError
 from rlvitals.guard import Once, guarded, value_or, words_of
@@ -62,17 +61,7 @@ def trainer_of(callback: Any) -> Any:
     whichever of them is an object whose handler lists this very callback. That holds for every version that calls
     callbacks through a handler, needs no second line of the user, and nothing of transformers is replaced for it.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if value_or(False, _lists, owner, callback):
-            return owner
-        frame = frame.f_back
-    return None
-
-
-def _lists(owner: Any, callback: Any) -> bool:
-    return any(item is callback for item in owner.callback_handler.callbacks)
+    return caller(lambda owner: any(item is callback for item in owner.callback_handler.callbacks))
 
 
 @dataclass(slots=True)

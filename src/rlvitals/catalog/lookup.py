@@ -238,8 +238,8 @@ class Catalog:
                 ]
                 if found:
                     break
-        if not found and scope is not None:
-            found = self._search_slices(name, scope)
+        if scope is not None and all(one.how == "pattern" and one.alias.framework not in scope for one in found):
+            found = self._search_slices(name, scope) or found  # the framework's own set before another one's pattern
         matches = [
             Match(metric, alias, how, scope is None or alias.framework in scope, labels, stem)
             for metric, alias, how, labels, stem in found

@@ -70,8 +70,9 @@ def _target(plot: str | None) -> Path | None:
 
 
 def _best_rewards(views: list[RunView], compared: RunComparison) -> list[str]:
-    """What people compare runs for, in a line each."""
-    row = next((row for row in compared.metrics if row.concept == "reward.total.mean"), None)
+    """What people compare runs for, in a line each; the reward of one slice among several is not the run's."""
+    rewards = [row for row in compared.metrics if row.concept == "reward.total.mean"]
+    row = next((row for row in rewards if len(rewards) == 1 or not views[0].labels(row.name)), None)
     if row is None:
         return []
     return [

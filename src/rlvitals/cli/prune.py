@@ -1,4 +1,4 @@
-"""`rlvitals prune RUN --rollouts-keep-last N --evals-keep-last N [--keep-every K] [--dry-run]`."""
+"""`rlvitals prune RUN|DUMPS/ --rollouts-keep-last N --evals-keep-last N [--keep-every K] [--dry-run]`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from rlvitals.errors import ConfigError, RunError
 from rlvitals.store.pruning import old_evaluations, old_rollouts
 from rlvitals.terminal import say
 from rlvitals.views.discovery import is_dump, is_run
+from rlvitals.views.dumps import Split, old_dump_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN", help="a run's directory")
+    parser.add_argument("path", metavar="RUN", help="a run's directory, or a folder of a framework's dumped rollouts")
     parser.add_argument(
         "--rollouts-keep-last", type=_count, metavar="N", help="keep the rollouts of the newest N steps"
     )
     parser.add_argument(
-        "--evals-keep-last", type=_count, metavar="N", help="keep the files of the newest N evaluations"
+        "--evals-keep-last",
+        type=_count,
+        metavar="N",
+        help="keep the files of the newest N evaluations; of a dump: the newest N steps of validation",
     )
     parser.add_argument("--keep-every", type=_count, metavar="K", help="and those of every K-th step")
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
@@ -29,27 +33,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts_keep_last is None and arguments.evals_keep_last is None:
         raise ConfigError("say what is to be pruned: --rollouts-keep-last N, --evals-keep-last N")
-    if not is_run(Path(arguments.path)) and is_dump(Path(arguments.path)):
-        raise RunError(
-            f"{arguments.path} is a framework's dump of rollouts. 'rlvitals prune' removes files of rlvitals' own runs "
-            "alone; delete the files of old steps yourself"
-        )
+    root = Path(arguments.path)
+    if not is_run(root) and is_dump(root):
+        root = root.absolute()
+        old = _old_of_dump(root, arguments)
+    else:
+        old = _old_of_run(arguments)
+    size = sum(path.stat().st_size for path in old)
+    if not arguments.dry_run:
+        _remove(old)
+    if arguments.json:
+        names = [str(path.relative_to(root)) for path in old]
+        print_json({"files": names, "bytes": size, "removed": not arguments.dry_run})
+    else:
+        done = "would be removed" if arguments.dry_run else "are removed"
+        say(f"{root}: {len(old):,} files, {size:,} bytes {done}")
+    return 0
+
+
+def _old_of_run(arguments: argparse.Namespace) -> list[Path]:
     run_dir, every = run_at_rest(arguments.path, "pruned"), arguments.keep_every
     old: list[Path] = []
     if arguments.rollouts_keep_last is not None:
         old += old_rollouts(run_dir, keep_last=arguments.rollouts_keep_last, keep_every=every)
     if arguments.evals_keep_last is not None:
         old += old_evaluations(run_dir, keep_last=arguments.evals_keep_last, keep_every=every)
-    size = sum(path.stat().st_size for path in old)
-    if not arguments.dry_run:
-        _remove(old)
-    if arguments.json:
-        names = [str(path.relative_to(run_dir.root)) for path in old]
-        print_json({"files": names, "bytes": size, "removed": not arguments.dry_run})
-    else:
-        done = "would be removed" if arguments.dry_run else "are removed"
-        say(f"{run_dir.root}: {len(old):,} files, {size:,} bytes {done}")
-    return 0
+    return old
+
+
+def _old_of_dump(root: Path, arguments: argparse.Namespace) -> list[Path]:
+    """A framework may go on writing meanwhile: the newest steps are kept."""
+    asked: dict[Split, int | None] = {
+        "train": arguments.rollouts_keep_last,
+        "validation": arguments.evals_keep_last,
+    }
+    keep = {split: count for split, count in asked.items() if count is not None}
+    if 0 in keep.values():
+        raise ConfigError("of a framework's dump at least the newest step is kept: it may be being written")
+    return old_dump_files(root, keep, arguments.keep_every)
 
 
 def _remove(paths: list[Path]) -> None:

@@ -22,7 +22,7 @@ THINNED_TO = 0.9
 def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
     """The files of rollouts but those of the newest steps, and of every so many-th step if that is given."""
     files = rollout_files(run_dir)
-    old = _old({file.step for file in files}, keep_last, keep_every)
+    old = old_steps({file.step for file in files}, keep_last, keep_every)
     logs = [file.path for file in files if file.step in old]
     return [path for log in logs for path in (log, archive_of(log)) if path.exists()]
 
@@ -30,7 +30,7 @@ def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = No
 def old_evaluations(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
     """The files of single evaluations but the newest; that of step 0, the control, is kept in any case."""
     files = evaluation_files(run_dir)
-    return [files[step] for step in sorted(_old(files, keep_last, keep_every) - {0})]
+    return [files[step] for step in sorted(old_steps(files, keep_last, keep_every) - {0})]
 
 
 def rollouts_beyond(run_dir: RunDir, most_bytes: float, stream: Stream = "train") -> list[RolloutFile]:
@@ -65,7 +65,12 @@ def thinned(sizes: Mapping[int, int], most_bytes: float) -> set[int]:
     return {*old, *new}
 
 
-def _old(steps: Iterable[int], keep_last: int, keep_every: int | None) -> set[int]:
+def old_steps(steps: Iterable[int], keep_last: int, keep_every: int | None) -> set[int]:
+    """All steps except the newest, and except every `keep_every`-th where that is set.
+
+    >>> sorted(old_steps([1, 2, 10, 20, 21], 2, 10))
+    [1, 2]
+    """
     ordered = sorted(set(steps))
     old = ordered[: max(len(ordered) - keep_last, 0)]
     return {step for step in old if not keep_every or step % keep_every}

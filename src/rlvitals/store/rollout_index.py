@@ -178,6 +178,16 @@ class RolloutIndex:
         rows = self._base.execute("SELECT name, notes FROM files WHERE notes != '[]' ORDER BY name")
         return [f"{name}: {note}" for name, notes in rows for note in json.loads(notes)]
 
+    def steps_by_file(self) -> dict[Path, set[int]]:
+        """The steps that each file has rollouts of; without files of which something had to be passed over."""
+        clean = {name for (name,) in self._base.execute("SELECT name FROM files WHERE notes = '[]'")}
+        paths = {file.name: file.path for file in self._files if file.name in clean}
+        found: dict[Path, set[int]] = {}
+        for name, step in self._base.execute("SELECT DISTINCT file, step FROM groups"):
+            if name in paths:
+                found.setdefault(paths[name], set()).add(step)
+        return found
+
     def parts(self, step: int, attempt: int) -> list[Part]:
         """What a step's groups are made of, in the order of the files."""
         asked = (

@@ -1,14 +1,17 @@
-"""A dump of rollouts, opened as if it were a run. Its metrics are held in memory, and nothing is written into it."""
+"""A dump of rollouts, opened as if it were a run. Its metrics are held in memory, and nothing is written into it;
+which of its files are old enough to go, `prune` asks.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rlvitals.contract import Headline, NewStatus
 from rlvitals.importers import ForeignLog, NotALog, read_log
@@ -16,6 +19,7 @@ from rlvitals.importers.dumps.base import Split as Split  # noqa: PLC0414 - what
 from rlvitals.importers.dumps.registry import dump_files, form_of, splits_in
 from rlvitals.importers.folders import files_in, telling
 from rlvitals.importers.registry import importers
+from rlvitals.store.pruning import old_steps
 from rlvitals.views.logs import LogView
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView
@@ -98,6 +102,19 @@ def splits_of(folder: Path) -> list[Split]:
     """Which entries a dump has: validation is a separate one."""
     found = splits_in(folder)
     return [split for split in ("train", "validation") if split in found] or ["train"]
+
+
+def old_dump_files(place: Path, keep_last: Mapping[Split, int], keep_every: int | None = None) -> list[Path]:
+    """The files of a dump that hold old steps alone, by the same rule as a run's own. A split that `keep_last` does not
+    name is kept whole, and so is a file of which something was not understood.
+    """
+    is_old: dict[Path, bool] = {}
+    for split in get_args(Split):
+        rollouts = DumpedRollouts(place, split)
+        old = old_steps(rollouts.steps, keep_last[split], keep_every) if split in keep_last else set()
+        for path, steps in rollouts.steps_by_file.items():
+            is_old[path] = is_old.get(path, True) and steps <= old
+    return sorted(path for path, may_go in is_old.items() if may_go)
 
 
 def dump_line(view: RunView) -> Headline:

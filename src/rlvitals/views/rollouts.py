@@ -212,6 +212,11 @@ class DumpedRollouts(_InTable):
         return self._ask(lambda index: sorted(self._living(index)))
 
     @property
+    def steps_by_file(self) -> dict[Path, set[int]]:
+        """The steps of each file that was understood as a whole."""
+        return self._ask(lambda index: index.steps_by_file())
+
+    @property
     def last_step(self) -> int | None:
         return max(self.steps, default=None)
 

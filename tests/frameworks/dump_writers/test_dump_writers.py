@@ -18,6 +18,7 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, TraceTask, WireTrace
 from verifiers.v1.types import AssistantMessage, ToolCall, ToolMessage, UserMessage
 
+from rlvitals.importers.dumps.registry import is_dump
 from rlvitals.importers.rollouts import read_rollouts
 
 
@@ -44,6 +45,7 @@ def test_inspects_own_log_is_read(tmp_path, form):
     (file,) = tmp_path.glob(f"*.{form}")
     if form == "eval":
         assert {member.compress_type for member in zipfile.ZipFile(file).infolist()} == {93}  # zstd
+    assert is_dump(tmp_path)  # by the name that Inspect gives it
     (group,) = read_rollouts(file).groups
     assert (group.id, group.prompt, group.answer) == ("sum", question, "4")
     told = sorted(

@@ -65,7 +65,7 @@ def test_a_fit_is_recorded_beside_lightnings_own_logger(tmp_path, data, shown):
     assert (run.status, run.info.framework, run.info.total_steps) == ("finished", "lightning", 30)
     assert run.config["width"] == 3
     assert (tmp_path / "csv" / "lightning_logs" / "version_0" / "metrics.csv").is_file()
-    shown("Lightning", lightning.__version__, "Trainer.fit", tmp_path / "run", acts="stop, save, rate")
+    shown("Lightning", lightning.__version__, "Trainer.fit", tmp_path / "run", acts="stop, save, rate", users=["done"])
 
 
 def test_a_test_after_the_fit_belongs_to_the_same_run(tmp_path, data):

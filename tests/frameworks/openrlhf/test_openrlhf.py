@@ -211,7 +211,7 @@ def test_grpo_in_its_own_loop(trainer, tmp_path, shown):
         assert sorted(group.prompt for group in groups) == sorted(PROMPTS)
         assert mean == pytest.approx(sum(each.reward for each in rollouts) / 16)
         assert sum(each.advantage for each in rollouts) == pytest.approx(0.0, abs=1e-4)
-    assert (run.status, run.algorithm, run.framework) == ("finished", "grpo", "openrlhf")
+    assert (run.status, run.algorithm, run.framework, run.info.total_steps) == ("finished", "grpo", "openrlhf", 6)
     told = ("num_generations", "train_batch_size", "rollout_batch_size", "num_iterations", "num_gpus")
     assert [run.config[name] for name in told] == [4, 16, 4, 1, 2]
     shown("OpenRLHF", version("openrlhf"), "training, 6 steps; actors and engine are the test's", folder)

@@ -32,7 +32,8 @@ def test_both_roles_record_one_run(tmp_path, shown):
     assert (run.status, run.info.framework, run.info.name) == ("finished", "trinity_rft", "tiny")
     assert list(run.series("actor/pg_loss")[1]) == [1, 1 / 2, 1 / 3, 1 / 4]
     assert list(run.series("rollout/reward/mean")[0]) == [1, 2, 3, 4]
-    assert list(run.series("eval/sums/reward/mean")[1]) == [0.5] * 4
+    assert list(run.series("eval/sums/reward/mean@4")[1]) == [step / 10 for step in range(1, 5)]
+    assert run.labels("eval/sums/reward/mean@4") == {"source": "sums"}
     best, worst = run.rollouts(2)
     assert (best.prompt, best.rollouts[0].turns[0].text, best.rollouts[0].reward) == ("1 + 1?", "2", 1.0)
     assert worst.rollouts[0].reward == 0.0

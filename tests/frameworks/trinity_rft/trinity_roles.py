@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas
 import ray
 from trinity.common.config import Config
+from trinity.utils.metrics import aggregate_eval_metrics, aggregate_metrics, calculate_task_level_metrics
 from trinity.utils.monitor import MONITOR
 
 PATH = "rlvitals.adapters.trinity_rft.VitalsMonitor"
@@ -23,5 +24,8 @@ def role(name, folder, steps):
             table = [{"prompt": "1 + 1?", "response": text, "reward": float(text == "2")} for text in ("2", "3")]
             monitor.log_table("rollout_examples", pandas.DataFrame(table), step)
         else:
-            monitor.log({"rollout/reward/mean": step / 10, "eval/sums/reward/mean": 0.5}, step)
+            runs = [{"reward": step / 10, "time/run_execution": 0.5}] * 4
+            tasks = [calculate_task_level_metrics(runs, is_eval=is_eval) for is_eval in (False, True)]
+            monitor.log(aggregate_metrics(tasks[:1], "rollout"), step)
+            monitor.log(aggregate_eval_metrics(tasks[1:], "eval/sums"), step)
     monitor.close()

@@ -37,7 +37,8 @@ class Inspect(DocumentForm):
 
     name = "inspect"
     writes = "Inspect's .eval and .json logs"
-    places = ("*.eval", "logs/*.eval")
+    # Inspect begins the name of a log with the time: any JSON file may be called anything else.
+    places = tuple(f"{folder}{name}" for folder in ("", "logs/") for name in ("*.eval", "20[0-9][0-9]-*T*_*.json"))
 
     def recognises(self, path: Path, row: Any) -> bool:
         if path.suffix == ".eval":

@@ -14,7 +14,7 @@ from rlvitals import values
 from rlvitals.compute import judging, merge, rollout
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
 from rlvitals.train.teachers.cache import Bill
-from rlvitals.values import Value
+from rlvitals.values import Derived, Value
 
 TAGS = {
     "correctness": "Correctness",
@@ -102,23 +102,28 @@ class Ledger:
 
     def __init__(self) -> None:
         self._row: Stats = {}
+        self._resumed: dict[str, tuple[Value, ...]] = {}
         self._epoch: dict[str, Value] = {}
         self._before: dict[str, float] = {}
         self.epoch_rewards: list[float] = []
         """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
 
     def add(self, stats: Mapping[str, Any]) -> None:
-        """A batch, as all ranks saw it. Numbers derived from several values are left out: a checkpoint could not keep
-        how they are computed.
-        """
-        stats = {name: value for name, value in stats.items() if not isinstance(value, values.Derived)}
+        """A batch, as all ranks saw it."""
+        stats = {name: self._with_resumed(name, value) for name, value in stats.items()}
         self._row = merge([self._row, stats])
         names = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
         self._epoch = merge([self._epoch, {name: stats[name] for name in names & stats.keys()}])  # type: ignore[assignment]
 
+    def _with_resumed(self, name: str, value: Any) -> Any:
+        """A number derived from several values with the parts that a checkpoint kept; it could not keep the formula."""
+        if isinstance(value, Derived) and name in self._resumed:
+            value += Derived(self._resumed.pop(name), value.formula)
+        return value
+
     def row(self) -> Stats:
         """What has come since the last row."""
-        row, self._row = self._row, {}
+        row, self._row, self._resumed = self._row, {}, {}
         return row
 
     def close_epoch(self) -> Stats:
@@ -143,8 +148,12 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
+        derived = {name: value.parts for name, value in self._row.items() if isinstance(value, Derived)}
         return {
-            "row": {name: value.to_list() for name, value in self._row.items()},
+            "row": {name: value.to_list() for name, value in self._row.items() if name not in derived},
+            "derived": {
+                name: [part.to_list() for part in parts] for name, parts in {**self._resumed, **derived}.items()
+            },
             "epoch": {name: value.to_list() for name, value in self._epoch.items()},
             "before": dict(self._before),
             "epoch_rewards": list(self.epoch_rewards),
@@ -153,5 +162,6 @@ class Ledger:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._row = {name: Value.from_list(stored) for name, stored in state["row"].items()}
+        self._resumed = {name: tuple(map(Value.from_list, parts)) for name, parts in state.get("derived", {}).items()}
         self._epoch = {name: Value.from_list(stored) for name, stored in state["epoch"].items()}
         self._before, self.epoch_rewards = dict(state["before"]), list(state["epoch_rewards"])
