@@ -86,11 +86,11 @@ def test_a_plain_loop_whose_loss_explodes(tmp_path):
     code, out, err = script(tmp_path, LOOP)
     assert (code, out) == (0, "")
     said = err.splitlines()
-    assert said[0] == "rlvitals ! warning at step 28: the gradient norm is 18 times its initial value, since step 22"
-    assert said[1] == "  do: halve learning_rate (0.03 -> 0.015) and set max_grad_norm to 1.0 or less"
+    assert said[0] == "rlvitals ! warning at step 27: the loss rises: 1.62 against 0.859 at the start, since step 22"
+    assert said[1] == "  do: revert to the checkpoint before the rise and halve learning_rate (0.03 -> 0.015)"
     assert any(line.startswith("rlvitals ✖ critical at step 31: the loss rises: 3.51 against 0.859") for line in said)
     assert said[-1] == (
-        "rlvitals ✖ act: the gradient norm is 53 times its initial value, since step 22 (and 1 more). "
+        "rlvitals ✖ act: the gradient norm is 53 times its initial value, since step 22 (and 2 more). "
         "rlvitals check out/loop"
     )
     code, out, err = rlvitals(tmp_path, *printed_command(said[-1]))

@@ -63,10 +63,10 @@ class Notices:
         if self._display in SILENT or self.card is not None:
             return
         grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
-        standing = list({finding.alarm: finding for finding in reversed(grave)}.values())[::-1]  # an alarm counts once
-        if standing:
-            more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
-            reason = f"{standing[0].title}, since step {standing[0].onset_step}{more}"
+        if grave:
+            others = len({finding.alarm for finding in grave}) - 1  # an alarm counts once
+            more = f" (and {others} more)" if others else ""
+            reason = f"{grave[0].title}, since step {grave[0].onset_step}{more}"
         said = cut_middle(visible(reason))
         head = f"{MARKS[verdict]} {verdict}"
         if status != "finished" and verdict == "healthy":  # a training that failed is not healthy

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,7 +97,7 @@ class Stages:
     def reward(self) -> Reward:
         """What scores the answers: the reward model, the true grade, or the user's function."""
         if self._settings.reward != "model":
-            return self._reward_of_texts()
+            return self._reward_of_texts
         model = sharded.to_read(self._reward_model(), self._accelerator)
         self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
         return lambda rows, places: reward_model.scores(model, rows)
@@ -108,7 +109,9 @@ class Stages:
         self._accelerator.wait_for_everyone()
         return reward_model.build(str(self._critic), self.texts.pad_id)
 
+    @cached_property
     def _reward_of_texts(self) -> Reward:
+        """One for the critic and for PPO: what its guard has logged for one is not logged again for the other."""
         wanted = self._settings.reward
         guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
 
@@ -219,7 +222,7 @@ class Stages:
                 judge = reward_model.build(settings.reward_model or str(self._judge), pad_id).to(device)
                 reward: Reward = lambda rows, places: reward_model.scores(judge, rows)  # noqa: E731
             else:
-                reward = self._reward_of_texts()
+                reward = self._reward_of_texts
             with self._bar(steps) as bar:
                 critic.teach(
                     inner, self._first_answers(policy, reward), steps=steps,
