@@ -35,9 +35,9 @@ PHASES = ("generate", "compute_log_probs", "compute_values", "compute_rewards", 
 
 SMALL = {
     "families": ("add",), "held_out": 8, "warm_up_steps": 4, "warm_up_batch": 8, "reward_model_steps": 4,
-    "reward_model_batch": 8, "max_steps": 6, "batch_size": 8, "minibatch_size": 4, "max_new_tokens": 12,
-    "steps_per_epoch": 3, "eval_steps": 2, "save_steps": 2, "keep_last": 2, "display": "none", "plots": False,
-    "text_scores": ("bleu", "rouge"),
+    "reward_model_batch": 8, "value_warm_up_steps": 4, "max_steps": 6, "batch_size": 8, "minibatch_size": 4,
+    "max_new_tokens": 12, "steps_per_epoch": 3, "eval_steps": 2, "save_steps": 2, "keep_last": 2, "display": "none",
+    "plots": False, "text_scores": ("bleu", "rouge"),
 }  # fmt: skip
 
 

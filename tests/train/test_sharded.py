@@ -95,7 +95,8 @@ def test_gathering_clipping_sampling_and_going_back_are_those_of_a_whole_model(t
 
 PPO = {
     "families": ("add",), "held_out": 9, "warm_up_steps": 2, "warm_up_batch": 8, "reward_model_steps": 2,
-    "reward_model_batch": 8, "max_steps": 2, "batch_size": 8, "minibatch_size": 4, "microbatch_size": 2,
+    "reward_model_batch": 8, "value_warm_up_steps": 2, "max_steps": 2, "batch_size": 8, "minibatch_size": 4,
+    "microbatch_size": 2,
     "max_new_tokens": 12, "steps_per_epoch": 1, "eval_steps": 1, "save_steps": 1, "critic": "separate",
     "gradient_checkpointing": True, "display": "none", "plots": False, "text_scores": ("bleu",),
 }  # fmt: skip
