@@ -125,11 +125,11 @@ def test_four_findings_are_told_whole_and_the_others_in_a_line(healthy, capsys):
     assert main(["check", healthy, *rules]) == 1
     shown = capsys.readouterr().out
     assert (shown.count("! warning"), shown.count("evidence")) == (10, 4)
-    assert "And besides (--verbose tells all of it)" in shown
+    assert "Other findings (--verbose prints them in full)" in shown
     main(["check", healthy, *rules, "--verbose"])
     shown = capsys.readouterr().out
     assert (shown.count("! warning"), shown.count("evidence")) == (10, 10)
-    assert "And besides" not in shown
+    assert "Other findings" not in shown
 
 
 def test_json_holds_the_report(dying, capsys):

@@ -76,7 +76,7 @@ class ReportView:
             yield ""
             yield from _case(case, facts["series"], options)
         if found[whole:]:
-            yield _heading("And besides (--verbose tells all of it)")
+            yield _heading("Other findings (--verbose prints them in full)")
             lines = _grid()
             for case in found[whole:]:
                 since = Text(f"  since step {case.finding['onset_step']}", style="dim")

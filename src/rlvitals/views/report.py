@@ -111,7 +111,8 @@ def _asked(view: RunView, report: Report) -> dict[str, str]:
     for finding in sorted(report.findings, key=lambda finding: finding.step):
         for asked in history.asked_about(finding):
             text = f" ({asked.answer_text})" if asked.answer_text else ""
-            what = f"{asked.action.replace('_', ' ')}, {asked.answer or 'not answered'}{text}"
+            answer = asked.answer or ("" if asked.action == "warn" else "not answered")  # a warning asks for nothing
+            what = f"{asked.action.replace('_', ' ')}{', ' if answer else ''}{answer}{text}"
             told.setdefault(finding.alarm, []).append(f"step {asked.step}: {what}")
     return {alarm: "; ".join(texts) for alarm, texts in told.items()}
 
