@@ -25,7 +25,7 @@ REPO = Path(__file__).parent.parent
 TABLE = REPO / "out" / "suite_cost.tsv"
 LONGEST = REPO / "tests" / "longest.txt"
 FIELDS = ("test", "work", "is_shared", "processor", "clock")
-LONG = 0.15
+LONG = 0.1
 """Seconds from which on a piece of work is listed, as in tests/conftest.py."""
 SHORT = 0.05
 """A test of fewer seconds is taken to use its own process alone: looking at all of them takes some milliseconds."""

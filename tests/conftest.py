@@ -105,7 +105,7 @@ LONGEST = Path(__file__).with_name("longest.txt")
 """Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
 EXAMPLES = "_hypothesis_internal_use_settings"
 """Where hypothesis keeps what a test says itself of the number of its examples."""
-LONG = 0.15
+LONG = 0.1
 """Seconds from which on a test that stands alone is slow, marked or not."""
 
 
