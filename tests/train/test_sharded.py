@@ -150,9 +150,10 @@ GRPO = {
 def goes_on_sharded(trainer, given, folder):
     copies = train(trainer, {**given, "output_dir": folder / "copies"}, is_sharded=False)
     shutil.copytree(copies, folder / "shards")
-    train(trainer, {**given, "output_dir": folder / "shards", "resume_from": "checkpoint-1"}, is_sharded=True)
-    assert_same_curve(curve(folder / "shards", attempt=2), curve(copies, after=1))
-    assert_same_checkpoint(folder / "shards" / "checkpoint-2", copies / "checkpoint-2")
+    half, last = given["save_steps"], f"checkpoint-{given['max_steps']}"
+    train(trainer, {**given, "output_dir": folder / "shards", "resume_from": f"checkpoint-{half}"}, is_sharded=True)
+    assert_same_curve(curve(folder / "shards", attempt=2), curve(copies, after=half))
+    assert_same_checkpoint(folder / "shards" / last, copies / last)
     AutoModelForCausalLM.from_pretrained(folder / "shards" / "final_model")
     return curve(copies)
 
