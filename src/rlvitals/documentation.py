@@ -37,12 +37,10 @@ def metric_address(concept: str) -> str:
 def more_about(rule: str) -> str:
     """Where to read more about a finding: the page of its rule, or the command that explains it; empty for a user's.
 
-    >>> more_about("kl_explosion"), more_about("a_rule_of_mine")
-    ('rlvitals explain kl_explosion', '')
+    >>> more_about("kl_explosion"), more_about("kto_margin_negative"), more_about("a_rule_of_mine")
+    ('rlvitals explain kl_explosion', 'rlvitals explain kto_margin_negative', '')
     """
-    from rlvitals.health import rulebook
-
-    return rule_address(rule) or (f"rlvitals explain {rule}" if rule in rulebook.shipped().rules else "")
+    return rule_address(rule) or (f"rlvitals explain {rule}" if is_ours(rule) else "")
 
 
 @cache

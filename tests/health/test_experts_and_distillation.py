@@ -1,4 +1,4 @@
-"""Routers of experts and on-policy distillation, on generated runs: what is planted is said, health is not."""
+"""Routers of experts and on-policy distillation, on generated runs: what is planted is reported, healthy runs are quiet."""
 
 from __future__ import annotations
 
