@@ -1,4 +1,4 @@
-"""Routers of experts and on-policy distillation, on generated runs: what is planted is reported, healthy runs are quiet."""
+"""Routers of experts and on-policy distillation, on generated runs: planted trouble is reported, healthy runs are not."""
 
 from __future__ import annotations
 
