@@ -1,4 +1,4 @@
-"""Routers of experts and on-policy distillation, on generated runs: planted trouble is reported, healthy runs are not."""
+"""Routers of experts and on-policy distillation, on generated runs: only planted trouble is reported."""
 
 from __future__ import annotations
 
